@@ -1,0 +1,351 @@
+"""A bundle: one folder that holds everything decoding needs.
+
+``manifest.json`` says what is in it, with a size and a sha256 for every file and a digest of its
+own. Writing is atomic: whatever is killed when, there is a whole old bundle, a whole new one, or
+the old one set aside where an error message names it. Nothing is read before it is checked.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from tfexport.errors import BundleError, OutputExistsError, join_problems
+
+FORMAT = "tfexport-bundle"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.bin"
+_PARTIAL, _ASIDE = ".partial-", ".aside-"
+_REEXPORT = "Export it again, or copy it again from where it is whole."
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a file of the bundle must look like."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """One tokenizer of the bundle.
+
+    Attributes:
+        kind: "tokenizers", "sentencepiece" or "words".
+        file: its file inside the bundle.
+    """
+
+    kind: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the runtime needs to know of a bundle, and what a person would ask.
+
+    Attributes:
+        tfexport_version: what wrote it.
+        opset: operator domain to version, for all graphs.
+        ir_version: of all graphs.
+        minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
+        config: the model's mathematics, as TransformerConfig.to_dict gives it.
+        special_ids: "pad", "bos", "eos" and "unk"; only "unk" may be None.
+        limits: "source_vocab_size", "target_vocab_size", and "max_source_length" and
+            "max_target_length" in tokens, None where the model sets no limit.
+        graphs: role ("encoder", "decoder") to file.
+        tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
+        files: every file of the bundle but the manifest.
+        parity: the result of the comparison with eager PyTorch; None if it was not made.
+    """
+
+    tfexport_version: str
+    opset: dict[str, int]
+    ir_version: int
+    minimum_onnxruntime: str
+    config: dict[str, Any]
+    special_ids: dict[str, int | None]
+    limits: dict[str, int | None]
+    graphs: dict[str, str]
+    tokenizers: dict[str, TokenizerEntry] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    parity: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """The manifest with format, version and its own digest, as JSON text."""
+        values = {"format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        values["digest"] = _digest(values)
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: Path) -> "Manifest":
+        """Read and check a manifest; ``path`` is for messages.
+
+        Raises:
+            BundleError: not a manifest, a newer format, a changed byte, an unsafe path.
+        """
+        values = _parse(text, path)
+        _check_format(values, path)
+        claimed = values.pop("digest", None)
+        if claimed != _digest(values):
+            raise BundleError(f"{path}: its digest does not fit: it was changed. {_REEXPORT}")
+        del values["format"], values["format_version"]
+        try:
+            values["files"] = {k: FileEntry(**v) for k, v in values["files"].items()}
+            values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in values["tokenizers"].items()}
+            manifest = cls(**values)
+            problems = [*_wrong_values(manifest)]
+        except (TypeError, KeyError, AttributeError) as error:
+            raise BundleError(f"{path}: not a version-{FORMAT_VERSION} manifest: {error}") from None
+        if problems:
+            raise BundleError(join_problems(str(path), problems, _REEXPORT))
+        return manifest
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: not JSON: {error}. {_REEXPORT}") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise BundleError(f"{path}: not the manifest of a tfexport bundle.")
+    return values
+
+
+def _check_format(values: Mapping[str, Any], path: Path) -> None:
+    version = values.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BundleError(f"{path}: format_version is {version!r}, not a whole number from 1 on.")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: bundle format {version}; this tfexport reads up to {FORMAT_VERSION}. "
+            "Upgrade tfexport, or export the model with this version."
+        )
+
+
+def _wrong_values(manifest: Manifest) -> Iterator[str]:
+    """What a manifest with a right digest may still get wrong; it may have been made by hand."""
+    used = [*manifest.graphs.values(), *(t.file for t in manifest.tokenizers.values())]
+    for name in manifest.files:
+        if not _is_inside(name):
+            yield f"{name!r} leaves the bundle's folder"
+    for name in used:
+        if name not in manifest.files:
+            yield f"{name!r} is used but not listed"
+    for role in ("encoder", "decoder"):
+        if role not in manifest.graphs:
+            yield f"graphs: {role} is missing"
+    for name, least in _WHOLE_NUMBERS.items():
+        group, _, key = name.partition(".")
+        value = getattr(manifest, group).get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            yield f"{name}: {value!r} is not a whole number from {least} on"
+    for group, key in (("special_ids", "unk"), *(("limits", key) for key in _LENGTHS)):
+        value = getattr(manifest, group)[key]
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            yield f"{group}.{key}: {value!r} is neither a whole number nor null"
+    for key in ("add_source_bos", "add_source_eos"):
+        if not isinstance(manifest.config.get(key), bool):
+            yield f"config.{key}: {manifest.config.get(key)!r} is not true or false"
+
+
+_LENGTHS = ("max_source_length", "max_target_length")
+_WHOLE_NUMBERS = {
+    "config.num_decoder_layers": 1,
+    "config.num_heads": 1,
+    "config.head_dim": 1,
+    "special_ids.pad": 0,
+    "special_ids.bos": 0,
+    "special_ids.eos": 0,
+    "limits.source_vocab_size": 1,
+    "limits.target_vocab_size": 1,
+}
+
+
+def _is_inside(name: str) -> bool:
+    # Both conventions, on every system: a bundle travels.
+    posix, windows = PurePosixPath(name), PureWindowsPath(name)
+    parts = {*posix.parts, *windows.parts}
+    absolute = posix.is_absolute() or windows.drive or windows.root
+    return bool(name) and name != MANIFEST and not absolute and not parts & {"..", "."}
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    body = {key: value for key, value in values.items() if key != "digest"}
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """Read a bundle's manifest, without looking at its other files.
+
+    Raises:
+        BundleError: there is no bundle, or its manifest does not stand up to the checks.
+    """
+    folder = Path(folder)
+    path = folder / MANIFEST
+    try:
+        return Manifest.from_json(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError:
+        raise BundleError(f"{path}: not UTF-8 text. {_REEXPORT}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise BundleError(_no_bundle(folder)) from None
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _no_bundle(folder: Path) -> str:
+    aside = sorted(folder.parent.glob(f".{folder.name}{_ASIDE}*")) if not folder.exists() else []
+    if aside:
+        return (
+            f"{folder}: no such bundle; an export was interrupted and the previous bundle is whole "
+            f"at {aside[-1]}. Rename it back to {folder}, or export again."
+        )
+    if not folder.exists():
+        return f"{folder}: no such file or folder. Make a bundle with 'tfexport onnx'."
+    return f"{folder}: not a bundle: it holds no {MANIFEST}. Make one with 'tfexport onnx'."
+
+
+def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
+    """Read a bundle's manifest and check the size and sha256 of every file.
+
+    Raises:
+        BundleError: naming every file that is missing or changed.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    problems = []
+    for name, entry in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{name} is missing")
+        elif path.stat().st_size != entry.size:
+            problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
+        elif _sha256(path) != entry.sha256:
+            problems.append(f"{name} was changed: its sha256 is not the manifest's")
+    if problems:
+        raise BundleError(join_problems(str(folder), problems, _REEXPORT))
+    return manifest
+
+
+def is_bundle(path: str | os.PathLike[str]) -> bool:
+    """Whether a path holds something that calls itself a bundle."""
+    try:
+        _parse((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def check_output(path: str | os.PathLike[str], force: bool) -> None:
+    """Refuse an output that stands in the way, before any work is done for it.
+
+    Raises:
+        OutputExistsError: it exists and ``force`` is false, or is no bundle to be replaced.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise OutputExistsError(f"{path}: the folder {path.parent} does not exist. Create it first.")
+    if not (path.exists() or path.is_symlink()):
+        return
+    if not force:
+        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
+    if not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise OutputExistsError(
+            f"{path}: exists and is not a bundle; --force replaces bundles only. "
+            "Choose another output."
+        )
+
+
+@contextlib.contextmanager
+def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
+    """A folder to fill, which becomes the bundle at ``path`` when the block ends well.
+
+    If the block raises, nothing is left behind and an old bundle stays as it was.
+
+    Raises:
+        OutputExistsError: see ``check_output``.
+    """
+    path = Path(os.path.abspath(path))
+    check_output(path, force)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}{_PARTIAL}", dir=path.parent))
+    try:
+        partial.chmod(0o755)  # mkdtemp's 0700 would keep other users out of the bundle
+        yield partial
+        _flush(partial)
+        _move_into_place(partial, path, force)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """List every file of the folder in the manifest and write it, last of all.
+
+    Until then the folder is no bundle, whatever else it holds.
+    """
+    files = {
+        path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, _sha256(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+    manifest = dataclasses.replace(manifest, files=files)
+    with (folder / MANIFEST).open("w", encoding="utf-8", newline="\n") as file:
+        file.write(manifest.to_json())
+    return manifest
+
+
+def _flush(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+    _flush_directory(folder)
+
+
+def _flush_directory(folder: Path) -> None:
+    if os.name == "nt":  # Windows has no handle on a folder to flush
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _move_into_place(partial: Path, path: Path, force: bool) -> None:
+    # Looked at again: another process may have written the same output meanwhile.
+    check_output(path, force)
+    if not path.exists():
+        partial.rename(path)
+        _flush_directory(path.parent)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{_ASIDE}", dir=path.parent))
+    aside.rmdir()  # only its name is wanted: a folder cannot be renamed onto one on Windows
+    path.rename(aside)
+    try:
+        partial.rename(path)
+    except BaseException:
+        aside.rename(path)
+        raise
+    _flush_directory(path.parent)
+    if aside.is_symlink():
+        aside.unlink()
+    else:
+        shutil.rmtree(aside, ignore_errors=True)

@@ -1,0 +1,74 @@
+"""What can go wrong, as one tree.
+
+TfexportError
+├── ConfigError              (ValueError)       a model or decoding option that cannot be
+├── CheckpointError          (ValueError)       a file that is no usable checkpoint
+├── ExportError              (RuntimeError)     a graph that could not be made
+├── ParityError              (RuntimeError)     the exported files do not say what eager PyTorch says
+├── OutputExistsError        (FileExistsError)  an output that stands in the way
+├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
+├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit the model
+├── InputError               (ValueError)       one input that cannot be decoded
+└── MissingDependencyError   (ImportError)      an optional library that is needed and not installed
+
+Every message says what was found, what was expected and what to do. Only the command line turns
+them into one-line messages; anything outside this tree is a bug and keeps its traceback.
+"""
+
+from collections.abc import Sequence
+
+
+class TfexportError(Exception):
+    """Base of every error that tfexport raises on purpose."""
+
+
+class ConfigError(TfexportError, ValueError):
+    """An option, or a combination of options, that cannot be."""
+
+
+class CheckpointError(TfexportError, ValueError):
+    """A file that is not a checkpoint, or one whose weights do not make a model."""
+
+
+class ExportError(TfexportError, RuntimeError):
+    """A graph could not be made from a model."""
+
+
+class ParityError(TfexportError, RuntimeError):
+    """Exported files and eager PyTorch differ by more than the tolerance."""
+
+
+class OutputExistsError(TfexportError, FileExistsError):
+    """The output path is taken."""
+
+
+class BundleError(TfexportError, ValueError):
+    """A bundle that is damaged, is not one, or is newer than this version reads."""
+
+
+class TokenizerError(TfexportError, ValueError):
+    """A tokenizer that cannot be read or does not belong to the model."""
+
+
+class InputError(TfexportError, ValueError):
+    """One input that cannot be decoded: bad ids, too long, not text."""
+
+
+class MissingDependencyError(TfexportError, ImportError):
+    """An optional library is needed for what was asked, and is not installed."""
+
+
+def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
+    """Put all problems of one subject into one message.
+
+    One problem stays on the subject's line; several get a line each.
+    """
+    if len(problems) == 1:
+        text = f"{subject}: {problems[0]}"
+    else:
+        text = f"{subject}: {len(problems)} problems:" + "".join(f"\n  - {p}" for p in problems)
+    if not remedy:
+        return text
+    if len(problems) > 1:
+        return f"{text}\n{remedy}"
+    return f"{text} {remedy}" if text.endswith(".") else f"{text}. {remedy}"

@@ -1,0 +1,149 @@
+"""A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``."""
+
+import contextlib
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from torch import Tensor, nn
+
+from tfexport import graph_io
+from tfexport.errors import ConfigError, ExportError
+from tfexport.graph_io import GraphSpec, TensorSpec
+
+DEFAULT_OPSET = 20
+# Opset to the oldest onnxruntime that loads it, seen by running these versions.
+_OLDEST_ONNXRUNTIME = {
+    18: "1.18",
+    19: "1.18",
+    20: "1.18",
+    21: "1.18",
+    22: "1.20",
+    23: "1.23",
+    24: "1.24",
+    25: "1.25",
+}
+
+# Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
+# as 1 without an error, and equal sizes can be taken for one axis.
+_EXAMPLE = {graph_io.BATCH: 2, graph_io.SOURCE: 5, graph_io.TARGET: 3, graph_io.PAST: 4}
+
+
+def check_opset(opset: int) -> None:
+    """Refuse an opset that cannot be exported; the exporter itself would silently take another.
+
+    Raises:
+        ConfigError: naming the opsets that can.
+    """
+    if opset not in _OLDEST_ONNXRUNTIME:
+        known = list(_OLDEST_ONNXRUNTIME)
+        raise ConfigError(f"opset: {opset} is not one of {known[0]} to {known[-1]}")
+
+
+def oldest_onnxruntime(opset: int) -> str:
+    """The oldest onnxruntime that loads graphs of this opset."""
+    return _OLDEST_ONNXRUNTIME[opset]
+
+
+def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
+    """Export one wrapped module.
+
+    Args:
+        module: takes and gives the tensors of ``spec``, in its order.
+        spec: names, dtypes and axes.
+        opset: of the standard operators.
+
+    Returns:
+        The graph in memory, its weights under the names of the module's parameters.
+
+    Raises:
+        ExportError: torch's exporter gave up.
+    """
+    dims = {name: torch.export.Dim(name, min=0, max=1 << 30) for name in _EXAMPLE}
+    examples = tuple(_example(tensor) for tensor in spec.inputs)
+    axes = [_dynamic_axes(tensor, dims) for tensor in spec.inputs]
+    plain = 2  # the wrappers take two tensors by name, and what follows as *args
+    shapes = (*axes[:plain], tuple(axes[plain:])) if len(axes) > plain else tuple(axes)
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                module.eval(),
+                examples,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=[tensor.name for tensor in spec.inputs],
+                output_names=[tensor.name for tensor in spec.outputs],
+                opset_version=opset,
+                verbose=False,
+            )
+    except Exception as error:
+        raise ExportError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
+    assert program is not None
+    model = program.model
+    ClearMetadataAndDocStringPass()(model)
+    model.graph.name = spec.name
+    _name_outputs(model, spec)
+    _name_weights(model, dict(module.named_parameters()) | dict(module.named_buffers()))
+    return model
+
+
+def _example(tensor: TensorSpec) -> Tensor:
+    shape = [_EXAMPLE[axis] if isinstance(axis, str) else axis for axis in tensor.axes]
+    return torch.ones(shape, dtype=getattr(torch, tensor.dtype))
+
+
+def _dynamic_axes(
+    tensor: TensorSpec, dims: Mapping[str, torch.export.Dim]
+) -> dict[int, torch.export.Dim]:
+    return {i: dims[axis] for i, axis in enumerate(tensor.axes) if isinstance(axis, str)}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    # The exporter warns and logs about its own insides; what matters is checked afterwards, by
+    # running the graphs.
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _name_outputs(model: ir.Model, spec: GraphSpec) -> None:
+    for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
+        value.shape = ir.Shape(tensor.axes)
+
+
+def _name_weights(model: ir.Model, state: Mapping[str, Tensor]) -> None:
+    """Give weights that the exporter folded the names of the parameters they came from.
+
+    It transposes matrices ahead of time and calls the results ``val_56``; what a person sees in a
+    graph viewer, and what names a layer in a message, should be the parameter's name.
+    """
+    names: dict[bytes, str] = {}
+    for name, tensor in state.items():
+        name = name.removeprefix("model.")
+        names.setdefault(_content(tensor), name)
+        if tensor.dim() == 2:
+            names.setdefault(_content(tensor.T), f"{name}.T")
+    taken = {name for name in model.graph.initializers}
+    for value in list(model.graph.initializers.values()):
+        assert value.const_value is not None
+        wanted = names.get(_content(torch.from_numpy(value.const_value.numpy().copy())))
+        if wanted is not None and wanted not in taken and value.const_value.size > 1:
+            taken.add(wanted)
+            value.name = wanted
+            value.const_value.name = wanted
+
+
+def _content(tensor: Tensor) -> bytes:
+    array = tensor.detach().contiguous().numpy()
+    return hashlib.sha1(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()

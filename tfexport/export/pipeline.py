@@ -1,0 +1,194 @@
+"""Checkpoint or live module to bundle: sequencing only."""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from torch import nn
+
+from tfexport import __version__, graph_io
+from tfexport.bundle import Manifest, check_output, new_bundle, open_bundle, write_manifest
+from tfexport.export import parity
+from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.onnx_export import (
+    DEFAULT_OPSET,
+    check_opset,
+    export_graph_module,
+    oldest_onnxruntime,
+)
+from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.tokenizer_files import choose_tokenizers
+from tfexport.export.weights import share_weights
+from tfexport.model_src.checkpoint.live import checkpoint_of
+from tfexport.model_src.checkpoint.load import find_file
+from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint, load_checkpoint
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+Source = str | os.PathLike[str] | nn.Module
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What an export made.
+
+    Attributes:
+        path: the bundle.
+        manifest: of the bundle.
+        checkpoint: as it was understood.
+        report: of the comparison with eager PyTorch; None if it was not asked for.
+        tokenizers: the files that were taken in, for a message.
+    """
+
+    path: Path
+    manifest: Manifest
+    checkpoint: Checkpoint
+    report: ParityReport | None
+    tokenizers: tuple[Path, ...]
+
+
+def export_bundle(
+    source: Source,
+    output: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    source_tokenizer: str | os.PathLike[str] | None = None,
+    target_tokenizer: str | os.PathLike[str] | None = None,
+    opset: int = DEFAULT_OPSET,
+    verify: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Export a checkpoint or a live module, compare it with eager PyTorch, write a bundle.
+
+    Nothing is left behind unless everything went well.
+
+    Args:
+        source: a checkpoint's path, or a module: a ``Transformer``, or one whose state dict is in
+            a known layout; what an ``nn.Transformer`` inside it says is taken from there.
+        output: the bundle's folder.
+        config: values that the weights do not say; a file for a path, a mapping for a module.
+        settings: ``key=value`` words that win over ``config``.
+        layout: force a checkpoint layout.
+        tokenizer: for both sides; a tokenizer.json, a SentencePiece .model or a list of words.
+            Without any, one that lies beside the checkpoint is taken.
+        source_tokenizer: for the source side alone, together with ``target_tokenizer``.
+        target_tokenizer: for the target side alone.
+        opset: of the standard operators, 18 to 25.
+        verify: compare the bundle with eager PyTorch, and fail if they differ.
+        force: replace a bundle that exists.
+        progress: told what is being done, and how far it is.
+
+    Raises:
+        TfexportError: ``CheckpointError``, ``ConfigError``, ``TokenizerError``,
+            ``OutputExistsError``, ``ExportError`` or ``ParityError``.
+    """
+    tell = progress or (lambda step, done, total: None)
+    check_opset(opset)
+    check_output(output, force)
+    tell("reading the checkpoint", 0, 1)
+    checkpoint = read_source(source, config, settings, layout)
+    beside = None if isinstance(source, nn.Module) else find_file(Path(source)).parent
+    tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
+    tokenizers.check(checkpoint.config)
+    with new_bundle(output, force) as folder:
+        graphs = _export_graphs(checkpoint.build(), opset, tell)
+        tell("writing", 0, 1)
+        share_weights(list(graphs.values()), folder)
+        for name, graph in graphs.items():
+            ir.save(graph, folder / name)
+        manifest = dataclasses.replace(
+            describe(checkpoint.config, opset, graphs), tokenizers=tokenizers.copy(folder)
+        )
+        manifest = write_manifest(folder, manifest)
+        report = None
+        if verify:
+            report = parity.compare(folder, manifest, checkpoint, tell)
+            report.require(str(output))
+            manifest = write_manifest(
+                folder, dataclasses.replace(manifest, parity=report.summary())
+            )
+    used = dict.fromkeys(path for path in (tokenizers.source, tokenizers.target) if path)
+    return ExportResult(Path(output), manifest, checkpoint, report, tuple(used))
+
+
+def read_source(
+    source: Source,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """A checkpoint's path or a live module to a checkpoint with all that a bundle needs."""
+    if isinstance(source, nn.Module):
+        values = config if isinstance(config, Mapping) else None
+        return checkpoint_of(source, values, settings=settings, require=BUNDLE_IDS, layout=layout)
+    return load_checkpoint(Path(source), config, settings, layout, BUNDLE_IDS, defaults)
+
+
+def verify_bundle(
+    bundle: str | os.PathLike[str],
+    source: Source,
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    progress: Progress | None = None,
+) -> ParityReport:
+    """Compare a bundle with the checkpoint that it should say the same as.
+
+    Config values that neither the checkpoint nor its config files nor the caller give are taken
+    from the bundle.
+
+    Raises:
+        TfexportError: the bundle or the checkpoint is unusable. A difference is not raised: it
+            is in the report.
+    """
+    manifest = open_bundle(bundle)
+    checkpoint = read_source(source, config, settings, layout, defaults=manifest.config)
+    return parity.compare(Path(bundle), manifest, checkpoint, progress)
+
+
+def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Model]) -> Manifest:
+    """A manifest without its files."""
+    domains: dict[str, int] = {}
+    for graph in graphs.values():
+        domains |= graph.opset_imports
+    limit = None if config.positions == "none" else config.max_positions
+    return Manifest(
+        tfexport_version=__version__,
+        opset=domains,
+        ir_version=max(graph.ir_version for graph in graphs.values()),
+        minimum_onnxruntime=oldest_onnxruntime(opset),
+        config=config.to_dict(),
+        special_ids={name: getattr(config, f"{name}_id") for name in ("pad", "bos", "eos", "unk")},
+        limits={
+            "source_vocab_size": config.source_vocab_size,
+            "target_vocab_size": config.target_vocab_size,
+            "max_source_length": limit,
+            "max_target_length": limit,
+        },
+        graphs={name.removesuffix(".onnx"): name for name in graphs},
+    )
+
+
+def _export_graphs(model: Transformer, opset: int, tell: Progress) -> dict[str, ir.Model]:
+    config = model.config
+    cache = graph_io.CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
+    assert config.target_vocab_size is not None
+    jobs = [
+        (EncoderGraph(model), graph_io.encoder_graph(cache, config.d_model)),
+        (DecoderGraph(model), graph_io.decoder_graph(cache, config.target_vocab_size)),
+    ]
+    graphs = {}
+    for done, (module, spec) in enumerate(jobs):
+        tell(f"exporting {spec.filename}", done, len(jobs))
+        graphs[spec.filename] = export_graph_module(module, spec, opset)
+    return graphs

@@ -1,0 +1,163 @@
+"""Eager PyTorch to compare with: the original mathematics, uncached and in float32.
+
+For a stock checkpoint that is ``torch.nn.Transformer`` itself, with the checkpoint's tensors under
+their own names; nothing of ``model_src`` takes part. The project's own format has no other
+original than its modules.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tfexport.errors import ExportError
+from tfexport.model_src.checkpoint.nn_transformer import NN_TRANSFORMER
+from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.position import sinusoidal_table
+from tfexport.model_src.transformer import Transformer
+
+
+class Reference(Protocol):
+    """An encoder-decoder without a cache."""
+
+    title: str
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B, S) ids and mask, 1 = keep, to encoder states (B, S, E)."""
+
+    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """Encoder states (B, S, E), their mask, and a target prefix (B, T) to logits (B, T, V)."""
+
+
+class StockReference:
+    """torch.nn.Transformer with the embeddings and the generator of PyTorch's tutorial."""
+
+    title = "torch.nn.Transformer"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        config = checkpoint.config
+        self._state = {key: tensor.float() for key, tensor in checkpoint.state_dict.items()}
+        self._transformer = nn.Transformer(
+            config.d_model,
+            config.num_heads,
+            config.num_encoder_layers,
+            config.num_decoder_layers,
+            config.d_ff,
+            dropout=0.0,
+            activation={"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[config.activation],
+            layer_norm_eps=config.norm_eps,
+            batch_first=True,
+            norm_first=config.norm_placement == "pre",
+            bias=config.attention_bias,
+        ).eval()
+        if not config.encoder_final_norm:
+            self._transformer.encoder.norm = None
+        if not config.decoder_final_norm:
+            self._transformer.decoder.norm = None
+        own = {
+            key.removeprefix("transformer."): tensor
+            for key, tensor in self._state.items()
+            if key.startswith("transformer.")
+        }
+        self._transformer.load_state_dict(own)
+        self._scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
+        table = self._state.get("positional_encoding.pos_embedding")
+        if table is None and config.positions != "none":
+            table = sinusoidal_table(config.max_positions, config.d_model)
+        self._table = None if table is None else table.reshape(-1, config.d_model)
+
+    @torch.no_grad()
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """See ``Reference``."""
+        x = self._embed("src_tok_emb", input_ids)
+        with _plain_path():
+            hidden: Tensor = self._transformer.encoder(
+                x, src_key_padding_mask=attention_mask == 0
+            )
+        return hidden
+
+    @torch.no_grad()
+    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """See ``Reference``."""
+        x = self._embed("tgt_tok_emb", decoder_input_ids)
+        length = decoder_input_ids.size(1)
+        blocked = torch.ones(length, length, dtype=torch.bool).triu(1)
+        with _plain_path():
+            x = self._transformer.decoder(
+                x, hidden, tgt_mask=blocked, memory_key_padding_mask=attention_mask == 0
+            )
+        weight = self._state.get("generator.weight", self._state["tgt_tok_emb.embedding.weight"])
+        return F.linear(x, weight, self._state.get("generator.bias"))
+
+    def _embed(self, name: str, ids: Tensor) -> Tensor:
+        other = {"src_tok_emb": "tgt_tok_emb", "tgt_tok_emb": "src_tok_emb"}[name]
+        table = self._state.get(f"{name}.embedding.weight")
+        if table is None:
+            table = self._state[f"{other}.embedding.weight"]
+        x = F.embedding(ids, table) * self._scale
+        return x if self._table is None else x + self._table[: ids.size(1)]
+
+
+class ModuleReference:
+    """The project's own modules, run over the whole prefix: all there is for its own format."""
+
+    title = "tfexport's own modules, uncached"
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+
+    @torch.no_grad()
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """See ``Reference``."""
+        hidden, _ = self._model.encode(input_ids, attention_mask)
+        return hidden
+
+    @torch.no_grad()
+    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """See ``Reference``."""
+        cross = self._model.decoder.project_memory(hidden)
+        past = self._model.decoder.empty_cache(hidden)
+        logits, _ = self._model.step(decoder_input_ids, past, cross, attention_mask)
+        return logits
+
+
+def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
+    """The nearest thing to the original that a checkpoint allows.
+
+    Raises:
+        ExportError: the original cannot be rebuilt from the checkpoint's tensors.
+    """
+    if checkpoint.layout != NN_TRANSFORMER.name or not _is_stock(checkpoint.config):
+        return ModuleReference(model)
+    try:
+        return StockReference(checkpoint)
+    except (RuntimeError, KeyError) as error:
+        raise ExportError(f"{checkpoint.name}: torch.nn.Transformer cannot hold it: {error}") from error
+
+
+def _is_stock(config: TransformerConfig) -> bool:
+    """Whether torch.nn.Transformer itself can have these settings."""
+    return (
+        config.norm == "layer"
+        and config.norm_placement in ("post", "pre")
+        and config.attention_bias == config.feed_forward_bias == config.norm_bias
+        and config.head_dim * config.num_heads == config.d_model
+        and not (config.share_encoder_layers or config.share_decoder_layers)
+        and not config.positions_every_layer
+    )
+
+
+@contextlib.contextmanager
+def _plain_path() -> Iterator[None]:
+    # The fused inference path drops padded columns and reorders sums; the reference is the plain one.
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)

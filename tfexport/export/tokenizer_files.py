@@ -1,0 +1,80 @@
+"""Tokenizer files on their way into a bundle: which kind, under which name, fitting or not.
+
+Imports the runtime: what will read the file there has to be able to read it here.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfexport.bundle import TokenizerEntry
+from tfexport.errors import ConfigError, TokenizerError
+from tfexport.model_src.config import TransformerConfig
+from tfexport.runtime.tokenizer import load_tokenizer
+
+_KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
+_NAMES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "words": "vocab.txt"}
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The tokenizer of each side, by path; both or neither."""
+
+    source: Path | None = None
+    target: Path | None = None
+
+    def check(self, config: TransformerConfig) -> None:
+        """Load both tokenizers and hold them against the model's vocabularies.
+
+        Raises:
+            TokenizerError: missing, unreadable, or with ids that the model lacks.
+        """
+        sides = (self.source, config.source_vocab_size), (self.target, config.target_vocab_size)
+        for path, size in sides:
+            if path is not None:
+                if not path.is_file():
+                    raise TokenizerError(f"{path}: no such file.")
+                load_tokenizer(path, _kind(path), size or 0, config.unk_id)
+
+    def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
+        """Copy the files into a bundle; one that serves both sides is copied once."""
+        if self.source is None or self.target is None:
+            return {}
+        entries = {}
+        for side, path in (("source", self.source), ("target", self.target)):
+            prefix = "" if self.source == self.target else f"{side}-"
+            entries[side] = TokenizerEntry(_kind(path), prefix + _NAMES[_kind(path)])
+            shutil.copyfile(path, folder / entries[side].file)
+        return entries
+
+
+def choose_tokenizers(
+    both: str | Path | None,
+    source: str | Path | None,
+    target: str | Path | None,
+    beside: Path | None = None,
+) -> TokenizerFiles:
+    """The tokenizers that a user means.
+
+    Args:
+        both: for both sides.
+        source: for the source side, with ``target``.
+        target: for the target side, with ``source``.
+        beside: a folder to look in if none is named.
+
+    Raises:
+        ConfigError: a contradictory or incomplete choice.
+    """
+    if both is not None and (source is not None or target is not None):
+        raise ConfigError("tokenizer: give one for both sides, or one for each, not both.")
+    if (source is None) != (target is None):
+        raise ConfigError("tokenizer: give source_tokenizer and target_tokenizer together.")
+    if source is not None and target is not None:
+        return TokenizerFiles(Path(source), Path(target))
+    if both is None and beside is not None:
+        both = next((beside / name for name in _NAMES.values() if (beside / name).is_file()), None)
+    return TokenizerFiles() if both is None else TokenizerFiles(Path(both), Path(both))
+
+
+def _kind(path: Path) -> str:
+    return _KINDS.get(path.suffix, "words")

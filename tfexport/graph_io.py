@@ -1,0 +1,118 @@
+"""What goes into and comes out of every graph: names, dtypes and axes, as data.
+
+Names follow Hugging Face and Optimum, so that other tools understand the files. The exporter
+names graph values from here and the runtime feeds sessions from here; neither has names of its own.
+"""
+
+from dataclasses import dataclass
+
+BATCH = "batch"
+SOURCE = "source_length"
+TARGET = "target_length"
+PAST = "past_length"
+PRESENT = f"{PAST} + {TARGET}"
+
+INPUT_IDS = "input_ids"
+ATTENTION_MASK = "attention_mask"
+ENCODER_ATTENTION_MASK = "encoder_attention_mask"
+HIDDEN_STATES = "encoder_hidden_states"
+LOGITS = "logits"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One graph input or output.
+
+    Attributes:
+        name: as in the file.
+        dtype: numpy's name of the element type.
+        axes: a number for a fixed axis, a name for a dynamic one.
+    """
+
+    name: str
+    dtype: str
+    axes: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One graph file and the order of its inputs and outputs."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def filename(self) -> str:
+        """The graph's file inside a bundle."""
+        return f"{self.name}.onnx"
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """The sizes that decide the shape of every cache tensor."""
+
+    num_layers: int
+    num_heads: int
+    head_dim: int
+
+    def tensors(self, name: str, axis: str) -> tuple[TensorSpec, ...]:
+        """Key and value of every layer; ``name`` holds the layer as ``{layer}``."""
+        axes = (BATCH, self.num_heads, axis, self.head_dim)
+        return tuple(
+            TensorSpec(f"{name.format(layer=layer)}.{part}", "float32", axes)
+            for layer in range(self.num_layers)
+            for part in ("key", "value")
+        )
+
+
+def past_decoder(cache: CacheShape) -> tuple[TensorSpec, ...]:
+    """Self-attention keys and values that go into the decoder."""
+    return cache.tensors("past_key_values.{layer}.decoder", PAST)
+
+
+def past_encoder(cache: CacheShape) -> tuple[TensorSpec, ...]:
+    """Cross-attention keys and values that go into the decoder."""
+    return cache.tensors("past_key_values.{layer}.encoder", SOURCE)
+
+
+def present_decoder(cache: CacheShape) -> tuple[TensorSpec, ...]:
+    """Self-attention keys and values that come out of the decoder."""
+    return cache.tensors("present.{layer}.decoder", PRESENT)
+
+
+def present_encoder(cache: CacheShape) -> tuple[TensorSpec, ...]:
+    """Cross-attention keys and values that come out of the encoder."""
+    return cache.tensors("present.{layer}.encoder", SOURCE)
+
+
+def encoder_graph(cache: CacheShape, d_model: int) -> GraphSpec:
+    """Source ids to encoder states and the cross-attention cache."""
+    return GraphSpec(
+        "encoder",
+        inputs=(
+            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+        ),
+        outputs=(
+            TensorSpec(HIDDEN_STATES, "float32", (BATCH, SOURCE, d_model)),
+            *present_encoder(cache),
+        ),
+    )
+
+
+def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
+    """Target ids and both caches to logits and the longer self-attention cache."""
+    return GraphSpec(
+        "decoder",
+        inputs=(
+            TensorSpec(INPUT_IDS, "int64", (BATCH, TARGET)),
+            TensorSpec(ENCODER_ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+            *past_decoder(cache),
+            *past_encoder(cache),
+        ),
+        outputs=(
+            TensorSpec(LOGITS, "float32", (BATCH, TARGET, vocab_size)),
+            *present_decoder(cache),
+        ),
+    )

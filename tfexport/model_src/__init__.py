@@ -1,0 +1,16 @@
+"""Where the model comes from: its mathematics and its checkpoints (torch)."""
+
+from tfexport.model_src.build import build_transformer
+from tfexport.model_src.checkpoint.native import save_checkpoint
+from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+__all__ = [
+    "Checkpoint",
+    "Transformer",
+    "TransformerConfig",
+    "build_transformer",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -1,0 +1,75 @@
+"""Multi-head attention over an additive bias.
+
+Axes: B batch, T queries, S keys, H heads, D head size, E model width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """softmax(q k^T / sqrt(D) + bias) v over H heads, with four separate projections.
+
+    Projection and attention are two calls, because a cache stands between them: keys and values
+    are projected once and attended to many times. H * D need not be d_model.
+    Source: Vaswani et al. 2017, section 3.2.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        head_dim: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        inner = num_heads * head_dim
+        self.q_proj = nn.Linear(d_model, inner, bias=bias)
+        self.k_proj = nn.Linear(d_model if key_dim is None else key_dim, inner, bias=bias)
+        self.v_proj = nn.Linear(d_model if value_dim is None else value_dim, inner, bias=bias)
+        self.out_proj = nn.Linear(inner, d_model, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.scale = 1.0 / math.sqrt(head_dim)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, H * D) to (B, H, T, D)."""
+        return x.unflatten(-1, [self.num_heads, self.head_dim]).transpose(1, 2)
+
+    def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """What is attended to, (B, S, E) each, to keys and values, (B, H, S, D) each."""
+        return self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Attend with projected keys and values.
+
+        Args:
+            query: (B, T, E), not yet projected.
+            keys: (B, H, S, D).
+            values: (B, H, S, D).
+            bias: added to the scores; broadcasts to (B, H, T, S).
+        Returns:
+            output: (B, T, E).
+            weights: (B, H, T, S), each row summing to 1.
+        """
+        queries = self.split_heads(self.q_proj(query)) * self.scale
+        # (B, H, T, D) x (B, H, D, S) -> (B, H, T, S)
+        scores = torch.matmul(queries, keys.transpose(-2, -1)) + bias
+        weights = self.dropout(torch.softmax(scores, dim=-1))
+        # (B, H, T, S) x (B, H, S, D) -> (B, H, T, D) -> (B, T, H * D)
+        context = torch.matmul(weights, values).transpose(1, 2).flatten(2)
+        return self.out_proj(context), weights
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """Project and attend in one call: (B, T, E), twice (B, S, E) and a bias to (B, T, E)."""
+        keys, values = self.project_key_value(key, value)
+        output, _ = self.attend(query, keys, values, bias)
+        return output

@@ -1,0 +1,1 @@
+"""Checkpoints: safe load, then layout, then (config, weights in the model's own names)."""

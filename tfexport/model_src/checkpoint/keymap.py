@@ -1,0 +1,138 @@
+"""Key tables: which of a checkpoint's tensors becomes which of the model's weights.
+
+A layout is a table of rules and nothing else. A rule's key may hold ``{stack}`` (encoder or
+decoder), ``{layer}`` and ``{head}``; its targets are the model's own state-dict names.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Convert = Callable[[Tensor], Sequence[Tensor]]
+
+_PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d+)"}
+_PLACEHOLDERS["{head}"] = r"(?P<head>\d+)"
+
+
+def as_it_is(tensor: Tensor) -> Sequence[Tensor]:
+    """One tensor for one weight."""
+    return (tensor,)
+
+
+def thirds(tensor: Tensor) -> Sequence[Tensor]:
+    """Packed query, key and value projections, (3 * E, ...), to three of (E, ...)."""
+    return torch.chunk(tensor, 3, dim=0) if tensor.dim() else ()
+
+
+def as_table(tensor: Tensor) -> Sequence[Tensor]:
+    """A position table with axes of length 1 around it to (M, E)."""
+    while tensor.dim() > 2 and 1 in tensor.shape:
+        tensor = tensor.squeeze(list(tensor.shape).index(1))
+    return (tensor,)
+
+
+@functools.cache
+def _pattern(key: str) -> str:
+    pattern = re.escape(key)
+    for name, expression in _PLACEHOLDERS.items():
+        pattern = pattern.replace(re.escape(name), expression)
+    return pattern
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a key table.
+
+    Attributes:
+        key: the checkpoint's key, with placeholders.
+        targets: the model's weights that it becomes, with the same placeholders. If several keys
+            (the heads of one attention) name one target, they are joined along the first axis.
+        convert: the tensor to one tensor a target.
+    """
+
+    key: str
+    targets: tuple[str, ...]
+    convert: Convert = as_it_is
+
+    def match(self, key: str) -> dict[str, str] | None:
+        """The placeholders' values, or None if the rule is not for this key."""
+        found = re.fullmatch(_pattern(self.key), key)
+        return None if found is None else found.groupdict()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one family of models names its weights.
+
+    Attributes:
+        name: as ``--format`` takes it.
+        title: as people call it.
+        rules: the key table.
+        defaults: config values where the file and the user say nothing.
+        required: config keys that nothing can stand in for.
+    """
+
+    name: str
+    title: str
+    rules: tuple[Rule, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+
+    def map_keys(self, keys: Iterable[str]) -> dict[str, tuple[Rule, dict[str, str]]]:
+        """Every key that the table knows, with its rule and placeholder values."""
+        mapped = {}
+        for key in keys:
+            for rule in self.rules:
+                if (values := rule.match(key)) is not None:
+                    mapped[key] = (rule, values)
+                    break
+        return mapped
+
+    def origin_of(self, target: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """The key, and the shape of its tensor, that would become a weight of this shape."""
+        for rule in self.rules:
+            for name in rule.targets:
+                if (values := Rule(name, ()).match(target)) is not None:
+                    key = rule.key.format(**{"head": "*", **values})
+                    return key, (3 * shape[0], *shape[1:]) if rule.convert is thirds else shape
+        return target, shape
+
+
+def convert_weights(
+    layout: Layout, tensors: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]], list[str]]:
+    """Apply a key table.
+
+    Returns:
+        weights: by the model's names.
+        fates: what each key that was read became.
+        problems: sentences about tensors that could not be converted.
+    """
+    parts: dict[str, list[tuple[int, Tensor]]] = {}
+    fates: dict[str, tuple[str, ...]] = {}
+    problems = []
+    for key, (rule, values) in layout.map_keys(tensors).items():
+        targets = tuple(target.format(**values) for target in rule.targets)
+        fates[key] = targets
+        pieces = rule.convert(tensors[key])
+        if len(pieces) == 1:  # one tensor may serve several weights
+            pieces = [*pieces] * len(targets)
+        if len(pieces) != len(targets) or len({piece.shape for piece in pieces}) > 1:
+            shape = tuple(tensors[key].shape)
+            problems.append(f"{key} has shape {shape}, which does not split into {len(targets)}")
+            continue
+        for target, piece in zip(targets, pieces, strict=True):
+            parts.setdefault(target, []).append((int(values.get("head") or 0), piece))
+    weights = {target: _join(pieces) for target, pieces in parts.items()}
+    return weights, fates, problems
+
+
+def _join(pieces: list[tuple[int, Tensor]]) -> Tensor:
+    if len(pieces) == 1:
+        return pieces[0][1]
+    return torch.cat([piece for _, piece in sorted(pieces, key=lambda item: item[0])], dim=0)

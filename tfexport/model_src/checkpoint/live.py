@@ -1,0 +1,87 @@
+"""A live module to (config, weights): what a training script ends with."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn import functional as F
+
+from tfexport.errors import ConfigError, join_problems
+from tfexport.model_src.checkpoint import native
+from tfexport.model_src.checkpoint.load import StateDict, flatten
+from tfexport.model_src.checkpoint.options import merge, parse_settings
+from tfexport.model_src.checkpoint.read import Checkpoint, read_checkpoint
+from tfexport.model_src.transformer import Transformer
+
+_ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
+_ACTIVATION_MODULES = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
+
+
+def checkpoint_of(
+    model: nn.Module,
+    config: Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    require: Iterable[str] = (),
+    layout: str | None = None,
+) -> Checkpoint:
+    """Understand a module in memory as ``load_checkpoint`` understands a file.
+
+    What a state dict cannot say is read off the ``nn.Transformer`` inside, if there is one;
+    ``config`` says the rest, and wins.
+
+    Raises:
+        CheckpointError, ConfigError: as ``load_checkpoint``.
+    """
+    name = type(model).__name__
+    sources: list[tuple[str, Mapping[str, Any]]] = []
+    metadata = {}
+    if isinstance(model, Transformer):
+        sources.append(("module", model.config.to_dict()))
+        layout = native.NATIVE.name
+    else:
+        sources.append(("module", _read_module(model, name)))
+    sources += [("config", config or {}), ("settings", parse_settings(settings))]
+    flat = flatten(model.state_dict(), Path(name))
+    # Cloned: what is exported is the module as it is now, whatever training does next.
+    tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
+    raw = StateDict(Path(name), tensors, flat.others, metadata)
+    return read_checkpoint(raw, merge(sources), layout, require)
+
+
+def _read_module(model: nn.Module, name: str) -> dict[str, Any]:
+    stacks = [module for module in model.modules() if isinstance(module, nn.Transformer)]
+    layers = [
+        layer
+        for stack in stacks
+        for layer in stack.modules()
+        if isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer)
+    ]
+    found: dict[str, set[Any]] = {}
+    for layer in layers:
+        facts = {
+            "num_heads": layer.self_attn.num_heads,
+            "norm_placement": "pre" if layer.norm_first else "post",
+            "norm_eps": layer.norm1.eps,
+            "activation": _activation(layer.activation),
+            "dropout": layer.dropout1.p,
+        }
+        for key, value in facts.items():
+            found.setdefault(key, set()).add(value)
+    problems = [
+        f"{key} differs between layers: {', '.join(sorted(map(repr, values)))}"
+        for key, values in found.items()
+        if len(values) > 1
+    ]
+    if problems:
+        raise ConfigError(join_problems(name, problems))
+    return {key: values.pop() for key, values in found.items()}
+
+
+def _activation(activation: Any) -> str:
+    name = _ACTIVATIONS.get(activation) or _ACTIVATION_MODULES.get(type(activation))
+    if name is None or (isinstance(activation, nn.GELU) and activation.approximate != "none"):
+        raise ConfigError(
+            f"activation {activation!r} is not one of 'relu', 'gelu' (exact), 'silu'."
+        )
+    return name

@@ -1,0 +1,56 @@
+"""The project's own format: safetensors, the model's own names, the config in the metadata."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tfexport.errors import CheckpointError, OutputExistsError
+from tfexport.model_src.checkpoint.keymap import Layout
+from tfexport.model_src.transformer import Transformer
+
+METADATA_KEY = "tfexport_config"
+
+NATIVE = Layout(name="native", title="tfexport", rules=())
+
+
+def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: bool = False) -> None:
+    """Write a model with its config, for ``load_checkpoint`` or ``tfexport onnx`` to read.
+
+    Raises:
+        OutputExistsError: the file exists and ``force`` is false.
+    """
+    path = Path(path)
+    if path.exists() and not force:
+        raise OutputExistsError(f"{path}: already exists. Pass force=True to replace it.")
+    tensors: dict[str, Tensor] = {}
+    stored: dict[int, str] = {}
+    for name, tensor in model.state_dict().items():
+        # A tied table is stored under its first name only; the config says what it is tied to.
+        if stored.setdefault(tensor.data_ptr(), name) == name or tensor.numel() == 0:
+            tensors[name] = tensor.detach().contiguous()
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        save_file(tensors, partial, {METADATA_KEY: json.dumps(model.config.to_dict())})
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_config(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """The config values in a native file's metadata.
+
+    Raises:
+        CheckpointError: the metadata is not a config.
+    """
+    try:
+        values = json.loads(metadata[METADATA_KEY])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the config in its metadata is damaged: {error}.") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path}: the config in its metadata is not a JSON object.")
+    return values

@@ -1,0 +1,249 @@
+"""A checkpoint to (config, weights), with an account of every key."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfexport.errors import CheckpointError, ConfigError, join_problems
+from tfexport.model_src.build import build_transformer
+from tfexport.model_src.checkpoint import native
+from tfexport.model_src.checkpoint.keymap import Layout, convert_weights
+from tfexport.model_src.checkpoint.layouts import LAYOUTS, detect_layout
+from tfexport.model_src.checkpoint.load import StateDict, load_state_dict
+from tfexport.model_src.checkpoint.options import (
+    Given,
+    merge,
+    parse_settings,
+    read_config_file,
+    rename_keys,
+)
+from tfexport.model_src.checkpoint.shapes import read_shapes, share_tied_tables
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+FROM_WEIGHTS, ASSUMED = "weights", "assumed"
+BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint, understood.
+
+    Attributes:
+        name: the file, for messages.
+        layout: the name of its layout.
+        config: what the model computes.
+        origins: config key to where its value came from: "weights", "assumed", or a source.
+        weights: float32, under the model's own names.
+        state_dict: the tensors as they were, under the layout's names (after ``rename``).
+        fates: every key of the file to the weights that it became; empty if it was ignored.
+    """
+
+    name: str
+    layout: str
+    config: TransformerConfig
+    origins: dict[str, str]
+    weights: dict[str, Tensor]
+    state_dict: dict[str, Tensor]
+    fates: dict[str, tuple[str, ...]]
+
+    def build(self) -> Transformer:
+        """The model with these weights, in eval mode."""
+        model = build_transformer(self.config)
+        model.load_state_dict(self.weights, strict=False)
+        return model.eval().requires_grad_(False)
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    require: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Read a checkpoint, find its layout, complete its config and account for every key.
+
+    Args:
+        path: a .pt, .pth, .bin or .safetensors file, or a folder that holds one.
+        config: config values, or a JSON file of them; they win over ``config.json`` beside the checkpoint.
+        settings: ``key=value`` words; they win over both.
+        layout: force a layout instead of detecting it.
+        require: config keys that must have a value although the model could do without.
+        defaults: values that stand in where neither file nor user says anything.
+
+    Raises:
+        CheckpointError: the file or its weights are unusable; every reason is given.
+        ConfigError: the config is contradictory or incomplete; every reason is given.
+    """
+    raw = load_state_dict(Path(path))
+    beside = raw.path.with_name("config.json")
+    sources: list[tuple[str, Mapping[str, Any]]] = []
+    if native.METADATA_KEY in raw.metadata:
+        sources.append((raw.path.name, native.read_config(raw.metadata, raw.path)))
+    if beside.is_file():
+        sources.append((beside.name, read_config_file(beside)))
+    if isinstance(config, Mapping):
+        sources.append(("config", config))
+    elif config is not None:
+        sources.append((Path(config).name, read_config_file(Path(config))))
+    sources.append(("--set", parse_settings(settings)))
+    return read_checkpoint(raw, merge(sources), layout, require, defaults)
+
+
+def read_checkpoint(
+    raw: StateDict,
+    given: Given,
+    layout_name: str | None = None,
+    require: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """``load_checkpoint`` from values: a flat state dict and what was said about it."""
+    _check_layout_name(layout_name)
+    ignored = [key for key in (*raw.tensors, *raw.others) if _is_ignored(key, given.ignore)]
+    names = rename_keys((key for key in raw.tensors if key not in ignored), given.rename)
+    ignored += [key for key, name in names.items() if _is_ignored(name, given.ignore)]
+    tensors = {name: raw.tensors[key] for key, name in names.items() if key not in ignored}
+    layout = detect_layout(raw, tensors, layout_name)
+
+    if layout is native.NATIVE:
+        weights, fates = dict(tensors), {key: (key,) for key in tensors}
+        problems: list[str] = []
+    else:
+        weights, fates, problems = convert_weights(layout, tensors)
+    problems += [f"{key} is not a tensor" for key in raw.others if key not in ignored]
+    problems += [f"{_named(names, key)} was not read" for key in tensors if key not in fates]
+    problems += _bad_tensors(tensors)
+
+    share_tied_tables(weights, given.values)
+    values, origins, config_problems = _complete(layout, weights, given, require, defaults or {})
+    config = _build_config(values, config_problems)
+    expected = _expected_shapes(config)
+    problems += _wrong_weights(layout, weights, fates, expected)
+    _raise_all(raw, layout, problems, config_problems, unread=set(tensors) - set(fates))
+    return Checkpoint(
+        name=str(raw.path),
+        layout=layout.name,
+        config=config,
+        origins=origins,
+        weights={name: tensor.float() for name, tensor in weights.items()},
+        state_dict=tensors,
+        fates={key: fates.get(name, ()) for key, name in names.items()} | dict.fromkeys(ignored, ()),
+    )
+
+
+def _check_layout_name(name: str | None) -> None:
+    if name is not None and name not in LAYOUTS:
+        choices = ", ".join(repr(choice) for choice in LAYOUTS)
+        raise ConfigError(f"--format: {name!r} is not one of {choices}.")
+
+
+def _is_ignored(key: str, patterns: Iterable[str]) -> bool:
+    return any(re.search(pattern, key) for pattern in patterns)
+
+
+def _named(names: Mapping[str, str], name: str) -> str:
+    key = next(key for key, renamed in names.items() if renamed == name)
+    return name if key == name else f"{key} (renamed to {name})"
+
+
+def _bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
+    problems = []
+    for key, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.layout != torch.strided:
+            problems.append(f"{key} holds {tensor.dtype} values, not plain floating-point ones")
+        elif not torch.isfinite(tensor).all():
+            count = int((~torch.isfinite(tensor)).sum())
+            problems.append(f"{key} holds {count} values that are NaN or infinite")
+    return problems
+
+
+def _complete(
+    layout: Layout,
+    weights: Mapping[str, Tensor],
+    given: Given,
+    require: Iterable[str],
+    defaults: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Config values from the weights, the user and the field's defaults; and what is wrong."""
+    heads = given.values.get("num_heads", defaults.get("num_heads"))
+    facts = read_shapes(weights, heads if isinstance(heads, int) else None)
+    values = {**layout.defaults, **defaults, **facts, **given.values}
+    origins = dict.fromkeys(values, ASSUMED)
+    origins |= dict.fromkeys(defaults, "bundle") | dict.fromkeys(facts, FROM_WEIGHTS)
+    origins |= given.origins
+    problems = []
+    for key, value in given.values.items():
+        if key in facts and value != facts[key] and not (key.startswith("tie_") and not value):
+            problems.append(
+                f"{key} is {value!r} in {given.origins[key]}, but the weights say {facts[key]!r}"
+            )
+            values[key] = facts[key]
+    inner = weights.get("encoder.layers.0.self_attn.q_proj.weight")
+    if isinstance(heads, int) and heads > 0 and inner is not None and inner.shape[0] % heads:
+        problems.append(f"num_heads: {heads} heads do not divide the {inner.shape[0]} query rows")
+    missing = [key for key in (*layout.required, *require) if values.get(key) is None]
+    if missing:
+        words = " ".join(f"--set {key}=…" for key in missing)
+        problems.append(f"needed, and not in the file: {', '.join(missing)}; give {words}")
+    return values, origins, problems
+
+
+def _build_config(values: dict[str, Any], problems: list[str]) -> TransformerConfig:
+    # What is missing is reported with the rest; stand-ins let the other checks go on.
+    stand_ins = {"num_heads": 1, "d_model": 1, "d_ff": 1}
+    stand_ins |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    complete = {**stand_ins, **{k: v for k, v in values.items() if v is not None}}
+    complete = {key: value for key, value in complete.items() if key not in ("rename", "ignore")}
+    if problems and values.get("num_heads") is not None:
+        complete["num_heads"], complete["head_dim"] = 1, complete["d_model"]
+    return TransformerConfig.from_dict(complete)
+
+
+def _expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    if not config.has_embeddings:
+        return {}
+    with torch.device("meta"):
+        state = build_transformer(config).state_dict()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+
+def _wrong_weights(
+    layout: Layout,
+    weights: Mapping[str, Tensor],
+    fates: Mapping[str, tuple[str, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+) -> list[str]:
+    problems = []
+    for name, shape in expected.items():
+        key, wanted = layout.origin_of(name, shape)
+        if name in weights:
+            if tuple(weights[name].shape) != shape:
+                _, found = layout.origin_of(name, tuple(weights[name].shape))
+                problems.append(f"{key} has shape {list(found)}, expected {list(wanted)}")
+        elif key not in fates and not name.endswith("positions.table"):
+            problems.append(f"{key} {list(wanted)} is missing")
+    problems += [f"{name} has no place in this model" for name in weights if name not in expected]
+    return list(dict.fromkeys(problems))  # a packed tensor stands for several weights
+
+
+def _raise_all(
+    raw: StateDict,
+    layout: Layout,
+    problems: list[str],
+    config_problems: list[str],
+    unread: set[str],
+) -> None:
+    if problems:
+        remedy = f"Read as {layout.title} (--format {layout.name})."
+        if unread:
+            remedy += " Map foreign names with the config's 'rename', drop them with 'ignore'."
+        raise CheckpointError(join_problems(str(raw.path), problems + config_problems, remedy))
+    if config_problems:
+        raise ConfigError(join_problems(str(raw.path), config_problems))

@@ -1,0 +1,71 @@
+"""What a model's weights say about its config, whatever layout they came from."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE_TABLE = "source_embedding.tokens.weight"
+TARGET_TABLE = "target_embedding.tokens.weight"
+OUTPUT_TABLE = "output_proj.weight"
+
+
+def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
+    """Config values that are certain from names, shapes and equal values.
+
+    ``num_heads`` is what no shape can say; with it, the head size follows.
+    """
+    facts: dict[str, Any] = {}
+
+    def size(name: str, axis: int) -> int | None:
+        tensor = weights.get(name)
+        return tensor.shape[axis] if tensor is not None and tensor.dim() > axis else None
+
+    for stack in ("encoder", "decoder"):
+        layers = _layers(weights, stack)
+        if layers:
+            facts[f"num_{stack}_layers"] = max(layers) + 1
+        facts[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
+    first = "encoder.layers.0."
+    facts["d_model"] = size(f"{first}self_attn.q_proj.weight", 1)
+    facts["d_ff"] = size(f"{first}feed_forward.up_proj.weight", 0)
+    facts["source_vocab_size"] = size(SOURCE_TABLE, 0)
+    facts["target_vocab_size"] = size(TARGET_TABLE, 0)
+    facts["max_positions"] = size("source_embedding.positions.table", 0)
+    inner = size(f"{first}self_attn.q_proj.weight", 0)
+    if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
+        facts["head_dim"] = inner // num_heads
+    facts["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")
+    facts["feed_forward_bias"] = _any(weights, r"feed_forward\.\w+_proj\.bias")
+    facts["norm_bias"] = _any(weights, r"norm\.bias")
+    facts["output_bias"] = "output_proj.bias" in weights
+    facts["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
+    facts["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _layers(weights: Mapping[str, Tensor], stack: str) -> set[int]:
+    found = (re.match(rf"{stack}\.layers\.(\d+)\.", name) for name in weights)
+    return {int(match.group(1)) for match in found if match}
+
+
+def _any(weights: Mapping[str, Tensor], pattern: str) -> bool:
+    return any(re.search(pattern, name) for name in weights)
+
+
+def _equal(weights: Mapping[str, Tensor], first: str, second: str) -> bool:
+    a, b = weights.get(first), weights.get(second)
+    return a is not None and b is not None and a.shape == b.shape and torch.equal(a, b)
+
+
+def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Give tables that the config ties one tensor, also under names the file left out."""
+    pairs = [(SOURCE_TABLE, TARGET_TABLE)] if config.get("tie_embeddings") else []
+    pairs += [(TARGET_TABLE, OUTPUT_TABLE)] if config.get("tie_output") else []
+    for first, second in [*pairs, *reversed(pairs)]:
+        if first in weights and second not in weights:
+            weights[second] = weights[first]
+        elif second in weights and first not in weights:
+            weights[first] = weights[second]

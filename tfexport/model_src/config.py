@@ -1,0 +1,220 @@
+"""The mathematics of one encoder-decoder Transformer, as validated data."""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from tfexport.errors import ConfigError, join_problems
+
+Norm = Literal["layer", "annotated", "rms"]
+NormPlacement = Literal["post", "pre", "res_post"]
+Activation = Literal["relu", "gelu", "silu"]
+PositionKind = Literal["sinusoidal", "learned", "none"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Everything that decides what the model computes, and nothing else.
+
+    Attributes:
+        d_model: E, the width of the residual stream.
+        num_heads: H.
+        num_encoder_layers: how often the encoder applies a layer.
+        num_decoder_layers: how often the decoder applies a layer.
+        d_ff: width inside the feed-forward sublayers.
+        source_vocab_size: rows of the source embedding; None for a model without embeddings.
+        target_vocab_size: V, rows of the target embedding and of the output projection, or None.
+        head_dim: D; 0 stands for d_model / num_heads.
+        norm: "layer" (torch.nn.LayerNorm), "annotated" (unbiased deviation, eps outside the root)
+            or "rms".
+        norm_eps: added under the root, or to the deviation for "annotated".
+        norm_bias: whether a LayerNorm has a bias; "rms" has none.
+        norm_placement: "post" norm(x + f(x)), "pre" x + f(norm(x)), "res_post" x + norm(f(x)).
+        encoder_final_norm: a norm after the last encoder layer.
+        decoder_final_norm: a norm after the last decoder layer.
+        activation: of the feed-forward sublayers.
+        attention_bias: whether the four attention projections have biases.
+        feed_forward_bias: whether the two feed-forward projections have biases.
+        output_bias: whether the output projection has a bias.
+        tie_embeddings: source and target embeddings are one table.
+        tie_output: the output projection is the target embedding's table.
+        positions: kind of position table added to the embeddings.
+        max_positions: rows of the position table, and so the longest sequence.
+        positions_every_layer: the encoder adds its table before its stack and again at the start
+            of every layer, and the decoder adds none.
+        scale_embeddings: multiply token embeddings by sqrt(d_model).
+        share_encoder_layers: the encoder applies one layer num_encoder_layers times.
+        share_decoder_layers: the decoder applies one layer num_decoder_layers times.
+        dropout: probability, in training only.
+        mask_fill: the bias of a masked score: -inf, or a large negative number.
+        pad_id: fills a batch's shorter rows; no mask is ever derived from it.
+        bos_id: what decoding starts from.
+        eos_id: what ends a sequence.
+        unk_id: stands for what the vocabulary lacks.
+        add_source_bos: source text is framed with bos_id in front.
+        add_source_eos: source text is framed with eos_id behind.
+    """
+
+    d_model: int
+    num_heads: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    d_ff: int
+    source_vocab_size: int | None = None
+    target_vocab_size: int | None = None
+    head_dim: int = 0
+    norm: Norm = "layer"
+    norm_eps: float = 1e-5
+    norm_bias: bool = True
+    norm_placement: NormPlacement = "post"
+    encoder_final_norm: bool = True
+    decoder_final_norm: bool = True
+    activation: Activation = "relu"
+    attention_bias: bool = True
+    feed_forward_bias: bool = True
+    output_bias: bool = True
+    tie_embeddings: bool = False
+    tie_output: bool = False
+    positions: PositionKind = "sinusoidal"
+    max_positions: int = 512
+    positions_every_layer: bool = False
+    scale_embeddings: bool = True
+    share_encoder_layers: bool = False
+    share_decoder_layers: bool = False
+    dropout: float = 0.1
+    mask_fill: float = -math.inf
+    pad_id: int | None = None
+    bos_id: int | None = None
+    eos_id: int | None = None
+    unk_id: int | None = None
+    add_source_bos: bool = False
+    add_source_eos: bool = False
+
+    def __post_init__(self) -> None:
+        problems = list(_wrong_types(self))
+        if not problems:
+            problems += _wrong_values(self)
+        if problems:
+            raise ConfigError(join_problems("config", problems))
+        if self.head_dim == 0:
+            object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+        for name in ("norm_eps", "dropout", "mask_fill"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TransformerConfig":
+        """Build a config from JSON values; every unknown or missing key is named at once."""
+        problems = unknown_keys(values, config_keys())
+        missing = [name for name in _REQUIRED if name not in values]
+        if missing:
+            problems.append(f"missing: {', '.join(missing)}")
+        if problems:
+            raise ConfigError(join_problems("config", problems))
+        return cls(**{key: _from_json(value) for key, value in values.items()})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON values; ``from_dict`` gives the same config back."""
+        return {f.name: _to_json(getattr(self, f.name)) for f in fields(self)}
+
+    @property
+    def has_embeddings(self) -> bool:
+        """Whether the model takes token ids; if not, it takes vectors."""
+        return self.source_vocab_size is not None
+
+
+_REQUIRED = ("d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff")
+
+
+def config_keys() -> tuple[str, ...]:
+    """The names of all config keys, in the order of their declaration."""
+    return tuple(f.name for f in fields(TransformerConfig))
+
+
+def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
+    """One sentence for every key that is not known, with the nearest one that is."""
+    known = list(known)
+    problems = []
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}."
+            problems.append(f"unknown key {key!r}; {hint}")
+    return problems
+
+
+def _to_json(value: Any) -> Any:
+    # JSON has no infinities; a bare -Infinity would break every parser but Python's.
+    return repr(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def _from_json(value: Any) -> Any:
+    return float(value) if value in ("-inf", "inf") else value
+
+
+def _wrong_types(config: TransformerConfig) -> Iterable[str]:
+    hints = get_type_hints(TransformerConfig)
+    for field in fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                choices = ", ".join(repr(c) for c in get_args(hint))
+                yield f"{field.name}: {value!r} is not one of {choices}"
+        elif hint is bool:
+            if not isinstance(value, bool):
+                yield f"{field.name}: {value!r} is not true or false"
+        elif hint is float:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                yield f"{field.name}: {value!r} is not a number"
+        elif value is None and type(None) in get_args(hint):
+            continue
+        elif isinstance(value, bool) or not isinstance(value, int):
+            yield f"{field.name}: {value!r} is not a whole number"
+
+
+def _wrong_values(config: TransformerConfig) -> Iterable[str]:
+    positive = ["d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff"]
+    positive += ["max_positions", "source_vocab_size", "target_vocab_size"]
+    for name in positive:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            yield f"{name}: {value} is not positive"
+    if config.head_dim < 0:
+        yield f"head_dim: {config.head_dim} is not positive"
+    if config.head_dim == 0 and config.num_heads > 0 and config.d_model % config.num_heads:
+        yield (
+            f"num_heads: {config.num_heads} heads do not divide d_model {config.d_model}; "
+            "give another num_heads, or head_dim"
+        )
+    if not (math.isfinite(config.norm_eps) and config.norm_eps >= 0):
+        yield f"norm_eps: {config.norm_eps} is not a small positive number"
+    if not 0 <= config.dropout < 1:
+        yield f"dropout: {config.dropout} is not in [0, 1)"
+    if not config.mask_fill < 0:
+        yield f"mask_fill: {config.mask_fill} is not negative; use -inf or e.g. -1e9"
+    if (config.source_vocab_size is None) != (config.target_vocab_size is None):
+        yield "source_vocab_size and target_vocab_size: give both, or neither"
+    if config.tie_embeddings and config.source_vocab_size != config.target_vocab_size:
+        yield (
+            f"tie_embeddings: one table cannot serve {config.source_vocab_size} source "
+            f"and {config.target_vocab_size} target ids"
+        )
+    if config.has_embeddings:
+        yield from _wrong_ids(config)
+
+
+def _wrong_ids(config: TransformerConfig) -> Iterable[str]:
+    used = {"source": ["pad_id"], "target": ["pad_id", "bos_id", "eos_id"]}
+    used["source"] += ["bos_id"] if config.add_source_bos else []
+    used["source"] += ["eos_id"] if config.add_source_eos else []
+    used["source"] += ["unk_id"]
+    for side, names in used.items():
+        size = config.source_vocab_size if side == "source" else config.target_vocab_size
+        for name in names:
+            value = getattr(config, name)
+            if value is not None and size is not None and not 0 <= value < size:
+                yield f"{name}: {value} is not an id of the {side} vocabulary (0 to {size - 1})"
+    for side in ("bos", "eos"):
+        if getattr(config, f"add_source_{side}") and getattr(config, f"{side}_id") is None:
+            yield f"add_source_{side} needs {side}_id"

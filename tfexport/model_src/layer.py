@@ -1,0 +1,146 @@
+"""Residual connections and the two kinds of layer.
+
+Axes: B batch, T target, S source, P past, H heads, D head size, E model width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tfexport.model_src.attention import Attention
+from tfexport.model_src.feed_forward import FeedForward
+
+
+class PostNormResidual(nn.Module):
+    """norm(x + dropout(f(x))). Source: Vaswani et al. 2017."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer f is given."""
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream x joined with the sublayer's output y."""
+        x = self.norm(x + self.dropout(y))
+        return x
+
+
+class PreNormResidual(nn.Module):
+    """x + dropout(f(norm(x))). Source: Xiong et al. 2020."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer f is given."""
+        x = self.norm(x)
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream x joined with the sublayer's output y."""
+        x = x + self.dropout(y)
+        return x
+
+
+class ResPostNormResidual(nn.Module):
+    """x + norm(dropout(f(x))). Source: Liu et al. 2022 (Swin V2), section 3.2."""
+
+    def __init__(self, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sublayer f is given."""
+        return x
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """The stream x joined with the sublayer's output y."""
+        x = x + self.norm(self.dropout(y))
+        return x
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, feed-forward."""
+
+    def __init__(
+        self,
+        self_attn: Attention,
+        feed_forward: FeedForward,
+        self_attn_residual: nn.Module,
+        feed_forward_residual: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_residual = self_attn_residual
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = feed_forward_residual
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(B, S, E) and a bias that broadcasts to (B, H, S, S), to (B, S, E)."""
+        y: Tensor = self.self_attn_residual.enter(x)
+        x = self.self_attn_residual.leave(x, self.self_attn(y, y, y, bias))
+        y = self.feed_forward(self.feed_forward_residual.enter(x))
+        x = self.feed_forward_residual.leave(x, y)
+        return x
+
+
+class DecoderLayer(nn.Module):
+    """Cached self-attention, cross-attention, feed-forward."""
+
+    def __init__(
+        self,
+        self_attn: Attention,
+        cross_attn: Attention,
+        feed_forward: FeedForward,
+        self_attn_residual: nn.Module,
+        cross_attn_residual: nn.Module,
+        feed_forward_residual: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_residual = self_attn_residual
+        self.cross_attn = cross_attn
+        self.cross_attn_residual = cross_attn_residual
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = feed_forward_residual
+
+    def forward(
+        self,
+        x: Tensor,
+        self_bias: Tensor,
+        past_key: Tensor,
+        past_value: Tensor,
+        cross_key: Tensor,
+        cross_value: Tensor,
+        cross_bias: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Advance by T positions.
+
+        Args:
+            x: (B, T, E).
+            self_bias: broadcasts to (B, H, T, P + T).
+            past_key, past_value: (B, H, P, D); P may be 0.
+            cross_key, cross_value: (B, H, S, D), from ``cross_attn.project_key_value``.
+            cross_bias: broadcasts to (B, H, T, S).
+        Returns:
+            x: (B, T, E).
+            present_key, present_value: (B, H, P + T, D).
+        """
+        y: Tensor = self.self_attn_residual.enter(x)
+        key, value = self.self_attn.project_key_value(y, y)
+        key = torch.cat([past_key, key], dim=2)
+        value = torch.cat([past_value, value], dim=2)
+        y, _ = self.self_attn.attend(y, key, value, self_bias)
+        x = self.self_attn_residual.leave(x, y)
+        y = self.cross_attn_residual.enter(x)
+        y, _ = self.cross_attn.attend(y, cross_key, cross_value, cross_bias)
+        x = self.cross_attn_residual.leave(x, y)
+        y = self.feed_forward(self.feed_forward_residual.enter(x))
+        x = self.feed_forward_residual.leave(x, y)
+        return x, key, value

@@ -1,0 +1,202 @@
+"""The encoder-decoder Transformer: encode once, then step, or forward with a teacher.
+
+Axes: B batch, S source, T target, P past, H heads, D head size, E model width, V vocabulary.
+A cache is a flat list [key_0, value_0, key_1, value_1, ...], one pair a decoder layer.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.layer import DecoderLayer, EncoderLayer
+from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
+
+
+class Encoder(nn.Module):
+    """A stack of layers, or one layer applied several times, and a final norm.
+
+    ``positions`` is added before the stack and again before every layer; an encoder whose
+    positions belong to its embedding has NoPositions here.
+    """
+
+    def __init__(
+        self, layers: list[EncoderLayer], num_layers: int, positions: nn.Module, norm: nn.Module
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.passes = num_layers // len(layers)
+        self.positions = positions
+        self.norm = norm
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(B, S, E) and a bias that broadcasts to (B, H, S, S), to (B, S, E)."""
+        x = self.positions(x, 0)
+        for _ in range(self.passes):
+            for layer in self.layers:
+                x = layer(self.positions(x, 0), bias)
+        x = self.norm(x)
+        return x
+
+
+class Decoder(nn.Module):
+    """A stack of cached layers, or one layer applied several times, and a final norm."""
+
+    def __init__(self, layers: list[DecoderLayer], num_layers: int, norm: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.passes = num_layers // len(layers)
+        self.norm = norm
+        self.num_heads = layers[0].self_attn.num_heads
+        self.head_dim = layers[0].self_attn.head_dim
+
+    def project_memory(self, hidden: Tensor) -> list[Tensor]:
+        """Encoder states (B, S, E) to the cross-attention cache, (B, H, S, D) each."""
+        cross: list[Tensor] = []
+        for _ in range(self.passes):
+            for layer in self.layers:
+                key, value = layer.cross_attn.project_key_value(hidden, hidden)
+                cross.append(key)
+                cross.append(value)
+        return cross
+
+    def empty_cache(self, x: Tensor) -> list[Tensor]:
+        """A self-attention cache of length 0 for a batch like x: (B, H, 0, D) each."""
+        size = [x.size(0), self.num_heads, 0, self.head_dim]
+        return [x.new_zeros(size) for _ in range(2 * self.passes * len(self.layers))]
+
+    def forward(
+        self,
+        x: Tensor,
+        self_bias: Tensor,
+        past: list[Tensor],
+        cross: list[Tensor],
+        cross_bias: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Advance by T positions.
+
+        Args:
+            x: (B, T, E).
+            self_bias: broadcasts to (B, H, T, P + T).
+            past: (B, H, P, D) each; P may be 0.
+            cross: (B, H, S, D) each.
+            cross_bias: broadcasts to (B, H, T, S).
+        Returns:
+            x: (B, T, E).
+            present: (B, H, P + T, D) each.
+        """
+        present: list[Tensor] = []
+        i = 0
+        for _ in range(self.passes):
+            for layer in self.layers:
+                x, key, value = layer(
+                    x, self_bias, past[i], past[i + 1], cross[i], cross[i + 1], cross_bias
+                )
+                present.append(key)
+                present.append(value)
+                i += 2
+        x = self.norm(x)
+        return x, present
+
+
+class Transformer(nn.Module):
+    """Embeddings, encoder, decoder and output projection, joined by additive masks.
+
+    Build one with ``build_transformer(config)``. Masks are 1 = keep and pad on the right.
+    Source: Vaswani et al. 2017.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        source_embedding: nn.Module,
+        target_embedding: nn.Module,
+        encoder: Encoder,
+        decoder: Decoder,
+        output_proj: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.source_embedding = source_embedding
+        self.target_embedding = target_embedding
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output_proj = output_proj
+        self.mask_fill = config.mask_fill
+
+    @torch.jit.export
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Run the encoder and project its states for every decoder layer.
+
+        Args:
+            input_ids: (B, S) source ids.
+            attention_mask: (B, S), 1 = keep.
+        Returns:
+            hidden: (B, S, E).
+            cross: the cross-attention cache, (B, H, S, D) each.
+        """
+        bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
+        hidden: Tensor = self.encoder(self.source_embedding(input_ids, 0), bias)
+        return hidden, self.decoder.project_memory(hidden)
+
+    @torch.jit.export
+    def step(
+        self,
+        input_ids: Tensor,
+        past: list[Tensor],
+        cross: list[Tensor],
+        encoder_attention_mask: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Advance the decoder by T positions behind P cached ones.
+
+        Args:
+            input_ids: (B, T) target ids.
+            past: the self-attention cache, (B, H, P, D) each; P may be 0.
+            cross: the cross-attention cache of ``encode``.
+            encoder_attention_mask: (B, S), 1 = keep.
+        Returns:
+            logits: (B, T, V), unnormalised.
+            present: as past, T positions longer.
+        """
+        past_length = past[0].size(2)
+        causal = blocked_by_causality(input_ids.size(1), past_length, input_ids.device)
+        padding = blocked_by_padding(encoder_attention_mask)
+        x, present = self.decoder(
+            self.target_embedding(input_ids, past_length),
+            bias_from_blocked(causal, self.mask_fill),
+            past,
+            cross,
+            bias_from_blocked(padding, self.mask_fill),
+        )
+        return self.output_proj(x), present
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        decoder_attention_mask: Tensor,
+    ) -> Tensor:
+        """Score a whole target at once (teacher forcing); causal by itself.
+
+        Args:
+            input_ids: (B, S) source ids.
+            attention_mask: (B, S), 1 = keep.
+            decoder_input_ids: (B, T) target ids, start token first.
+            decoder_attention_mask: (B, T), 1 = keep.
+        Returns:
+            logits: (B, T, V), unnormalised.
+        """
+        _, cross = self.encode(input_ids, attention_mask)
+        x = self.target_embedding(decoder_input_ids, 0)
+        causal = blocked_by_causality(decoder_input_ids.size(1), 0, decoder_input_ids.device)
+        blocked = causal | blocked_by_padding(decoder_attention_mask)
+        padding = blocked_by_padding(attention_mask)
+        x, _ = self.decoder(
+            x,
+            bias_from_blocked(blocked, self.mask_fill),
+            self.decoder.empty_cache(x),
+            cross,
+            bias_from_blocked(padding, self.mask_fill),
+        )
+        logits: Tensor = self.output_proj(x)
+        return logits

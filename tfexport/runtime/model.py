@@ -1,0 +1,104 @@
+"""The two graphs of a bundle as encode and step, with the caches kept inside onnxruntime.
+
+Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from tfexport import graph_io
+from tfexport.bundle import Manifest
+from tfexport.runtime.session import open_session
+
+Ids = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class DecoderState:
+    """What a batch carries from step to step: OrtValues by the decoder's input names."""
+
+    mask: OrtValue
+    cross: dict[str, OrtValue]
+    past: dict[str, OrtValue]
+
+    def keep(self, rows: NDArray[np.intp]) -> None:
+        """Drop all rows of the batch but these."""
+        self.mask = _take(self.mask, rows)
+        self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
+        self.past = {name: _take(value, rows) for name, value in self.past.items()}
+
+
+def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
+    return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
+
+
+class Model:
+    """A bundle's encoder and decoder. Safe to share between threads: state is the caller's."""
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
+        config = manifest.config
+        self._cache = graph_io.CacheShape(
+            config["num_decoder_layers"], config["num_heads"], config["head_dim"]
+        )
+        self._encoder, self._decoder = (
+            open_session(folder / manifest.graphs[role], threads, manifest.minimum_onnxruntime)
+            for role in ("encoder", "decoder")
+        )
+        self._cross_out = [t.name for t in graph_io.present_encoder(self._cache)]
+        self._cross_in = [t.name for t in graph_io.past_encoder(self._cache)]
+        self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
+        self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
+        self._pad_id = manifest.special_ids["pad"] or 0
+
+    def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
+        """Encode rows of source ids, none of them empty, padded here on the right."""
+        ids, mask = pad(rows, self._pad_id)
+        mask_value = OrtValue.ortvalue_from_numpy(mask)
+        feeds = {
+            graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(ids),
+            graph_io.ATTENTION_MASK: mask_value,
+        }
+        cross = self._encoder.run_with_ort_values(self._cross_out, feeds)
+        empty = np.zeros((len(rows), self._cache.num_heads, 0, self._cache.head_dim), np.float32)
+        past = {name: OrtValue.ortvalue_from_numpy(empty) for name in self._past_in}
+        return DecoderState(mask_value, dict(zip(self._cross_in, cross, strict=True)), past)
+
+    def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
+        """The encoder's last states, (B, S, E)."""
+        ids, mask = pad(rows, self._pad_id)
+        feeds = {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
+        hidden: Floats = self._encoder.run([graph_io.HIDDEN_STATES], feeds)[0]
+        return hidden
+
+    def step(self, input_ids: Ids, state: DecoderState) -> Floats:
+        """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along."""
+        feeds = {
+            graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(input_ids),
+            graph_io.ENCODER_ATTENTION_MASK: state.mask,
+            **state.past,
+            **state.cross,
+        }
+        outputs = [graph_io.LOGITS, *self._past_out]
+        logits, *present = self._decoder.run_with_ort_values(outputs, feeds)
+        state.past = dict(zip(self._past_in, present, strict=True))
+        # A view into onnxruntime's memory, which the next call may not overwrite: outputs are
+        # allocated anew each time. It lives as long as the array does.
+        values: Floats = logits.numpy()
+        return values
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
+    """Rows to ids (B, S) padded on the right, and a mask (B, S) from their lengths, 1 = keep."""
+    longest = max(len(row) for row in rows)
+    ids = np.full((len(rows), longest), pad_id, np.int64)
+    mask = np.zeros((len(rows), longest), np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return ids, mask
