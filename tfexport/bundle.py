@@ -36,6 +36,26 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
+class SpecialIds:
+    """Ids with a meaning; ``unk`` may be missing."""
+
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes in ids, and lengths in tokens; a length is None where the model sets no limit."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+
+
+@dataclass(frozen=True)
 class TokenizerEntry:
     """One tokenizer of the bundle.
 
@@ -58,9 +78,8 @@ class Manifest:
         ir_version: of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
         config: the model's mathematics, as TransformerConfig.to_dict gives it.
-        special_ids: "pad", "bos", "eos" and "unk"; only "unk" may be None.
-        limits: "source_vocab_size", "target_vocab_size", and "max_source_length" and
-            "max_target_length" in tokens, None where the model sets no limit.
+        special_ids: of the vocabularies.
+        limits: what may go in and can come out.
         graphs: role ("encoder", "decoder") to file.
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle but the manifest.
@@ -72,8 +91,8 @@ class Manifest:
     ir_version: int
     minimum_onnxruntime: str
     config: dict[str, Any]
-    special_ids: dict[str, int | None]
-    limits: dict[str, int | None]
+    special_ids: SpecialIds
+    limits: Limits
     graphs: dict[str, str]
     tokenizers: dict[str, TokenizerEntry] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
@@ -101,6 +120,8 @@ class Manifest:
         try:
             values["files"] = {k: FileEntry(**v) for k, v in values["files"].items()}
             values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in values["tokenizers"].items()}
+            values["special_ids"] = SpecialIds(**values["special_ids"])
+            values["limits"] = Limits(**values["limits"])
             manifest = cls(**values)
             problems = [*_wrong_values(manifest)]
         except (TypeError, KeyError, AttributeError) as error:
@@ -143,31 +164,23 @@ def _wrong_values(manifest: Manifest) -> Iterator[str]:
     for role in ("encoder", "decoder"):
         if role not in manifest.graphs:
             yield f"graphs: {role} is missing"
-    for name, least in _WHOLE_NUMBERS.items():
-        group, _, key = name.partition(".")
-        value = getattr(manifest, group).get(key)
+    for name, value, least in _numbers(manifest):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             yield f"{name}: {value!r} is not a whole number from {least} on"
-    for group, key in (("special_ids", "unk"), *(("limits", key) for key in _LENGTHS)):
-        value = getattr(manifest, group)[key]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            yield f"{group}.{key}: {value!r} is neither a whole number nor null"
     for key in ("add_source_bos", "add_source_eos"):
         if not isinstance(manifest.config.get(key), bool):
             yield f"config.{key}: {manifest.config.get(key)!r} is not true or false"
 
 
-_LENGTHS = ("max_source_length", "max_target_length")
-_WHOLE_NUMBERS = {
-    "config.num_decoder_layers": 1,
-    "config.num_heads": 1,
-    "config.head_dim": 1,
-    "special_ids.pad": 0,
-    "special_ids.bos": 0,
-    "special_ids.eos": 0,
-    "limits.source_vocab_size": 1,
-    "limits.target_vocab_size": 1,
-}
+def _numbers(manifest: Manifest) -> Iterator[tuple[str, Any, int]]:
+    """Every number that decoding relies on: name, value, least value."""
+    for key in ("num_decoder_layers", "num_heads", "head_dim"):
+        yield f"config.{key}", manifest.config.get(key), 1
+    for group, least in (("special_ids", 0), ("limits", 1)):
+        for part in dataclasses.fields(getattr(manifest, group)):
+            value = getattr(getattr(manifest, group), part.name)
+            if value is not None or part.default is dataclasses.MISSING:
+                yield f"{group}.{part.name}", value, least
 
 
 def _is_inside(name: str) -> bool:
@@ -261,7 +274,9 @@ def check_output(path: str | os.PathLike[str], force: bool) -> None:
     """
     path = Path(path)
     if not path.parent.is_dir():
-        raise OutputExistsError(f"{path}: the folder {path.parent} does not exist. Create it first.")
+        raise OutputExistsError(
+            f"{path}: the folder {path.parent} does not exist. Create it first."
+        )
     if not (path.exists() or path.is_symlink()):
         return
     if not force:
@@ -282,7 +297,7 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
     Raises:
         OutputExistsError: see ``check_output``.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(path).absolute()
     check_output(path, force)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}{_PARTIAL}", dir=path.parent))
     try:

@@ -4,10 +4,10 @@ TfexportError
 ├── ConfigError              (ValueError)       a model or decoding option that cannot be
 ├── CheckpointError          (ValueError)       a file that is no usable checkpoint
 ├── ExportError              (RuntimeError)     a graph that could not be made
-├── ParityError              (RuntimeError)     the exported files do not say what eager PyTorch says
+├── ParityError              (RuntimeError)     exported files and eager PyTorch differ
 ├── OutputExistsError        (FileExistsError)  an output that stands in the way
 ├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
-├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit the model
+├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
 ├── InputError               (ValueError)       one input that cannot be decoded
 └── MissingDependencyError   (ImportError)      an optional library that is needed and not installed
 

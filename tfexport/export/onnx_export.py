@@ -22,10 +22,10 @@ _OLDEST_ONNXRUNTIME = {
     19: "1.18",
     20: "1.18",
     21: "1.18",
-    22: "1.20",
+    22: "1.21",
     23: "1.23",
     24: "1.24",
-    25: "1.25",
+    25: "1.24",
 }
 
 # Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
@@ -134,7 +134,7 @@ def _name_weights(model: ir.Model, state: Mapping[str, Tensor]) -> None:
         names.setdefault(_content(tensor), name)
         if tensor.dim() == 2:
             names.setdefault(_content(tensor.T), f"{name}.T")
-    taken = {name for name in model.graph.initializers}
+    taken = set(model.graph.initializers)
     for value in list(model.graph.initializers.values()):
         assert value.const_value is not None
         wanted = names.get(_content(torch.from_numpy(value.const_value.numpy().copy())))

@@ -11,7 +11,15 @@ import onnx_ir as ir
 from torch import nn
 
 from tfexport import __version__, graph_io
-from tfexport.bundle import Manifest, check_output, new_bundle, open_bundle, write_manifest
+from tfexport.bundle import (
+    Limits,
+    Manifest,
+    SpecialIds,
+    check_output,
+    new_bundle,
+    open_bundle,
+    write_manifest,
+)
 from tfexport.export import parity
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.onnx_export import (
@@ -158,6 +166,11 @@ def verify_bundle(
 
 def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Model]) -> Manifest:
     """A manifest without its files."""
+    assert config.pad_id is not None
+    assert config.bos_id is not None
+    assert config.eos_id is not None
+    assert config.source_vocab_size is not None
+    assert config.target_vocab_size is not None
     domains: dict[str, int] = {}
     for graph in graphs.values():
         domains |= graph.opset_imports
@@ -168,13 +181,8 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
         ir_version=max(graph.ir_version for graph in graphs.values()),
         minimum_onnxruntime=oldest_onnxruntime(opset),
         config=config.to_dict(),
-        special_ids={name: getattr(config, f"{name}_id") for name in ("pad", "bos", "eos", "unk")},
-        limits={
-            "source_vocab_size": config.source_vocab_size,
-            "target_vocab_size": config.target_vocab_size,
-            "max_source_length": limit,
-            "max_target_length": limit,
-        },
+        special_ids=SpecialIds(config.pad_id, config.bos_id, config.eos_id, config.unk_id),
+        limits=Limits(config.source_vocab_size, config.target_vocab_size, limit, limit),
         graphs={name.removesuffix(".onnx"): name for name in graphs},
     )
 

@@ -7,7 +7,7 @@ original than its modules.
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -20,6 +20,12 @@ from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.position import sinusoidal_table
 from tfexport.model_src.transformer import Transformer
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
 
 
 class Reference(Protocol):
@@ -49,7 +55,7 @@ class StockReference:
             config.num_decoder_layers,
             config.d_ff,
             dropout=0.0,
-            activation={"relu": F.relu, "gelu": F.gelu, "silu": F.silu}[config.activation],
+            activation=_ACTIVATIONS[config.activation],
             layer_norm_eps=config.norm_eps,
             batch_first=True,
             norm_first=config.norm_placement == "pre",
@@ -76,9 +82,7 @@ class StockReference:
         """See ``Reference``."""
         x = self._embed("src_tok_emb", input_ids)
         with _plain_path():
-            hidden: Tensor = self._transformer.encoder(
-                x, src_key_padding_mask=attention_mask == 0
-            )
+            hidden: Tensor = self._transformer.encoder(x, src_key_padding_mask=attention_mask == 0)
         return hidden
 
     @torch.no_grad()
@@ -137,7 +141,9 @@ def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
     try:
         return StockReference(checkpoint)
     except (RuntimeError, KeyError) as error:
-        raise ExportError(f"{checkpoint.name}: torch.nn.Transformer cannot hold it: {error}") from error
+        raise ExportError(
+            f"{checkpoint.name}: torch.nn.Transformer cannot hold it: {error}"
+        ) from error
 
 
 def _is_stock(config: TransformerConfig) -> bool:
@@ -154,7 +160,7 @@ def _is_stock(config: TransformerConfig) -> bool:
 
 @contextlib.contextmanager
 def _plain_path() -> Iterator[None]:
-    # The fused inference path drops padded columns and reorders sums; the reference is the plain one.
+    # The fused inference path drops padded columns and reorders sums.
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

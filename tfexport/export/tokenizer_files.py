@@ -3,6 +3,7 @@
 Imports the runtime: what will read the file there has to be able to read it here.
 """
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,9 @@ class TokenizerFiles:
 
 
 def choose_tokenizers(
-    both: str | Path | None,
-    source: str | Path | None,
-    target: str | Path | None,
+    both: str | os.PathLike[str] | None,
+    source: str | os.PathLike[str] | None,
+    target: str | os.PathLike[str] | None,
     beside: Path | None = None,
 ) -> TokenizerFiles:
     """The tokenizers that a user means.

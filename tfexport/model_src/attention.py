@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H * D) to (B, H, T, D)."""
-        return x.unflatten(-1, [self.num_heads, self.head_dim]).transpose(1, 2)
+        return torch.unflatten(x, -1, [self.num_heads, self.head_dim]).transpose(1, 2)
 
     def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """What is attended to, (B, S, E) each, to keys and values, (B, H, S, D) each."""
@@ -56,6 +56,7 @@ class Attention(nn.Module):
             keys: (B, H, S, D).
             values: (B, H, S, D).
             bias: added to the scores; broadcasts to (B, H, T, S).
+
         Returns:
             output: (B, T, E).
             weights: (B, H, T, S), each row summing to 1.

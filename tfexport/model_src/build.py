@@ -15,6 +15,7 @@ from tfexport.model_src.layer import (
     EncoderLayer,
     PostNormResidual,
     PreNormResidual,
+    Residual,
     ResPostNormResidual,
 )
 from tfexport.model_src.norm import AnnotatedLayerNorm, RMSNorm
@@ -22,7 +23,11 @@ from tfexport.model_src.position import NoPositions, PositionTable, sinusoidal_t
 from tfexport.model_src.transformer import Decoder, Encoder, Transformer
 
 _ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
-_RESIDUALS = {"post": PostNormResidual, "pre": PreNormResidual, "res_post": ResPostNormResidual}
+_RESIDUALS: dict[str, type[Residual]] = {
+    "post": PostNormResidual,
+    "pre": PreNormResidual,
+    "res_post": ResPostNormResidual,
+}
 
 
 def build_transformer(config: TransformerConfig) -> Transformer:
@@ -124,9 +129,8 @@ def _feed_forward(config: TransformerConfig) -> FeedForward:
     )
 
 
-def _residual(config: TransformerConfig) -> nn.Module:
-    residual: nn.Module = _RESIDUALS[config.norm_placement](_norm(config), config.dropout)
-    return residual
+def _residual(config: TransformerConfig) -> Residual:
+    return _RESIDUALS[config.norm_placement](_norm(config), config.dropout)
 
 
 def _norm(config: TransformerConfig) -> nn.Module:

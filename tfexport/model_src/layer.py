@@ -10,8 +10,8 @@ from tfexport.model_src.attention import Attention
 from tfexport.model_src.feed_forward import FeedForward
 
 
-class PostNormResidual(nn.Module):
-    """norm(x + dropout(f(x))). Source: Vaswani et al. 2017."""
+class Residual(nn.Module):
+    """How a sublayer f is joined with the stream x that runs past it."""
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -19,48 +19,42 @@ class PostNormResidual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer f is given."""
+        """What the sublayer is given: (B, T, E) to (B, T, E)."""
         return x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream x joined with the sublayer's output y."""
+        """The stream x joined with the sublayer's output y, both (B, T, E)."""
+        return x + y
+
+
+class PostNormResidual(Residual):
+    """norm(x + dropout(f(x))). Source: Vaswani et al. 2017."""
+
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """See ``Residual``."""
         x = self.norm(x + self.dropout(y))
         return x
 
 
-class PreNormResidual(nn.Module):
+class PreNormResidual(Residual):
     """x + dropout(f(norm(x))). Source: Xiong et al. 2020."""
 
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = nn.Dropout(dropout)
-
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer f is given."""
+        """See ``Residual``."""
         x = self.norm(x)
         return x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream x joined with the sublayer's output y."""
+        """See ``Residual``."""
         x = x + self.dropout(y)
         return x
 
 
-class ResPostNormResidual(nn.Module):
+class ResPostNormResidual(Residual):
     """x + norm(dropout(f(x))). Source: Liu et al. 2022 (Swin V2), section 3.2."""
 
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = nn.Dropout(dropout)
-
-    def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer f is given."""
-        return x
-
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream x joined with the sublayer's output y."""
+        """See ``Residual``."""
         x = x + self.norm(self.dropout(y))
         return x
 
@@ -72,8 +66,8 @@ class EncoderLayer(nn.Module):
         self,
         self_attn: Attention,
         feed_forward: FeedForward,
-        self_attn_residual: nn.Module,
-        feed_forward_residual: nn.Module,
+        self_attn_residual: Residual,
+        feed_forward_residual: Residual,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
@@ -83,7 +77,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(B, S, E) and a bias that broadcasts to (B, H, S, S), to (B, S, E)."""
-        y: Tensor = self.self_attn_residual.enter(x)
+        y = self.self_attn_residual.enter(x)
         x = self.self_attn_residual.leave(x, self.self_attn(y, y, y, bias))
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         x = self.feed_forward_residual.leave(x, y)
@@ -98,9 +92,9 @@ class DecoderLayer(nn.Module):
         self_attn: Attention,
         cross_attn: Attention,
         feed_forward: FeedForward,
-        self_attn_residual: nn.Module,
-        cross_attn_residual: nn.Module,
-        feed_forward_residual: nn.Module,
+        self_attn_residual: Residual,
+        cross_attn_residual: Residual,
+        feed_forward_residual: Residual,
     ) -> None:
         super().__init__()
         self.self_attn = self_attn
@@ -109,6 +103,11 @@ class DecoderLayer(nn.Module):
         self.cross_attn_residual = cross_attn_residual
         self.feed_forward = feed_forward
         self.feed_forward_residual = feed_forward_residual
+
+    @torch.jit.export
+    def project_memory(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Encoder states (B, S, E) to this layer's cross_key and cross_value."""
+        return self.cross_attn.project_key_value(hidden, hidden)
 
     def forward(
         self,
@@ -125,14 +124,17 @@ class DecoderLayer(nn.Module):
         Args:
             x: (B, T, E).
             self_bias: broadcasts to (B, H, T, P + T).
-            past_key, past_value: (B, H, P, D); P may be 0.
-            cross_key, cross_value: (B, H, S, D), from ``cross_attn.project_key_value``.
+            past_key: (B, H, P, D); P may be 0.
+            past_value: (B, H, P, D).
+            cross_key: (B, H, S, D), from ``project_memory``.
+            cross_value: (B, H, S, D).
             cross_bias: broadcasts to (B, H, T, S).
+
         Returns:
             x: (B, T, E).
             present_key, present_value: (B, H, P + T, D).
         """
-        y: Tensor = self.self_attn_residual.enter(x)
+        y = self.self_attn_residual.enter(x)
         key, value = self.self_attn.project_key_value(y, y)
         key = torch.cat([past_key, key], dim=2)
         value = torch.cat([past_value, value], dim=2)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.embedding import Embedding
 from tfexport.model_src.layer import DecoderLayer, EncoderLayer
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
 
@@ -54,7 +55,7 @@ class Decoder(nn.Module):
         cross: list[Tensor] = []
         for _ in range(self.passes):
             for layer in self.layers:
-                key, value = layer.cross_attn.project_key_value(hidden, hidden)
+                key, value = layer.project_memory(hidden)  # type: ignore[operator]
                 cross.append(key)
                 cross.append(value)
         return cross
@@ -80,6 +81,7 @@ class Decoder(nn.Module):
             past: (B, H, P, D) each; P may be 0.
             cross: (B, H, S, D) each.
             cross_bias: broadcasts to (B, H, T, S).
+
         Returns:
             x: (B, T, E).
             present: (B, H, P + T, D) each.
@@ -108,11 +110,11 @@ class Transformer(nn.Module):
     def __init__(
         self,
         config: TransformerConfig,
-        source_embedding: nn.Module,
-        target_embedding: nn.Module,
+        source_embedding: Embedding,
+        target_embedding: Embedding,
         encoder: Encoder,
         decoder: Decoder,
-        output_proj: nn.Module,
+        output_proj: nn.Linear,
     ) -> None:
         super().__init__()
         self.config = config
@@ -130,6 +132,7 @@ class Transformer(nn.Module):
         Args:
             input_ids: (B, S) source ids.
             attention_mask: (B, S), 1 = keep.
+
         Returns:
             hidden: (B, S, E).
             cross: the cross-attention cache, (B, H, S, D) each.
@@ -153,6 +156,7 @@ class Transformer(nn.Module):
             past: the self-attention cache, (B, H, P, D) each; P may be 0.
             cross: the cross-attention cache of ``encode``.
             encoder_attention_mask: (B, S), 1 = keep.
+
         Returns:
             logits: (B, T, V), unnormalised.
             present: as past, T positions longer.
@@ -183,6 +187,7 @@ class Transformer(nn.Module):
             attention_mask: (B, S), 1 = keep.
             decoder_input_ids: (B, T) target ids, start token first.
             decoder_attention_mask: (B, T), 1 = keep.
+
         Returns:
             logits: (B, T, V), unnormalised.
         """

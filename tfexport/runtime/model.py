@@ -54,7 +54,7 @@ class Model:
         self._cross_in = [t.name for t in graph_io.past_encoder(self._cache)]
         self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
         self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
-        self._pad_id = manifest.special_ids["pad"] or 0
+        self._pad_id = manifest.special_ids.pad
 
     def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""

@@ -39,10 +39,12 @@ class JsonTokenizer:
         self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
+        """See ``Tokenizer``."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
+        """See ``Tokenizer``."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
@@ -62,10 +64,12 @@ class SentencePieceTokenizer:
         self.size = int(self._processor.get_piece_size())
 
     def encode(self, text: str) -> list[int]:
+        """See ``Tokenizer``."""
         ids: list[int] = self._processor.encode(text, out_type=int)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
+        """See ``Tokenizer``."""
         text: str = self._processor.decode([i for i in ids if i < self.size])
         return text
 
@@ -86,6 +90,7 @@ class WordTokenizer:
         self.size = len(self._words)
 
     def encode(self, text: str) -> list[int]:
+        """See ``Tokenizer``."""
         words = text.split()
         unknown = [word for word in words if word not in self._ids]
         if unknown and self._unk_id is None:
@@ -95,6 +100,7 @@ class WordTokenizer:
         return [self._ids.get(word, self._unk_id or 0) for word in words]
 
     def decode(self, ids: Sequence[int]) -> str:
+        """See ``Tokenizer``."""
         return " ".join(self._words[i] for i in ids if i < self.size and i not in self._hidden)
 
 
@@ -129,7 +135,9 @@ def load_tokenizer(
     elif kind == "words":
         tokenizer = WordTokenizer(path, unk_id, hidden)
     else:
-        raise TokenizerError(f"{path}: {kind!r} is not a kind of tokenizer that this version knows.")
+        raise TokenizerError(
+            f"{path}: {kind!r} is not a kind of tokenizer that this version knows."
+        )
     if tokenizer.size > vocab_size:
         raise TokenizerError(
             f"{path}: its ids go up to {tokenizer.size - 1}, the model's vocabulary ends at "

@@ -64,7 +64,7 @@ class Translator:
             raise InputError(join_problems("translate", problems))
         return [
             TranslationResult(self.decode(result[0].tokens), result)
-            for result in self._search(rows, checked)
+            for result in self.search(rows, checked)
         ]
 
     def generate(self, ids: Iterable[Sequence[int]], **options: Any) -> list[TranslationResult]:
@@ -87,7 +87,7 @@ class Translator:
                 problems.append(f"row {i}: {error}")
         if problems:
             raise InputError(join_problems("generate", problems))
-        return [TranslationResult(None, result) for result in self._search(rows, checked)]
+        return [TranslationResult(None, result) for result in self.search(rows, checked)]
 
     def encode(self, text: str, truncate: bool = False) -> list[int]:
         """A text to ids as the encoder sees them; a blank one to none at all.
@@ -110,10 +110,10 @@ class Translator:
         if not text.strip():
             return []
         special, config = self.manifest.special_ids, self.manifest.config
-        before = [special["bos"]] if config["add_source_bos"] else []
-        after = [special["eos"]] if config["add_source_eos"] else []
+        before = [special.bos] if config["add_source_bos"] else []
+        after = [special.eos] if config["add_source_eos"] else []
         pieces = self._source_tokenizer.encode(text)
-        limit = self.manifest.limits["max_source_length"]
+        limit = self.manifest.limits.max_source_length
         if truncate and limit is not None:
             pieces = pieces[: max(0, limit - len(before) - len(after))]
         return self.check_ids([*before, *pieces, *after])
@@ -134,7 +134,7 @@ class Translator:
         Raises:
             InputError: naming what is wrong with it.
         """
-        size = self.manifest.limits["source_vocab_size"]
+        size = self.manifest.limits.source_vocab_size
         if isinstance(row, str | bytes):
             raise InputError(f"expected a list of ids, found {row!r}")
         ids = []
@@ -144,7 +144,7 @@ class Translator:
             if not 0 <= value < size:
                 raise InputError(f"id {value} is not in the vocabulary (0 to {size - 1})")
             ids.append(int(value))
-        limit = self.manifest.limits["max_source_length"]
+        limit = self.manifest.limits.max_source_length
         if limit is not None and len(ids) > limit:
             if not truncate:
                 raise InputError(
@@ -154,16 +154,19 @@ class Translator:
             ids = ids[:limit]
         return ids
 
-    def _search(self, rows: list[list[int]], options: DecodingOptions) -> list[list[Hypothesis]]:
+    def search(
+        self, rows: Sequence[Sequence[int]], options: DecodingOptions
+    ) -> list[list[Hypothesis]]:
+        """Decode checked rows: for each, its hypotheses, best first."""
         results = [[Hypothesis([], 0.0)] for _ in rows]
-        special, limit = self.manifest.special_ids, self.manifest.limits["max_target_length"]
+        special, limit = self.manifest.special_ids, self.manifest.limits.max_target_length
         max_length = options.max_length if limit is None else min(options.max_length, limit)
         # Rows of like length together, so that little is padded.
         order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
         for start in range(0, len(order), options.batch_size):
             batch = order[start : start + options.batch_size]
             found = greedy(
-                self._model, [rows[i] for i in batch], max_length, special["bos"], special["eos"]
+                self._model, [rows[i] for i in batch], max_length, special.bos, special.eos
             )
             for i, hypothesis in zip(batch, found, strict=True):
                 results[i] = [hypothesis]
@@ -177,7 +180,7 @@ class Translator:
         return load_tokenizer(
             self.path / entry.file,
             entry.kind,
-            self.manifest.limits[f"{side}_vocab_size"],
-            special["unk"],
-            hidden=[i for name in ("pad", "bos", "eos") if (i := special[name]) is not None],
+            getattr(self.manifest.limits, f"{side}_vocab_size"),
+            special.unk,
+            hidden=(special.pad, special.bos, special.eos),
         )

@@ -1,7 +1,8 @@
 """Key tables: which of a checkpoint's tensors becomes which of the model's weights.
 
 A layout is a table of rules and nothing else. A rule's key may hold ``{stack}`` (encoder or
-decoder), ``{layer}`` and ``{head}``; its targets are the model's own state-dict names.
+decoder), ``{layer}`` and ``{head}``, or be ``{weight}``, any name; its targets are the model's own
+state-dict names.
 """
 
 import functools
@@ -16,7 +17,7 @@ from torch import Tensor
 Convert = Callable[[Tensor], Sequence[Tensor]]
 
 _PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d+)"}
-_PLACEHOLDERS["{head}"] = r"(?P<head>\d+)"
+_PLACEHOLDERS |= {"{head}": r"(?P<head>\d+)", "{weight}": r"(?P<weight>.+)"}
 
 
 def as_it_is(tensor: Tensor) -> Sequence[Tensor]:

@@ -23,7 +23,8 @@ def detect_layout(raw: StateDict, tensors: Mapping[str, Tensor], name: str | Non
         return LAYOUTS[name]
     if METADATA_KEY in raw.metadata:
         return NATIVE
-    best = max(LAYOUTS.values(), key=lambda layout: len(layout.map_keys(tensors)))
+    foreign = [layout for layout in LAYOUTS.values() if layout is not NATIVE]
+    best = max(foreign, key=lambda layout: len(layout.map_keys(tensors)))
     known = best.map_keys(tensors)
     if 2 * len(known) < len(tensors) or not known:
         unknown = [f"{key} is not one of its keys" for key in tensors if key not in known]

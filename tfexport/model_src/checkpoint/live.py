@@ -11,7 +11,7 @@ from tfexport.errors import ConfigError, join_problems
 from tfexport.model_src.checkpoint import native
 from tfexport.model_src.checkpoint.load import StateDict, flatten
 from tfexport.model_src.checkpoint.options import merge, parse_settings
-from tfexport.model_src.checkpoint.read import Checkpoint, read_checkpoint
+from tfexport.model_src.checkpoint.read import Checkpoint, examine
 from tfexport.model_src.transformer import Transformer
 
 _ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
@@ -35,7 +35,6 @@ def checkpoint_of(
     """
     name = type(model).__name__
     sources: list[tuple[str, Mapping[str, Any]]] = []
-    metadata = {}
     if isinstance(model, Transformer):
         sources.append(("module", model.config.to_dict()))
         layout = native.NATIVE.name
@@ -45,8 +44,8 @@ def checkpoint_of(
     flat = flatten(model.state_dict(), Path(name))
     # Cloned: what is exported is the module as it is now, whatever training does next.
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
-    raw = StateDict(Path(name), tensors, flat.others, metadata)
-    return read_checkpoint(raw, merge(sources), layout, require)
+    raw = StateDict(Path(name), tensors, flat.others)
+    return examine(raw, merge(sources), layout, require).require_usable()
 
 
 def _read_module(model: nn.Module, name: str) -> dict[str, Any]:

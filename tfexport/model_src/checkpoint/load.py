@@ -113,7 +113,7 @@ def _load_pickle(path: Path, head: bytes) -> Any:
         text = str(error)
         if "TorchScript" in text:
             raise CheckpointError(
-                f"{path}: a TorchScript archive, not a checkpoint. Save the weights where the model "
+                f"{path}: a TorchScript archive, not a checkpoint. Save the weights where it "
                 "was trained: torch.save(model.state_dict(), 'model.pt')."
             ) from None
         reason = text.splitlines()[0][:160].rstrip(". ") if text else type(error).__name__

@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, OutputExistsError
-from tfexport.model_src.checkpoint.keymap import Layout
+from tfexport.model_src.checkpoint.keymap import Layout, Rule
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
 
-NATIVE = Layout(name="native", title="tfexport", rules=())
+NATIVE = Layout(name="native", title="tfexport", rules=(Rule("{weight}", ("{weight}",)),))
 
 
 def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: bool = False) -> None:

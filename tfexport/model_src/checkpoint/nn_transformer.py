@@ -18,7 +18,9 @@ def _layer_rules() -> list[Rule]:
             packed = tuple(f"{ours}{our_attn}.{part}_proj.{kind}" for part in "qkv")
             rules += [
                 Rule(f"{theirs}{their_attn}.in_proj_{kind}", packed, thirds),
-                Rule(f"{theirs}{their_attn}.out_proj.{kind}", (f"{ours}{our_attn}.out_proj.{kind}",)),
+                Rule(
+                    f"{theirs}{their_attn}.out_proj.{kind}", (f"{ours}{our_attn}.out_proj.{kind}",)
+                ),
             ]
     for kind in ("weight", "bias"):
         rules += [

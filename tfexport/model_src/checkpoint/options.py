@@ -3,11 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tfexport.errors import ConfigError, join_problems
-from tfexport.model_src.checkpoint.load import read_json
 from tfexport.model_src.config import config_keys, unknown_keys
 
 _IMPORT_KEYS = ("rename", "ignore")
@@ -141,12 +139,3 @@ def _parse_value(text: str) -> Any:
         return float(text)
     except ValueError:
         return text
-
-
-def read_config_file(path: Path) -> dict[str, Any]:
-    """A config file's values.
-
-    Raises:
-        CheckpointError: the file is missing or not a JSON object.
-    """
-    return read_json(path)

@@ -15,19 +15,18 @@ from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint import native
 from tfexport.model_src.checkpoint.keymap import Layout, convert_weights
 from tfexport.model_src.checkpoint.layouts import LAYOUTS, detect_layout
-from tfexport.model_src.checkpoint.load import StateDict, load_state_dict
+from tfexport.model_src.checkpoint.load import StateDict, load_state_dict, read_json
 from tfexport.model_src.checkpoint.options import (
     Given,
     merge,
     parse_settings,
-    read_config_file,
     rename_keys,
 )
 from tfexport.model_src.checkpoint.shapes import read_shapes, share_tied_tables
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
-FROM_WEIGHTS, ASSUMED = "weights", "assumed"
+FROM_WEIGHTS, ASSUMED, MISSING = "weights", "assumed", "missing"
 BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")
 
 
@@ -60,6 +59,38 @@ class Checkpoint:
         return model.eval().requires_grad_(False)
 
 
+@dataclass(frozen=True)
+class Examination:
+    """A checkpoint as far as it can be understood, and what stands in the way of using it.
+
+    Attributes:
+        checkpoint: with stand-ins where the config is incomplete (origin "missing").
+        problems: of the file and its weights.
+        config_problems: of what was said, or not said, about it.
+        remedy: what to do about the problems.
+    """
+
+    checkpoint: Checkpoint
+    problems: list[str]
+    config_problems: list[str]
+    remedy: str
+
+    def require_usable(self) -> Checkpoint:
+        """The checkpoint, if nothing stands in the way.
+
+        Raises:
+            CheckpointError: for problems of the file, and then of the config too.
+            ConfigError: for problems of the config alone.
+        """
+        name = self.checkpoint.name
+        if self.problems:
+            problems = self.problems + self.config_problems
+            raise CheckpointError(join_problems(name, problems, self.remedy))
+        if self.config_problems:
+            raise ConfigError(join_problems(name, self.config_problems))
+        return self.checkpoint
+
+
 def load_checkpoint(
     path: str | os.PathLike[str],
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
@@ -72,7 +103,8 @@ def load_checkpoint(
 
     Args:
         path: a .pt, .pth, .bin or .safetensors file, or a folder that holds one.
-        config: config values, or a JSON file of them; they win over ``config.json`` beside the checkpoint.
+        config: config values, or a JSON file of them; they win over ``config.json`` beside the
+            checkpoint.
         settings: ``key=value`` words; they win over both.
         layout: force a layout instead of detecting it.
         require: config keys that must have a value although the model could do without.
@@ -82,29 +114,42 @@ def load_checkpoint(
         CheckpointError: the file or its weights are unusable; every reason is given.
         ConfigError: the config is contradictory or incomplete; every reason is given.
     """
+    found = examine_checkpoint(path, config, settings, layout, require, defaults)
+    return found.require_usable()
+
+
+def examine_checkpoint(
+    path: str | os.PathLike[str],
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    require: Iterable[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> Examination:
+    """``load_checkpoint``, with the problems of weights and config as data."""
     raw = load_state_dict(Path(path))
     beside = raw.path.with_name("config.json")
     sources: list[tuple[str, Mapping[str, Any]]] = []
     if native.METADATA_KEY in raw.metadata:
         sources.append((raw.path.name, native.read_config(raw.metadata, raw.path)))
     if beside.is_file():
-        sources.append((beside.name, read_config_file(beside)))
+        sources.append((beside.name, read_json(beside)))
     if isinstance(config, Mapping):
         sources.append(("config", config))
     elif config is not None:
-        sources.append((Path(config).name, read_config_file(Path(config))))
+        sources.append((Path(config).name, read_json(Path(config))))
     sources.append(("--set", parse_settings(settings)))
-    return read_checkpoint(raw, merge(sources), layout, require, defaults)
+    return examine(raw, merge(sources), layout, require, defaults)
 
 
-def read_checkpoint(
+def examine(
     raw: StateDict,
     given: Given,
     layout_name: str | None = None,
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
-) -> Checkpoint:
-    """``load_checkpoint`` from values: a flat state dict and what was said about it."""
+) -> Examination:
+    """Understand a flat state dict and what was said about it."""
     _check_layout_name(layout_name)
     ignored = [key for key in (*raw.tensors, *raw.others) if _is_ignored(key, given.ignore)]
     names = rename_keys((key for key in raw.tensors if key not in ignored), given.rename)
@@ -112,30 +157,30 @@ def read_checkpoint(
     tensors = {name: raw.tensors[key] for key, name in names.items() if key not in ignored}
     layout = detect_layout(raw, tensors, layout_name)
 
-    if layout is native.NATIVE:
-        weights, fates = dict(tensors), {key: (key,) for key in tensors}
-        problems: list[str] = []
-    else:
-        weights, fates, problems = convert_weights(layout, tensors)
+    weights, fates, problems = convert_weights(layout, tensors)
+    unread = [key for key in tensors if key not in fates]
     problems += [f"{key} is not a tensor" for key in raw.others if key not in ignored]
-    problems += [f"{_named(names, key)} was not read" for key in tensors if key not in fates]
+    problems += [f"{_named(names, key)} was not read" for key in unread]
     problems += _bad_tensors(tensors)
 
     share_tied_tables(weights, given.values)
     values, origins, config_problems = _complete(layout, weights, given, require, defaults or {})
     config = _build_config(values, config_problems)
-    expected = _expected_shapes(config)
-    problems += _wrong_weights(layout, weights, fates, expected)
-    _raise_all(raw, layout, problems, config_problems, unread=set(tensors) - set(fates))
-    return Checkpoint(
+    problems += _wrong_weights(layout, weights, fates, _expected_shapes(config))
+    remedy = f"Read as {layout.title} (--format {layout.name})."
+    if unread:
+        remedy += " Map foreign names with the config's 'rename', drop them with 'ignore'."
+    ignored_fates: dict[str, tuple[str, ...]] = dict.fromkeys(ignored, ())
+    checkpoint = Checkpoint(
         name=str(raw.path),
         layout=layout.name,
         config=config,
         origins=origins,
         weights={name: tensor.float() for name, tensor in weights.items()},
         state_dict=tensors,
-        fates={key: fates.get(name, ()) for key, name in names.items()} | dict.fromkeys(ignored, ()),
+        fates={**{key: fates.get(name, ()) for key, name in names.items()}, **ignored_fates},
     )
+    return Examination(checkpoint, problems, config_problems, remedy)
 
 
 def _check_layout_name(name: str | None) -> None:
@@ -189,6 +234,7 @@ def _complete(
     if isinstance(heads, int) and heads > 0 and inner is not None and inner.shape[0] % heads:
         problems.append(f"num_heads: {heads} heads do not divide the {inner.shape[0]} query rows")
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
+    origins |= dict.fromkeys(missing, MISSING)
     if missing:
         words = " ".join(f"--set {key}=…" for key in missing)
         problems.append(f"needed, and not in the file: {', '.join(missing)}; give {words}")
@@ -231,19 +277,3 @@ def _wrong_weights(
             problems.append(f"{key} {list(wanted)} is missing")
     problems += [f"{name} has no place in this model" for name in weights if name not in expected]
     return list(dict.fromkeys(problems))  # a packed tensor stands for several weights
-
-
-def _raise_all(
-    raw: StateDict,
-    layout: Layout,
-    problems: list[str],
-    config_problems: list[str],
-    unread: set[str],
-) -> None:
-    if problems:
-        remedy = f"Read as {layout.title} (--format {layout.name})."
-        if unread:
-            remedy += " Map foreign names with the config's 'rename', drop them with 'ignore'."
-        raise CheckpointError(join_problems(str(raw.path), problems + config_problems, remedy))
-    if config_problems:
-        raise ConfigError(join_problems(str(raw.path), config_problems))

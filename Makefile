@@ -1,0 +1,53 @@
+# Everything happens in two virtual environments that this file makes: .venv with torch, for
+# exporting and testing, and .venv-runtime without, to show that decoding needs none.
+#
+# PIP_ARGS goes to every pip install; use it to choose torch's CPU-only wheels.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+RUNTIME := .venv-runtime/bin
+ifeq ($(OS),Windows_NT)
+BIN := .venv/Scripts
+RUNTIME := .venv-runtime/Scripts
+endif
+INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
+
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo   export the demo model, prove it equal, translate without torch"
+	@echo "make test   run all tests"
+	@echo "make check  ruff, mypy --strict, import-linter"
+	@echo "make bench  measure start-up and decoding speed on this machine"
+	@echo "make clean  remove the virtual environments and caches"
+
+demo: .venv/ready .venv-runtime/ready
+	$(BIN)/tfexport demo --runtime-python $(RUNTIME)/python
+
+test: .venv/ready .venv-runtime/ready
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/ready .venv-runtime/ready
+	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
+	@touch $@
+
+# Not editable: what is tested here is the package as a user would install it.
+.venv-runtime/ready: pyproject.toml constraints.txt $(shell find tfexport -name '*.py')
+	$(PYTHON) -m venv .venv-runtime
+	$(RUNTIME)/python $(INSTALL) --force-reinstall --no-deps .
+	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece]'
+	@touch $@
+
+clean:
+	rm -rf .venv .venv-runtime build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,5 @@
+"""``python -m tfexport``."""
+
+from tfexport.cli.main import main
+
+main()

@@ -1,0 +1,5 @@
+"""The ``tfexport`` command: bodies parse, call one library function, print.
+
+Everything heavy is imported inside command bodies, so that ``tfexport translate`` starts where
+torch is not installed.
+"""

@@ -1,0 +1,107 @@
+"""What all commands share: progress on stderr, option sets, optional imports."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from tfexport.errors import MissingDependencyError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Tell = Callable[[str, int, int], None]
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Tell]:
+    """A progress callback: a bar on a terminal, one line a step elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told: set[str] = set()
+
+        def say(step: str, done: int, total: int) -> None:
+            if step not in told:
+                told.add(step)
+                click.echo(f"{step} …", err=True)
+
+        yield say
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(step: str, done: int, total: int) -> None:
+            bar.update(task, description=step, completed=done, total=total if total > 1 else None)
+
+        yield show
+
+
+def checkpoint_options(command: Command) -> Command:
+    """The options that say how a checkpoint is to be read."""
+    for option in (
+        click.option(
+            "--format",
+            "layout",
+            metavar="NAME",
+            help="Force a checkpoint layout instead of detecting it: nn-transformer or native.",
+        ),
+        click.option(
+            "--set",
+            "settings",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Set one config value, e.g. --set num_heads=8. Repeatable; the last one wins.",
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(),
+            help="JSON file with config values. Default: config.json beside the checkpoint.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Imports inside the block come with an extra; say which if one fails.
+
+    Raises:
+        MissingDependencyError: naming the command that installs it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] == "tfexport":
+            raise
+        raise MissingDependencyError(
+            f"this needs {error.name}, which is not installed. Install it with: "
+            f"pip install 'tfexport[{extra}]'"
+        ) from error
+
+
+def limit_torch_threads() -> None:
+    """Keep torch to the processors that this process may use, not those of the machine."""
+    import torch
+
+    if hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
+
+
+def human_size(count: float) -> str:
+    """Bytes for people, in decimal units."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

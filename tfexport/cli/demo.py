@@ -1,0 +1,155 @@
+"""The demonstration, step by step: what ``tfexport demo`` shows.
+
+The torch-free part runs in a process of its own: in another environment's Python if one is named,
+else in this one with torch made impossible to import.
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tfexport.errors import ConfigError, TfexportError
+
+START_RUNS = 3
+_BLOCKED = (
+    "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx'))); "
+    "from tfexport.cli.main import main; main()"
+)
+
+
+@dataclass(frozen=True)
+class DemoFiles:
+    """The files of a demo model's folder."""
+
+    model: Path
+    sources: list[str]
+    references: list[str]
+
+
+def find_demo(folder: str | None) -> DemoFiles:
+    """Read a demo model's folder: a checkpoint and a ``test.tsv`` of source TAB reference.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    repository = Path(__file__).resolve().parents[2]
+    path = Path(folder) if folder else repository / "examples" / "de-en"
+    test = path / "test.tsv"
+    if not test.is_file():
+        raise ConfigError(
+            f"{test}: no such file. The demo's model ships with the repository, not with the "
+            "installed package: run it in a clone, or name a folder with --model."
+        )
+    pairs = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()]
+    return DemoFiles(path, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+class TorchFree:
+    """A Python in which torch cannot be imported."""
+
+    def __init__(self, python: str | None) -> None:
+        self._command = [sys.executable, "-c", _BLOCKED]
+        self.title = "this environment, torch blocked"
+        if python is not None:
+            probe = subprocess.run([python, "-c", "import torch"], capture_output=True)
+            if probe.returncode == 0:
+                raise ConfigError(f"--runtime-python: torch can be imported in {python}.")
+            self._command = [python, "-m", "tfexport"]
+            self.title = "an environment without torch"
+
+    def translate(self, bundle: Path, lines: Sequence[str]) -> list[str]:
+        """Run ``tfexport translate`` on lines.
+
+        Raises:
+            TfexportError: it failed.
+        """
+        done = subprocess.run(
+            [*self._command, "translate", str(bundle)],
+            input="".join(f"{line}\n" for line in lines).encode(),
+            capture_output=True,
+        )
+        if done.returncode:
+            raise TfexportError(f"tfexport translate failed: {done.stderr.decode().strip()}")
+        return done.stdout.decode().split("\n")[:-1]
+
+    def seconds_to_first_line(self, bundle: Path, line: str) -> float:
+        """From the start of the process to its end, one line translated; the median of several."""
+        return _median_seconds(lambda: self.translate(bundle, [line]))
+
+
+def seconds_with_torch(model: Path, line: str) -> float:
+    """The same with eager PyTorch: load the checkpoint, decode one line with nn.Transformer."""
+    code = (
+        "import sys; from tfexport.cli.demo import print_eager; "
+        "print_eager(sys.argv[1], sys.argv[2])"
+    )
+    command = [sys.executable, "-c", code, str(model), line]
+    return _median_seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+
+
+def print_eager(model: str, line: str) -> None:
+    """Translate one line with eager PyTorch and print it."""
+    import torch
+
+    from tfexport.export.reference import StockReference
+    from tfexport.model_src import load_checkpoint
+    from tfexport.runtime.tokenizer import JsonTokenizer
+
+    checkpoint = load_checkpoint(model)
+    reference = StockReference(checkpoint)
+    config = checkpoint.config
+    tokenizer = JsonTokenizer(Path(model) / "tokenizer.json")
+    ids = torch.tensor([[config.bos_id, *tokenizer.encode(line), config.eos_id]])
+    mask = torch.ones_like(ids)
+    hidden = reference.encode(ids, mask)
+    prefix = torch.tensor([[config.bos_id]])
+    for _ in range(60):
+        token = reference.decode(hidden, mask, prefix)[:, -1].argmax(-1, keepdim=True)
+        if int(token) == config.eos_id:
+            break
+        prefix = torch.cat([prefix, token], dim=1)
+    print(tokenizer.decode(prefix[0, 1:].tolist()))
+
+
+def _median_seconds(run: object) -> float:
+    assert callable(run)
+    seconds = []
+    for _ in range(START_RUNS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def installed_size(requirements: Iterable[str]) -> int:
+    """Bytes on disk of installed packages and all that they need."""
+    seen: set[str] = set()
+    waiting = list(requirements)
+    total = 0
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # a requirement of another system
+        for file in package.files or ():
+            located = Path(str(package.locate_file(file)))
+            total += located.stat().st_size if located.is_file() else 0
+        for requirement in package.requires or ():
+            if "extra ==" not in requirement:
+                found = re.match(r"[\w.-]+", requirement)
+                waiting += [found.group()] if found else []
+    return total
+
+
+def bundle_size(bundle: Path) -> int:
+    """Bytes of a bundle's files."""
+    return sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())

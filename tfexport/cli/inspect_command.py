@@ -1,0 +1,155 @@
+"""``tfexport inspect``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfexport.cli.console import checkpoint_options, human_size, needs
+
+if TYPE_CHECKING:
+    from tfexport.model_src.checkpoint.read import Examination
+
+
+@click.command(short_help="Say what a checkpoint or a bundle is.")
+@click.argument("path", type=click.Path())
+@checkpoint_options
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def inspect(
+    ctx: click.Context,
+    path: str,
+    config: str | None,
+    settings: tuple[str, ...],
+    layout: str | None,
+    as_json: bool,
+) -> None:
+    """Say what PATH is.
+
+    Of a checkpoint: layout, config (read, assumed or missing), parameters, every key's fate and
+    what stands in the way of exporting it. Of a bundle, after checking its checksums: versions,
+    limits, graphs, tokenizers, parity.
+    """
+    from tfexport.bundle import is_bundle
+
+    if is_bundle(path):
+        _inspect_bundle(path, as_json)
+        return
+    with needs("export"):
+        from tfexport.model_src.checkpoint.read import examine_checkpoint
+    found = examine_checkpoint(path, config, settings, layout)
+    if as_json:
+        click.echo(json.dumps(_checkpoint_facts(found), indent=2, ensure_ascii=False))
+    else:
+        _print_checkpoint(found)
+    if found.problems:
+        ctx.exit(1)
+
+
+def _inspect_bundle(path: str, as_json: bool) -> None:
+    from rich.table import Table
+
+    from tfexport.bundle import open_bundle
+    from tfexport.cli.tables import print_table
+
+    manifest = open_bundle(path)
+    if as_json:
+        click.echo(manifest.to_json(), nl=False)
+        return
+    size = human_size(sum(entry.size for entry in manifest.files.values()))
+    click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
+    domains = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in manifest.opset.items())
+    limits, parity = manifest.limits, manifest.parity
+    facts = {
+        "needs": f"onnxruntime {manifest.minimum_onnxruntime} or newer ({domains})",
+        "vocabulary": f"{limits.source_vocab_size} source, {limits.target_vocab_size} target",
+        "longest": f"{limits.max_source_length} source, {limits.max_target_length} target",
+        "special ids": ", ".join(f"{k} {v}" for k, v in asdict(manifest.special_ids).items()),
+        "tokenizers": ", ".join(f"{k} {v.file}" for k, v in manifest.tokenizers.items())
+        or "none: ids only",
+        "parity": "not compared with eager PyTorch"
+        if parity is None
+        else f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})",
+    }
+    for key, value in facts.items():
+        click.echo(f"{key + ':':<13}{value}")
+    files = Table()
+    for column in ("file", "size", "sha256"):
+        files.add_column(column, justify="right" if column == "size" else "left")
+    for name, entry in manifest.files.items():
+        files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
+    print_table(files)
+    values = Table()
+    values.add_column("config")
+    values.add_column("value")
+    for key, value in manifest.config.items():
+        values.add_row(key, str(value))
+    print_table(values)
+
+
+def _checkpoint_facts(found: "Examination") -> dict[str, Any]:
+    checkpoint = found.checkpoint
+    values = checkpoint.config.to_dict()
+    missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
+    return {
+        "path": checkpoint.name,
+        "layout": checkpoint.layout,
+        "parameters": _parameters(found),
+        "config": {
+            key: {
+                "value": None if key in missing else value,
+                "origin": checkpoint.origins.get(key, "assumed"),
+            }
+            for key, value in values.items()
+        },
+        "keys": {key: list(targets) for key, targets in checkpoint.fates.items()},
+        "problems": found.problems + found.config_problems,
+    }
+
+
+def _parameters(found: "Examination") -> int:
+    """Trained values; position tables of a fixed kind are not trained, tied ones count once."""
+    checkpoint = found.checkpoint
+    fixed = checkpoint.config.positions != "learned"
+    tied = {"source_embedding.tokens.weight"} if checkpoint.config.tie_embeddings else set()
+    tied |= {"output_proj.weight"} if checkpoint.config.tie_output else set()
+    return sum(
+        tensor.numel()
+        for name, tensor in checkpoint.weights.items()
+        if name not in tied and not (fixed and name.endswith("positions.table"))
+    )
+
+
+def _print_checkpoint(found: "Examination") -> None:
+    from rich.table import Table
+
+    from tfexport.cli.tables import print_table
+
+    facts = _checkpoint_facts(found)
+    kinds = sorted(
+        {str(t.dtype).removeprefix("torch.") for t in found.checkpoint.state_dict.values()}
+    )
+    size = human_size(Path(facts["path"]).stat().st_size)
+    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
+    click.echo(f"layout:     {facts['layout']}")
+    click.echo(f"parameters: {facts['parameters']:,}")
+    config = Table()
+    for column in ("config", "value", "from"):
+        config.add_column(column)
+    for key, fact in facts["config"].items():
+        missing = fact["origin"] == "missing"
+        shown = "–" if fact["value"] is None else str(fact["value"])
+        config.add_row(key, shown, "[bold red]missing[/]" if missing else fact["origin"])
+    print_table(config)
+    keys = Table()
+    keys.add_column("key", overflow="fold")
+    keys.add_column("became", overflow="fold")
+    state = found.checkpoint.state_dict
+    for key, targets in facts["keys"].items():
+        fate = "\n".join(targets)
+        keys.add_row(key, fate or ("[bold red]not read[/]" if key in state else "ignored"))
+    print_table(keys)
+    for problem in facts["problems"]:
+        click.echo(f"problem: {problem}")

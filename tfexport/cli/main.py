@@ -1,0 +1,75 @@
+"""The command group, and the one place that turns errors into messages and exit codes."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import click
+
+from tfexport import __version__
+from tfexport.cli.demo_command import demo
+from tfexport.cli.inspect_command import inspect
+from tfexport.cli.onnx_command import onnx
+from tfexport.cli.translate_command import translate
+from tfexport.cli.verify_command import verify
+from tfexport.errors import ConfigError, TfexportError
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class _Group(click.Group):
+    """Exit codes: 0 done, 1 failed, 2 wrong usage or options, 130 interrupted."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx=None) from error
+        except TfexportError as error:
+            raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)  # in the order of use, not of the alphabet
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: tfexport onnx --checkpoint model.pt -o model.bundle",
+)
+@click.version_option(__version__, prog_name="tfexport")
+def cli() -> None:
+    """Take a trained encoder-decoder Transformer from PyTorch to files that decode without torch.
+
+    Results go to stdout, progress and messages to stderr. Exit status: 0 done, 1 failed,
+    2 wrong usage or options, 130 interrupted.
+    """
+
+
+for _command in (onnx, verify, translate, inspect, demo):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The entry point of the ``tfexport`` script."""
+    signal.signal(signal.SIGTERM, _terminate)
+    # Text in and out is UTF-8 whatever the locale says: it is the same file everywhere.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+    cli()
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    # As an exception, so that half-written output is cleaned away on the way out.
+    sys.exit(TERMINATED)

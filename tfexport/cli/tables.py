@@ -1,0 +1,75 @@
+"""Tables for people, made with rich; as wide as the terminal, plain where there is none."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tfexport.export.parity import ParityReport
+
+
+def parity_table(report: "ParityReport", name: str) -> Table:
+    """One row a shape, one column a stage."""
+    from tfexport.export.parity import STAGES, TOLERANCE
+
+    present = [stage for stage in STAGES if any(c.stage == stage for c in report.comparisons)]
+    table = Table(
+        title=f"{name} against {report.reference}",
+        caption=f"largest difference relative to max(1, |value|); allowed {TOLERANCE:g}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("batch", justify="right")
+    table.add_column("source", justify="right")
+    for stage in present:
+        table.add_column(stage, justify="right")
+    shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
+    for batch, length in shapes:
+        cells = []
+        for stage in present:
+            for c in report.comparisons:
+                if (c.stage, c.batch, c.source_length) == (stage, batch, length):
+                    text = f"{c.difference:.1e}"
+                    if stage == "greedy tokens":
+                        text = (
+                            f"{c.compared} equal" if c.passed else f"{c.difference:.0f} rows differ"
+                        )
+                        text += f", {c.near_ties} near ties" if c.near_ties else ""
+                    cells.append(text if c.passed else f"[bold red]✗ {text}[/]")
+        table.add_row(str(batch), str(length), *cells)
+    return table
+
+
+def verdict(report: "ParityReport") -> str:
+    """One sentence on a report."""
+    summary = report.summary()
+    if not report.passed:
+        failure = report.first_failure()
+        stage = failure.stage if failure else "nothing compared"
+        return f"NOT equal to {report.reference}: first difference in {stage}"
+    largest = max(v for k, v in summary["largest_difference"].items() if k != "greedy tokens")
+    ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
+    return (
+        f"equal to {report.reference}: {summary['tokens']} greedy tokens over "
+        f"{summary['shapes']} shapes{ties}, largest difference {largest:.1e}"
+    )
+
+
+def print_table(table: Table, stderr: bool = False) -> None:
+    """Print to stdout or stderr; without a terminal, wide enough not to be cut."""
+    console = Console(stderr=stderr)
+    if not console.is_terminal:
+        console = Console(stderr=stderr, width=120)
+    console.print(table)
+
+
+def save_html(table: Table, path: str, title: str) -> None:
+    """Write a table as a page that opens in any browser."""
+    import io
+    from pathlib import Path
+
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(f"[bold]{title}[/]\n")
+    console.print(table)
+    Path(path).write_text(console.export_html(), encoding="utf-8")

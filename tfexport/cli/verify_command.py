@@ -1,0 +1,48 @@
+"""``tfexport verify``."""
+
+import json
+
+import click
+
+from tfexport.cli.console import checkpoint_options, needs, progress_bar
+
+
+@click.command(short_help="Compare a bundle with the checkpoint that it came from.")
+@click.argument("artifact", type=click.Path())
+@click.option("--checkpoint", required=True, type=click.Path(), help="What it was exported from.")
+@checkpoint_options
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--report", type=click.Path(), metavar="FILE.html", help="Also write it as a page.")
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    artifact: str,
+    checkpoint: str,
+    config: str | None,
+    settings: tuple[str, ...],
+    layout: str | None,
+    as_json: bool,
+    report: str | None,
+) -> None:
+    """Compare a bundle with eager PyTorch on its checkpoint, over a grid of shapes.
+
+    Encoder states, logits over a full prefix, logits of cached steps and greedy tokens are
+    compared. Exit status 1 if anything differs.
+    """
+    with needs("export"):
+        from tfexport.cli.tables import parity_table, print_table, save_html, verdict
+        from tfexport.export import verify_bundle
+    with progress_bar() as tell:
+        result = verify_bundle(
+            artifact, checkpoint, config=config, settings=settings, layout=layout, progress=tell
+        )
+    table = parity_table(result, artifact)
+    if report is not None:
+        save_html(table, report, f"{artifact}: {verdict(result)}")
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+    else:
+        print_table(table)
+        click.echo(f"{artifact}: {verdict(result)}")
+    if not result.passed:
+        ctx.exit(1)
