@@ -7,6 +7,7 @@ original than its modules.
 
 import contextlib
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -48,19 +49,21 @@ class StockReference:
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = checkpoint.config
         self._state = {key: tensor.float() for key, tensor in checkpoint.state_dict.items()}
-        self._transformer = nn.Transformer(
-            config.d_model,
-            config.num_heads,
-            config.num_encoder_layers,
-            config.num_decoder_layers,
-            config.d_ff,
-            dropout=0.0,
-            activation=_ACTIVATIONS[config.activation],
-            layer_norm_eps=config.norm_eps,
-            batch_first=True,
-            norm_first=config.norm_placement == "pre",
-            bias=config.attention_bias,
-        ).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a fast path that is not wanted here
+            self._transformer = nn.Transformer(
+                config.d_model,
+                config.num_heads,
+                config.num_encoder_layers,
+                config.num_decoder_layers,
+                config.d_ff,
+                dropout=0.0,
+                activation=_ACTIVATIONS[config.activation],
+                layer_norm_eps=config.norm_eps,
+                batch_first=True,
+                norm_first=config.norm_placement == "pre",
+                bias=config.attention_bias,
+            ).eval()
         if not config.encoder_final_norm:
             self._transformer.encoder.norm = None
         if not config.decoder_final_norm:

@@ -1,0 +1,80 @@
+"""What all tests share: the demo model, and one small exported bundle a worker."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from tests import tutorial
+from tfexport.export import export_bundle
+
+REPOSITORY = Path(__file__).parents[1]
+SETTINGS = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
+
+# The machine is shared, so a slow example says nothing; what failed is found again from the
+# printed blob.
+settings.register_profile(
+    "default",
+    deadline=None,
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("default")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    # Workers run side by side; more threads each would only take turns.
+    torch.set_num_threads(1)
+    yield
+
+
+@pytest.fixture(scope="session")
+def demo_folder() -> Path:
+    return REPOSITORY / "examples" / "de-en"
+
+
+@pytest.fixture(scope="session")
+def tutorial_model() -> tutorial.TutorialModel:
+    # Chosen by its outputs: they differ from input to input, in tokens and in length.
+    return tutorial.make(
+        seed=38, scale=3.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
+    )
+
+
+@pytest.fixture(scope="session")
+def words() -> list[str]:
+    return ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, 17))]
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(
+    tmp_path_factory: pytest.TempPathFactory,
+    tutorial_model: tutorial.TutorialModel,
+    words: list[str],
+) -> Path:
+    """A bundle of the tutorial model with a vocabulary of whole words. Do not change it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(words) + "\n", encoding="utf-8")
+    export_bundle(
+        tutorial_model,
+        folder / "tiny.bundle",
+        config={**SETTINGS, "unk_id": 3, "add_source_eos": True},
+        tokenizer=vocabulary,
+    )
+    return folder / "tiny.bundle"
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, tutorial_model: tutorial.TutorialModel
+) -> Path:
+    """The same model's state dict as a file."""
+    path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
+    torch.save(tutorial_model.state_dict(), path)
+    return path

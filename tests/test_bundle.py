@@ -1,0 +1,290 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfexport import bundle
+from tfexport.bundle import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Limits,
+    Manifest,
+    SpecialIds,
+    new_bundle,
+    open_bundle,
+    read_manifest,
+    write_manifest,
+)
+from tfexport.errors import BundleError, OutputExistsError
+
+FIXTURE = Path(__file__).parent / "fixtures" / "version-1.bundle"
+
+
+def manifest(**changes: Any) -> Manifest:
+    values: dict[str, Any] = {
+        "tfexport_version": "0.1.0",
+        "opset": {"": 20},
+        "ir_version": 10,
+        "minimum_onnxruntime": "1.18",
+        "config": {
+            "num_decoder_layers": 1,
+            "num_heads": 2,
+            "head_dim": 4,
+            "add_source_bos": False,
+            "add_source_eos": True,
+            "mask_fill": "-inf",
+        },
+        "special_ids": SpecialIds(0, 1, 2),
+        "limits": Limits(11, 13, 64, None),
+        "graphs": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"},
+    }
+    return Manifest(**{**values, **changes})
+
+
+def write(path: Path, content: bytes = b"graph") -> Manifest:
+    with new_bundle(path, force=True) as folder:
+        (folder / "encoder.onnx").write_bytes(content)
+        (folder / "decoder.onnx").write_bytes(content)
+        return write_manifest(folder, manifest())
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a manifest by hand and give it a right digest again."""
+    file = path / MANIFEST
+    values = json.loads(file.read_text())
+    change(values)
+    values["digest"] = bundle._digest(values)
+    file.write_text(json.dumps(values))
+
+
+def test_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = write(tmp_path / "a.bundle")
+    assert open_bundle(tmp_path / "a.bundle") == written
+    assert set(written.files) == {"encoder.onnx", "decoder.onnx"}
+
+
+def test_stored_version_1_bundle_stays_readable() -> None:
+    found = open_bundle(FIXTURE)
+    assert json.loads((FIXTURE / MANIFEST).read_text())["format_version"] == 1
+    assert found.special_ids == SpecialIds(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("at", [0, -1], ids=["first byte", "last byte"])
+def test_changed_byte_is_named(tmp_path: Path, at: int) -> None:
+    write(tmp_path / "a.bundle")
+    file = tmp_path / "a.bundle" / "decoder.onnx"
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(BundleError, match=r"decoder\.onnx was changed"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+def test_all_damage_is_named_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+    (tmp_path / "a.bundle" / "encoder.onnx").unlink()
+    (tmp_path / "a.bundle" / "decoder.onnx").write_bytes(b"longer graph")
+    with pytest.raises(BundleError, match=r"decoder\.onnx has 12 bytes instead of 5") as caught:
+        open_bundle(tmp_path / "a.bundle")
+    assert "encoder.onnx is missing" in str(caught.value)
+
+
+def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+    file = tmp_path / "a.bundle" / MANIFEST
+    original = file.read_bytes()
+    for at in range(0, len(original), 7):
+        content = bytearray(original)
+        content[at] ^= 4
+        file.write_bytes(content)
+        try:
+            same = json.loads(content) == json.loads(original)  # white space does not count
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(BundleError):
+                read_manifest(tmp_path / "a.bundle")
+
+
+def test_newer_format_names_both_versions(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=FORMAT_VERSION + 1, new={}))
+    with pytest.raises(BundleError, match=r"bundle format 2; this tfexport reads up to 1"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret", "/etc/passwd", "a/../../b", "C:\\windows", "..\\up", "\\\\host\\share", ""],
+)
+def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(
+        tmp_path / "a.bundle", lambda m: m["files"].update({name: {"size": 0, "sha256": "0" * 64}})
+    )
+    with pytest.raises(BundleError, match="leaves the bundle's folder"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["graphs"].update(encoder="other.onnx"), "'other.onnx' is used but not listed"),
+        (lambda m: m["graphs"].pop("decoder"), "decoder is missing"),
+        (lambda m: m["special_ids"].update(eos="2"), "special_ids.eos: '2' is not a whole number"),
+        (lambda m: m["special_ids"].update(bos=None), "special_ids.bos: None"),
+        (lambda m: m["limits"].update(source_vocab_size=0), "limits.source_vocab_size: 0"),
+        (lambda m: m["config"].update(num_heads=True), "config.num_heads: True"),
+        (lambda m: m["config"].pop("add_source_bos"), "config.add_source_bos"),
+        (lambda m: m.pop("limits"), "not a version-1 manifest"),
+        (lambda m: m.update(surprise=1), "not a version-1 manifest"),
+        (lambda m: m.update(files=[]), "not a version-1 manifest"),
+        (lambda m: m.update(format_version="1"), "format_version is '1'"),
+        (lambda m: m.update(format="zip"), "not the manifest of a tfexport bundle"),
+    ],
+)
+def test_manifest_made_by_hand_is_checked(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", change)
+    with pytest.raises(BundleError, match=message):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b"[" * 100_000], ids=range(6)
+)
+def test_manifest_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(BundleError):
+        open_bundle(tmp_path)
+
+
+def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="no such file or folder"):
+        open_bundle(tmp_path / "nothing")
+    with pytest.raises(BundleError, match=r"it holds no manifest\.json"):
+        open_bundle(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(BundleError, match="not a bundle"):
+        open_bundle(tmp_path / "file")
+
+
+def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), new_bundle(tmp_path / "a.bundle") as folder:
+        (folder / "weights.bin").write_bytes(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_output_needs_force(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle", b"old")
+    with pytest.raises(OutputExistsError, match="--force"), new_bundle(tmp_path / "a.bundle"):
+        pass
+    write(tmp_path / "a.bundle", b"new")
+    assert (tmp_path / "a.bundle" / "encoder.onnx").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bundle"]
+
+
+def test_failure_with_force_keeps_the_old_bundle(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle", b"old")
+    with pytest.raises(RuntimeError), new_bundle(tmp_path / "a.bundle", force=True):
+        raise RuntimeError
+    open_bundle(tmp_path / "a.bundle")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bundle"]
+
+
+def test_force_does_not_replace_what_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").touch()
+    with (
+        pytest.raises(OutputExistsError, match="replaces bundles only"),
+        new_bundle(tmp_path / "home", force=True),
+    ):
+        pass
+    assert (tmp_path / "home" / "thesis.txt").exists()
+
+
+def test_output_in_a_missing_folder_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(OutputExistsError, match="does not exist"), new_bundle(tmp_path / "a" / "b"):
+        pass
+
+
+def test_killed_between_the_renames_the_old_bundle_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.bundle", b"old")
+    rename = Path.rename
+
+    def die_on_second(self: Path, target: Path) -> Path:
+        if self.name.startswith(".a.bundle.partial"):
+            os._exit(9)
+        return rename(self, target)
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(Path, "rename", die_on_second)
+        write(tmp_path / "a.bundle", b"new")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+    assert not (tmp_path / "a.bundle").exists()
+    with pytest.raises(BundleError, match="the previous bundle is whole at"):
+        open_bundle(tmp_path / "a.bundle")
+    (aside,) = tmp_path.glob(".a.bundle.aside-*")
+    aside.rename(tmp_path / "a.bundle")
+    open_bundle(tmp_path / "a.bundle")
+
+
+def test_failed_second_rename_puts_the_old_bundle_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "a.bundle", b"old")
+    rename = Path.rename
+
+    def fail_on_second(self: Path, target: Path) -> Path:
+        if self.name.startswith(".a.bundle.partial"):
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_on_second)
+    with pytest.raises(OSError, match="no"):
+        write(tmp_path / "a.bundle", b"new")
+    assert (tmp_path / "a.bundle" / "encoder.onnx").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bundle"]
+
+
+def test_link_to_a_bundle_is_replaced_and_its_target_kept(tmp_path: Path) -> None:
+    write(tmp_path / "real.bundle", b"old")
+    (tmp_path / "a.bundle").symlink_to(tmp_path / "real.bundle")
+    write(tmp_path / "a.bundle", b"new")
+    assert (tmp_path / "a.bundle" / "encoder.onnx").read_bytes() == b"new"
+    assert (tmp_path / "real.bundle" / "encoder.onnx").read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bundle", "real.bundle"]
+
+
+def test_everything_is_flushed_before_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def record_sync(descriptor: int) -> None:
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def record_rename(self: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    write(tmp_path / "a.bundle")
+    before, after = events[: events.index("rename")], events[events.index("rename") + 1 :]
+    assert {"encoder.onnx", "decoder.onnx", MANIFEST} <= set(before)
+    assert any(name.startswith(".a.bundle.partial") for name in before), "the folder itself"
+    assert after == [tmp_path.name]

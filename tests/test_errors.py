@@ -1,0 +1,34 @@
+import inspect
+
+import tfexport
+from tfexport import errors
+from tfexport.errors import TfexportError, join_problems
+
+
+def all_errors() -> list[type[TfexportError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value)
+        and issubclass(value, TfexportError)
+        and value is not TfexportError
+    ]
+
+
+def test_every_error_derives_from_a_builtin_and_stands_in_the_tree() -> None:
+    assert len(all_errors()) >= 9
+    for error in all_errors():
+        builtin = error.__mro__[2]
+        assert builtin.__module__ == "builtins"
+        assert f"{error.__name__} " in (errors.__doc__ or "")
+        assert f"({builtin.__name__})" in (errors.__doc__ or "")
+
+
+def test_one_problem_stays_on_its_line_and_several_get_one_each() -> None:
+    assert join_problems("a", ["b"]) == "a: b"
+    assert join_problems("a", ["b"], "Do c.") == "a: b. Do c."
+    assert join_problems("a", ["b", "c"], "Do d.") == "a: 2 problems:\n  - b\n  - c\nDo d."
+
+
+def test_version_is_a_version() -> None:
+    assert all(part.isdigit() for part in tfexport.__version__.split("."))

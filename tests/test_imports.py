@@ -1,0 +1,86 @@
+"""What each part pulls in: the runtime and the command line live without torch and onnx."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXTURE = Path(__file__).parent / "fixtures" / "version-1.bundle"
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {blocked}:
+            raise ImportError(f'{{name}} is blocked', name=name)
+sys.meta_path.insert(0, Block())
+"""
+TORCH_SIDE = ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors")
+
+
+def run(
+    code: str, *args: str, blocked: tuple[str, ...] = TORCH_SIDE, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", BLOCK.format(blocked=set(blocked)) + code, *args],
+        input=stdin,
+        capture_output=True,
+        text=True,
+    )
+
+
+def modules_after(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_package_imports_nothing_heavy() -> None:
+    heavy = {*TORCH_SIDE, "numpy", "onnxruntime", "click", "rich"}
+    assert not modules_after("import tfexport, tfexport.errors, tfexport.graph_io") & heavy
+
+
+def test_command_line_starts_without_the_heavy_libraries() -> None:
+    heavy = {*TORCH_SIDE, "numpy", "onnxruntime"}
+    assert not modules_after("import tfexport.cli.main") & heavy
+
+
+def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
+    done = run(
+        "from tfexport.runtime import Translator\n"
+        "print(Translator(sys.argv[1]).translate(['w12 w4'], max_length=3)[0].hypotheses)",
+        str(FIXTURE),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Hypothesis(tokens=[" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["translate", "inspect"])
+def test_command_runs_where_torch_and_onnx_cannot_be_imported(command: str) -> None:
+    done = run("from tfexport.cli.main import main; main()", command, str(FIXTURE), stdin="w4\n")
+    assert done.returncode == 0, done.stderr
+
+
+def test_export_without_torch_says_what_to_install() -> None:
+    done = run(
+        "from tfexport.cli.main import main; main()",
+        *("onnx", "--checkpoint", "model.pt", "-o", "never.bundle"),
+    )
+    assert done.returncode == 1
+    assert "pip install 'tfexport[export]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tokenizer_library_that_is_missing_is_named(demo_folder: Path, tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\nfrom tfexport.runtime.tokenizer import load_tokenizer\n"
+        "load_tokenizer(Path(sys.argv[1]), 'tokenizers', 6000, 0)"
+    )
+    done = run(code, str(demo_folder / "tokenizer.json"), blocked=("tokenizers",))
+    assert "MissingDependencyError" in done.stderr
+    assert "pip install 'tfexport[tokenizers]'" in done.stderr
