@@ -1,8 +1,8 @@
 """What all tests share: the demo model, and one small exported bundle a worker."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from tests import tutorial
 from tfexport.export import export_bundle
 
 REPOSITORY = Path(__file__).parents[1]
-SETTINGS = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
+SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 
 # The machine is shared, so a slow example says nothing; what failed is found again from the
 # printed blob.
@@ -27,10 +27,9 @@ settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> Iterator[None]:
+def _one_thread() -> None:
     # Workers run side by side; more threads each would only take turns.
     torch.set_num_threads(1)
-    yield
 
 
 @pytest.fixture(scope="session")

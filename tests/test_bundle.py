@@ -175,9 +175,13 @@ def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Pat
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), new_bundle(tmp_path / "a.bundle") as folder:
-        (folder / "weights.bin").write_bytes(b"half")
-        raise RuntimeError
+    def fail() -> None:
+        with new_bundle(tmp_path / "a.bundle") as folder:
+            (folder / "weights.bin").write_bytes(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 

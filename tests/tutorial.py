@@ -19,6 +19,7 @@ class Positions(nn.Module):
         table = torch.zeros(length, 1, d_model)
         table[:, 0, 0::2] = angles.sin()
         table[:, 0, 1::2] = angles.cos()[:, : d_model // 2]
+        self.pos_embedding: Tensor
         self.register_buffer("pos_embedding", table)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -84,7 +84,7 @@ def test_stock_model_of_any_shape_equals_torch(
 @pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_stock_model_equals_torch_in_float32(norm_first: bool, activation: str) -> None:
-    options = {"norm_first": norm_first, "activation": activation}
+    options: dict[str, Any] = {"norm_first": norm_first, "activation": activation}
     theirs = tutorial.make(scale=1.0, d_model=64, d_ff=128, encoder_layers=4, **options)
     ours = checkpoint_of(theirs).build()
     source, mask, target = batch({"source_size": 17, "target_size": 19})

@@ -93,18 +93,23 @@ def seconds_with_torch(model: Path, line: str) -> float:
 
 
 def print_eager(model: str, line: str) -> None:
-    """Translate one line with eager PyTorch and print it."""
+    """Translate one line with eager PyTorch's uncached loop and print it."""
     import torch
 
     from tfexport.export.reference import StockReference
+    from tfexport.export.tokenizer_files import choose_tokenizers, kind_of
     from tfexport.model_src import load_checkpoint
-    from tfexport.runtime.tokenizer import JsonTokenizer
+    from tfexport.runtime.tokenizer import load_tokenizer
 
     checkpoint = load_checkpoint(model)
     reference = StockReference(checkpoint)
     config = checkpoint.config
-    tokenizer = JsonTokenizer(Path(model) / "tokenizer.json")
-    ids = torch.tensor([[config.bos_id, *tokenizer.encode(line), config.eos_id]])
+    file = choose_tokenizers(None, None, None, beside=Path(model)).source
+    assert file is not None
+    tokenizer = load_tokenizer(file, kind_of(file), config.source_vocab_size or 0, config.unk_id)
+    before = [config.bos_id] if config.add_source_bos else []
+    after = [config.eos_id] if config.add_source_eos else []
+    ids = torch.tensor([[*before, *tokenizer.encode(line), *after]])
     mask = torch.ones_like(ids)
     hidden = reference.encode(ids, mask)
     prefix = torch.tensor([[config.bos_id]])

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ def translate(
         # A person at a terminal wants an answer to every line.
         chunk = 1 if source.isatty() or batch_size == 1 else 16 * batch_size
         bad = 0
-        with _line_progress(source, sink) as advance:
+        with _line_progress(file, source, sink) as advance:
             for result in translate_lines(translator, source, options, ids, chunk):
                 if result.problem is not None:
                     bad += 1
@@ -107,18 +106,17 @@ def _open_output(output: str, force: bool) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def _line_progress(source: BinaryIO, sink: IO[str]) -> Iterator[Callable[[int], object]]:
+def _line_progress(file: str, source: BinaryIO, sink: IO[str]) -> Iterator[Callable[[int], object]]:
     """A bar on stderr where it disturbs nobody: a file in, and not a terminal out."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    size = os.fstat(source.fileno()).st_size if source.seekable() else 0
-    if not (console.is_terminal and size and not sink.isatty()):
+    if file == "-" or sink.isatty() or not console.is_terminal:
         yield lambda number: None
         return
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("translating", total=size)
+        task = bar.add_task("translating", total=Path(file).stat().st_size)
         yield lambda number: bar.update(
             task, completed=source.tell(), description=f"translating, line {number}"
         )

@@ -35,7 +35,7 @@ class TokenizerFiles:
             if path is not None:
                 if not path.is_file():
                     raise TokenizerError(f"{path}: no such file.")
-                load_tokenizer(path, _kind(path), size or 0, config.unk_id)
+                load_tokenizer(path, kind_of(path), size or 0, config.unk_id)
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
         """Copy the files into a bundle; one that serves both sides is copied once."""
@@ -44,7 +44,7 @@ class TokenizerFiles:
         entries = {}
         for side, path in (("source", self.source), ("target", self.target)):
             prefix = "" if self.source == self.target else f"{side}-"
-            entries[side] = TokenizerEntry(_kind(path), prefix + _NAMES[_kind(path)])
+            entries[side] = TokenizerEntry(kind_of(path), prefix + _NAMES[kind_of(path)])
             shutil.copyfile(path, folder / entries[side].file)
         return entries
 
@@ -77,5 +77,6 @@ def choose_tokenizers(
     return TokenizerFiles() if both is None else TokenizerFiles(Path(both), Path(both))
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """The kind of tokenizer that a file's name tells of; a list of words if it tells nothing."""
     return _KINDS.get(path.suffix, "words")

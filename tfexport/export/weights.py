@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from tfexport.bundle import WEIGHTS
@@ -14,15 +15,13 @@ _SMALLEST = 256
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
     """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors share one place."""
+    _share_transposed(models)
     unique: dict[str, ir.TensorProtocol] = {}
     places: list[tuple[ir.Value, str]] = []
-    for model in models:
-        for value in model.graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and tensor.nbytes >= _SMALLEST:
-                key = _content(tensor)
-                unique.setdefault(key, tensor)
-                places.append((value, key))
+    for value, tensor in _weights(models):
+        key = _content(tensor.numpy())
+        unique.setdefault(key, tensor)
+        places.append((value, key))
     # Aligned to pages, so that the file can be mapped tensor by tensor on every system.
     stored = ir.external_data.convert_tensors_to_external(
         list(unique.values()), folder, WEIGHTS, alignment=4096
@@ -41,6 +40,42 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
         )
 
 
-def _content(tensor: ir.TensorProtocol) -> str:
-    head = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
-    return hashlib.sha256(head + tensor.tobytes()).hexdigest()
+def _share_transposed(models: Sequence[ir.Model]) -> None:
+    """Turn a stored transpose of another stored table back into a Transpose of that table.
+
+    The exporter folds the transpose in front of a projection into its weight, and so stores a
+    table that the projection is tied to a second time. onnxruntime folds it again when it loads.
+    """
+    weights = [(model, *weight) for model in models for weight in _weights([model])]
+    weights.sort(key=lambda weight: str(weight[1].name).endswith(".T"))  # the tables come first
+    seen: set[str] = set()
+    for model, value, tensor in weights:
+        array = tensor.numpy()
+        seen.add(key := _content(array))
+        if array.ndim != 2 or (other := _content(array.T)) not in seen or other == key:
+            continue
+        table = ir.Value(
+            name=f"{value.name}.table",
+            const_value=ir.tensor(np.ascontiguousarray(array.T), name=f"{value.name}.table"),
+        )
+        node = ir.Node("", "Transpose", [table], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
+        (output,) = node.outputs
+        output.name, output.shape, output.type = f"{value.name}.out", value.shape, value.type
+        del model.graph.initializers[value.name or ""]
+        ir.convenience.replace_all_uses_with(value, output)
+        model.graph.register_initializer(table)
+        model.graph.insert_before(model.graph[0], node)
+
+
+def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtocol]]:
+    return [
+        (value, value.const_value)
+        for model in models
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and value.const_value.nbytes >= _SMALLEST
+    ]
+
+
+def _content(array: np.ndarray) -> str:
+    head = f"{array.dtype}{array.shape}".encode()
+    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()

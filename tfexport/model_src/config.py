@@ -100,6 +100,8 @@ class TransformerConfig:
             raise ConfigError(join_problems("config", problems))
         if self.head_dim == 0:
             object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
+        if self.norm == "rms":
+            object.__setattr__(self, "norm_bias", False)
         for name in ("norm_eps", "dropout", "mask_fill"):
             object.__setattr__(self, name, float(getattr(self, name)))
 

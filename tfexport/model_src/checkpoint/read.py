@@ -22,7 +22,7 @@ from tfexport.model_src.checkpoint.options import (
     parse_settings,
     rename_keys,
 )
-from tfexport.model_src.checkpoint.shapes import read_shapes, share_tied_tables
+from tfexport.model_src.checkpoint.shapes import QUERY, read_shapes, share_tied_tables
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
@@ -165,7 +165,7 @@ def examine(
 
     share_tied_tables(weights, given.values)
     values, origins, config_problems = _complete(layout, weights, given, require, defaults or {})
-    config = _build_config(values, config_problems)
+    config = _build_config(values, config_problems, weights)
     problems += _wrong_weights(layout, weights, fates, _expected_shapes(config))
     remedy = f"Read as {layout.title} (--format {layout.name})."
     if unread:
@@ -220,6 +220,9 @@ def _complete(
     heads = given.values.get("num_heads", defaults.get("num_heads"))
     facts = read_shapes(weights, heads if isinstance(heads, int) else None)
     values = {**layout.defaults, **defaults, **facts, **given.values}
+    for stack in ("encoder", "decoder"):
+        if values.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
+            facts.pop(f"num_{stack}_layers", None)
     origins = dict.fromkeys(values, ASSUMED)
     origins |= dict.fromkeys(defaults, "bundle") | dict.fromkeys(facts, FROM_WEIGHTS)
     origins |= given.origins
@@ -230,9 +233,9 @@ def _complete(
                 f"{key} is {value!r} in {given.origins[key]}, but the weights say {facts[key]!r}"
             )
             values[key] = facts[key]
-    inner = weights.get("encoder.layers.0.self_attn.q_proj.weight")
-    if isinstance(heads, int) and heads > 0 and inner is not None and inner.shape[0] % heads:
-        problems.append(f"num_heads: {heads} heads do not divide the {inner.shape[0]} query rows")
+    query = weights.get(QUERY)
+    if isinstance(heads, int) and heads > 0 and query is not None and query.shape[0] % heads:
+        problems.append(f"num_heads: {heads} heads do not divide the {query.shape[0]} query rows")
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
     origins |= dict.fromkeys(missing, MISSING)
     if missing:
@@ -241,15 +244,17 @@ def _complete(
     return values, origins, problems
 
 
-def _build_config(values: dict[str, Any], problems: list[str]) -> TransformerConfig:
-    # What is missing is reported with the rest; stand-ins let the other checks go on.
-    stand_ins = {"num_heads": 1, "d_model": 1, "d_ff": 1}
-    stand_ins |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    complete = {**stand_ins, **{k: v for k, v in values.items() if v is not None}}
-    complete = {key: value for key, value in complete.items() if key not in ("rename", "ignore")}
-    if problems and values.get("num_heads") is not None:
-        complete["num_heads"], complete["head_dim"] = 1, complete["d_model"]
-    return TransformerConfig.from_dict(complete)
+def _build_config(
+    values: dict[str, Any], problems: list[str], weights: Mapping[str, Tensor]
+) -> TransformerConfig:
+    # What is missing or contradictory is reported with the rest; stand-ins let the other checks go
+    # on, and are never used for anything else.
+    complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    complete |= {key: value for key, value in values.items() if value is not None}
+    query = weights.get(QUERY)
+    if query is not None and (problems or "num_heads" not in complete):
+        complete |= {"num_heads": 1, "head_dim": query.shape[0]}
+    return TransformerConfig.from_dict({"num_heads": 1, **complete})
 
 
 def _expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from torch import Tensor
 SOURCE_TABLE = "source_embedding.tokens.weight"
 TARGET_TABLE = "target_embedding.tokens.weight"
 OUTPUT_TABLE = "output_proj.weight"
+QUERY = "encoder.layers.0.self_attn.q_proj.weight"
 
 
 def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
@@ -28,13 +29,12 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
         if layers:
             facts[f"num_{stack}_layers"] = max(layers) + 1
         facts[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
-    first = "encoder.layers.0."
-    facts["d_model"] = size(f"{first}self_attn.q_proj.weight", 1)
-    facts["d_ff"] = size(f"{first}feed_forward.up_proj.weight", 0)
+    facts["d_model"] = size(QUERY, 1)
+    facts["d_ff"] = size("encoder.layers.0.feed_forward.up_proj.weight", 0)
     facts["source_vocab_size"] = size(SOURCE_TABLE, 0)
     facts["target_vocab_size"] = size(TARGET_TABLE, 0)
     facts["max_positions"] = size("source_embedding.positions.table", 0)
-    inner = size(f"{first}self_attn.q_proj.weight", 0)
+    inner = size(QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
         facts["head_dim"] = inner // num_heads
     facts["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")

@@ -1,0 +1,309 @@
+"""The command as people run it: in a process, with streams and exit codes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from tests import tutorial
+from tests.conftest import REPOSITORY, SETTINGS
+from tfexport import __version__
+from tfexport.cli.main import cli
+from tfexport.runtime import Translator
+
+IDS = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+
+
+def invoke(*args: object, stdin: str | bytes = b"") -> Result:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    return CliRunner().invoke(cli, [str(arg) for arg in args], input=data)
+
+
+def run(*args: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tfexport", *map(str, args)]
+    return subprocess.run(command, input=stdin, capture_output=True)
+
+
+# --- help -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_every_command_and_option_has_help(name: str) -> None:
+    result = invoke(*name.split(), "--help")
+    assert result.exit_code == 0
+    command = cli.commands[name] if name else cli
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help or parameter.show_default, parameter.name
+
+
+def test_every_command_and_option_stands_in_the_docs() -> None:
+    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        section = text.partition(f"## tfexport {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                long = max(parameter.opts, key=len)
+                assert f"`{long}`" in section, f"{name}: {long}"
+
+
+def test_version() -> None:
+    assert invoke("--version").output == f"tfexport, version {__version__}\n"
+
+
+# --- onnx and verify --------------------------------------------------------------------------
+
+
+def test_onnx_then_verify_then_translate(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    bundle = tmp_path / "a.bundle"
+    done = invoke(
+        "onnx", "--checkpoint", tiny_checkpoint, "-o", bundle, "--set", "num_heads=2", *IDS
+    )
+    assert done.exit_code == 0, done.output
+    assert "equal to torch.nn.Transformer" in done.stdout
+    assert "exporting decoder.onnx" in done.stderr
+    # What the checkpoint does not say is taken from the bundle.
+    report = tmp_path / "report.html"
+    checked = invoke(
+        "verify", bundle, "--checkpoint", tiny_checkpoint, "--json", "--report", report
+    )
+    assert checked.exit_code == 0, checked.output
+    assert json.loads(checked.stdout)["passed"] is True
+    assert "greedy tokens" in report.read_text()
+    table = invoke("verify", bundle, "--checkpoint", tiny_checkpoint)
+    assert "cached steps" in table.stdout
+    translated = invoke("translate", bundle, "--ids", "--max-length", 6, stdin="12 4 4 5 6\n\n5\n")
+    expected = Translator(bundle).generate([[12, 4, 4, 5, 6], [], [5]], max_length=6)
+    lines = [" ".join(map(str, result.hypotheses[0].tokens)) for result in expected]
+    assert translated.stdout.split("\n") == [*lines, ""]
+
+
+def test_verify_fails_with_status_1_where_the_model_is_another(
+    tmp_path: Path, tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
+    state["transformer.encoder.layers.0.linear1.bias"] += 0.1
+    torch.save(state, tmp_path / "other.pt")
+    done = invoke("verify", tiny_bundle, "--checkpoint", tmp_path / "other.pt")
+    assert done.exit_code == 1
+    assert "NOT equal to torch.nn.Transformer: first difference in encoder states" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["--checkpoint", "nothing.pt"], 1, "nothing.pt: no such file or folder."),
+        (["--checkpoint", "model.pt", "--set", "num_hedas=2"], 2, "did you mean 'num_heads'?"),
+        (["--checkpoint", "model.pt", "--set", "num_heads=3"], 2, "3 heads do not divide"),
+        (["--checkpoint", "model.pt"], 2, "needed, and not in the file: num_heads, pad_id"),
+        (["--checkpoint", "model.pt", "--format", "bert"], 2, "'bert' is not one of"),
+        (["--checkpoint", "model.pt", "--opset", "13"], 2, "13 is not in the range 18<=x<=25"),
+        (["--checkpoint", "model.pt", "--config", "no.json"], 1, "no.json: not readable"),
+        (["--checkpoint", "text.pt"], 1, "truncated, damaged, or not a PyTorch checkpoint"),
+        ([], 2, "Missing option '--checkpoint'"),
+    ],
+)
+def test_wrong_use_of_onnx_says_so_and_leaves_nothing(
+    tmp_path: Path, tiny_checkpoint: Path, args: list[str], status: int, message: str
+) -> None:
+    shutil.copy(tiny_checkpoint, tmp_path / "model.pt")
+    (tmp_path / "text.pt").write_text("hello, no checkpoint")
+    before = sorted(tmp_path.iterdir())
+    files = [str(tmp_path / a) if a.endswith((".pt", ".json")) else a for a in args]
+    done = invoke("onnx", "-o", tmp_path / "a.bundle", *files)
+    assert done.exit_code == status, done.output
+    assert message in done.stderr
+    assert "Traceback" not in done.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_existing_output_is_kept_without_force(tmp_path: Path, tiny_bundle: Path) -> None:
+    done = invoke("onnx", "--checkpoint", "unread.pt", "-o", tiny_bundle)
+    assert done.exit_code == 1
+    assert "already exists. Use --force" in done.stderr
+    (tmp_path / "file").write_text("mine")
+    done = invoke("onnx", "--checkpoint", "unread.pt", "-o", tmp_path / "file", "--force")
+    assert done.exit_code == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# --- translate --------------------------------------------------------------------------------
+
+
+def test_one_bad_line_does_not_lose_the_others(tiny_bundle: Path) -> None:
+    lines = b"\n".join([b"w12 w4", b"w5 \xff", b"", b" ".join([b"w5"] * 99), b"w9 w9"])
+    done = invoke("translate", tiny_bundle, "--max-length", 5, stdin=lines)
+    good = Translator(tiny_bundle).translate(["w12 w4", "w9 w9"], max_length=5)
+    assert done.stdout.split("\n") == [good[0].text, "", "", "", good[1].text, ""]
+    assert done.exit_code == 1
+    assert "-:2: not UTF-8: invalid start byte at byte 3" in done.stderr
+    assert "-:4: 100 tokens are more than the 64" in done.stderr
+    assert "2 lines could not be decoded" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("5 99", "id 99 is not in the vocabulary (0 to 16)"),
+        ("-5", "id -5 is not in the vocabulary"),
+        ("5 six", "'six' is not a whole number"),
+        ("1_0", "'1_0' is not a whole number"),
+        ("٣", "'٣' is not a whole number"),
+        ("9" * 5000, "is not a whole number"),
+        ("5.0", "'5.0' is not a whole number"),
+    ],
+)
+def test_bad_ids_are_reported_with_their_line(tiny_bundle: Path, line: str, message: str) -> None:
+    done = invoke("translate", tiny_bundle, "--ids", "--max-length", 2, stdin=f"12 4\n{line}\n5\n")
+    assert done.exit_code == 1
+    assert f"-:2: {message}" in done.stderr or message in done.stderr
+    assert len(done.stdout.split("\n")) == 4
+    assert done.stdout.split("\n")[1] == ""
+
+
+def test_file_goes_to_file_and_is_not_overwritten(tmp_path: Path, tiny_bundle: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfw12 w4\r\nw5\r\n")  # as Windows writes it
+    args = ("translate", tiny_bundle, tmp_path / "in.txt", "-o", tmp_path / "out.txt")
+    assert invoke(*args, "--max-length", 4).exit_code == 0
+    expected = Translator(tiny_bundle).translate(["w12 w4", "w5"], max_length=4)
+    assert (tmp_path / "out.txt").read_bytes() == "".join(f"{r.text}\n" for r in expected).encode()
+    again = invoke(*args)
+    assert again.exit_code == 1
+    assert "already exists" in again.stderr
+    assert invoke(*args, "--force", "--truncate").exit_code == 0
+
+
+def test_jsonl_holds_text_tokens_and_score(tiny_bundle: Path) -> None:
+    done = invoke("translate", tiny_bundle, "--jsonl", "--max-length", 4, stdin="w12 w4\nw5 \n\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == 3
+    expected = Translator(tiny_bundle).translate(["w12 w4"], max_length=4)[0]
+    assert rows[0]["text"] == expected.text
+    assert rows[0]["tokens"] == expected.hypotheses[0].tokens
+    assert rows[0]["score"] == pytest.approx(expected.hypotheses[0].score, abs=1e-6)
+
+
+def test_missing_input_and_damaged_bundle_fail_in_one_line(
+    tmp_path: Path, tiny_bundle: Path
+) -> None:
+    done = invoke("translate", tiny_bundle, tmp_path / "no.txt")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    assert "no.txt: No such file or directory" in done.stderr
+    shutil.copytree(tiny_bundle, tmp_path / "b.bundle")
+    with (tmp_path / "b.bundle" / "weights.bin").open("r+b") as file:
+        file.write(b"X")
+    done = invoke("translate", tmp_path / "b.bundle", stdin="w5\n")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "weights.bin was changed" in done.stderr
+    assert invoke("translate", tmp_path / "none", stdin="w5\n").exit_code == 1
+
+
+def test_utf8_whatever_the_locale(tmp_path: Path, demo_folder: Path, tiny_bundle: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), "--max-length", "2"],
+        input="w5 größe\n".encode(),
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    done.stdout.decode()
+
+
+def test_interrupt_leaves_whole_lines_and_says_130(tmp_path: Path, tiny_bundle: Path) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("w12 w4 w4 w5 w6\n" * 100_000)
+    command = [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), str(source)]
+    with subprocess.Popen([*command, "-o", str(target)], stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not (target.exists() and target.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        errors = process.stderr.read().decode()
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    lines = target.read_text().split("\n")
+    assert lines[-1] == "", "the last line is whole"
+    assert len(lines) > 1
+    assert set(lines[:-1]) == {lines[0]}
+
+
+def test_closed_pipe_is_no_error_message(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w12 w4\n" * 20_000)
+    command = f"{sys.executable} -m tfexport translate {tiny_bundle} {tmp_path}/in.txt | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+# --- inspect and demo -------------------------------------------------------------------------
+
+
+def test_inspect_of_a_checkpoint_shows_what_was_read_and_assumed(tiny_checkpoint: Path) -> None:
+    facts = json.loads(invoke("inspect", tiny_checkpoint, "--json").stdout)
+    assert facts["layout"] == "nn-transformer"
+    assert facts["config"]["d_model"] == {"value": 8, "origin": "weights"}
+    assert facts["config"]["activation"] == {"value": "relu", "origin": "assumed"}
+    assert facts["config"]["num_heads"] == {"value": None, "origin": "missing"}
+    assert facts["keys"]["generator.bias"] == ["output_proj.bias"]
+    trained = sum(
+        value.numel()
+        for key, value in torch.load(tiny_checkpoint).items()
+        if key != "positional_encoding.pos_embedding"
+    )
+    assert facts["parameters"] == trained
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    assert re.search(r"num_heads\W+2\W+--set", text)
+
+
+def test_inspect_of_a_broken_checkpoint_names_its_problems(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    state = dict(tutorial_model.state_dict())
+    del state["generator.weight"]
+    torch.save({**state, "other": torch.ones(1)}, tmp_path / "a.pt")
+    done = invoke("inspect", tmp_path / "a.pt")
+    assert done.exit_code == 1
+    assert "problem: generator.weight [19, 8] is missing" in done.stdout
+    assert "problem: other was not read" in done.stdout
+
+
+def test_inspect_of_a_bundle(tiny_bundle: Path) -> None:
+    text = invoke("inspect", tiny_bundle).stdout
+    assert "checksums good" in text
+    assert "equal to torch.nn.Transformer" in text
+    assert json.loads(invoke("inspect", tiny_bundle, "--json").stdout)["format_version"] == 1
+    assert invoke("inspect", tiny_bundle.parent / "none").exit_code == 1
+
+
+def test_demo_runs_on_a_model_of_the_right_form(
+    tmp_path: Path, tiny_checkpoint: Path, words: list[str]
+) -> None:
+    shutil.copy(tiny_checkpoint, tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps({"num_heads": 2, **SETTINGS}))
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    (tmp_path / "test.tsv").write_text("w12 w4\tw6 w7\nw4 w5\tw16\n")
+    done = run("demo", "--model", tmp_path, "-o", tmp_path / "d.bundle")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode()
+    assert "torch blocked" in text
+    assert "BLEU" in text
+    assert "process start to first translation" in text
+
+
+def test_demo_outside_a_clone_says_where_its_model_is(tmp_path: Path) -> None:
+    done = invoke("demo", "--model", tmp_path)
+    assert done.exit_code == 2
+    assert "ships with the repository" in done.stderr

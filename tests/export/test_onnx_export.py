@@ -1,0 +1,152 @@
+"""The graph files themselves: names, axes, weights, opsets."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from tests.conftest import SETTINGS
+from tfexport import graph_io
+from tfexport.bundle import WEIGHTS
+from tfexport.errors import ConfigError
+from tfexport.export import export_bundle
+from tfexport.model_src import TransformerConfig, build_transformer
+
+SIZES: dict[str, Any] = {
+    "d_model": 32,
+    "num_heads": 2,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "d_ff": 48,
+    "source_vocab_size": 50,
+    "target_vocab_size": 50,
+    **SETTINGS,
+}
+CACHE = graph_io.CacheShape(1, 2, 4)
+
+
+def axes(value: ort.NodeArg) -> tuple[int | str, ...]:
+    return tuple(value.shape)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [graph_io.encoder_graph(CACHE, 8), graph_io.decoder_graph(CACHE, 19)],
+    ids=lambda spec: spec.name,
+)
+def test_graph_says_what_graph_io_says(tiny_bundle: Path, spec: graph_io.GraphSpec) -> None:
+    session = ort.InferenceSession(tiny_bundle / spec.filename)
+    for values, tensors in (
+        (session.get_inputs(), spec.inputs),
+        (session.get_outputs(), spec.outputs),
+    ):
+        assert [value.name for value in values] == [tensor.name for tensor in tensors]
+        assert [axes(value) for value in values] == [tensor.axes for tensor in tensors]
+        types = {"int64": "tensor(int64)", "float32": "tensor(float)"}
+        assert [value.type for value in values] == [types[tensor.dtype] for tensor in tensors]
+
+
+def test_names_are_those_of_hugging_face(tiny_bundle: Path) -> None:
+    names = {
+        value.name for value in ort.InferenceSession(tiny_bundle / "decoder.onnx").get_inputs()
+    }
+    assert names == {
+        "input_ids",
+        "encoder_attention_mask",
+        *(
+            f"past_key_values.0.{side}.{part}"
+            for side in ("decoder", "encoder")
+            for part in ("key", "value")
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx"])
+def test_graph_passes_the_checker_and_holds_no_paths(tiny_bundle: Path, name: str) -> None:
+    onnx.checker.check_model(str(tiny_bundle / name), full_check=True)
+    content = (tiny_bundle / name).read_bytes()
+    assert b"site-packages" not in content
+    assert b".py" not in content
+    model = onnx.load(str(tiny_bundle / name), load_external_data=False)
+    assert {entry.domain for entry in model.opset_import} == {""}
+
+
+def test_weights_go_by_their_parameters_names(tiny_bundle: Path) -> None:
+    model = onnx.load(str(tiny_bundle / "decoder.onnx"), load_external_data=False)
+    names = {tensor.name for tensor in model.graph.initializer}
+    assert "decoder.layers.0.cross_attn.q_proj.weight.T" in names
+    assert "decoder.layers.0.feed_forward.up_proj.bias" in names
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_weights_are_stored_once(tmp_path: Path, tied: bool) -> None:
+    config = TransformerConfig(**SIZES, tie_embeddings=tied, tie_output=tied)
+    model = build_transformer(config)
+    export_bundle(model, tmp_path / "a.bundle", verify=False)
+    bytes_needed = sum(p.numel() * 4 for p in model.parameters()) + 512 * 32 * 4  # position table
+    files = {path.name: path.stat().st_size for path in (tmp_path / "a.bundle").iterdir()}
+    assert files[WEIGHTS] < bytes_needed + 4096 * 40  # large tensors start at page boundaries
+    model_files = [onnx.load(str(path)) for path in (tmp_path / "a.bundle").glob("*.onnx")]
+    tables = [
+        onnx.numpy_helper.to_array(tensor)
+        for graph in model_files
+        for tensor in graph.graph.initializer
+        if 50 in tensor.dims and 32 in tensor.dims
+    ]
+    distinct = {min(t.tobytes(), t.T.tobytes()) for t in tables}
+    assert len(distinct) == (1 if tied else 3)
+    stored = {
+        (entry.value, tuple(tensor.dims))
+        for path in (tmp_path / "a.bundle").glob("*.onnx")
+        for tensor in onnx.load(str(path), load_external_data=False).graph.initializer
+        if 50 in tensor.dims and 32 in tensor.dims
+        for entry in tensor.external_data
+        if entry.key == "offset"
+    }
+    assert len(stored) == len(distinct)
+
+
+@pytest.mark.parametrize("opset", [18, 23])
+def test_other_opsets_export_and_are_equal(tmp_path: Path, opset: int) -> None:
+    model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
+    result = export_bundle(model, tmp_path / "a.bundle", opset=opset)
+    assert result.manifest.opset == {"": opset}
+    assert result.report is not None
+    assert result.report.passed
+
+
+@pytest.mark.parametrize("opset", [13, 26])
+def test_opset_that_the_exporter_would_silently_change_is_refused(
+    tmp_path: Path, opset: int
+) -> None:
+    with pytest.raises(ConfigError, match=f"opset: {opset} is not one of 18 to 25"):
+        export_bundle(
+            build_transformer(TransformerConfig(**SIZES)), tmp_path / "a.bundle", opset=opset
+        )
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("past", [0, 1, 5])
+@pytest.mark.parametrize("target", [1, 2])
+@pytest.mark.parametrize("source", [1, 6])
+def test_no_axis_is_baked_in(
+    tiny_bundle: Path, batch: int, past: int, target: int, source: int
+) -> None:
+    sizes: dict[int | str, int] = {
+        "batch": batch,
+        "past_length": past,
+        "target_length": target,
+        "source_length": source,
+    }
+    sizes[graph_io.PRESENT] = past + target
+    for spec in (graph_io.encoder_graph(CACHE, 8), graph_io.decoder_graph(CACHE, 19)):
+        feeds = {
+            tensor.name: np.ones([sizes.get(a, a) for a in tensor.axes], tensor.dtype)
+            for tensor in spec.inputs
+        }
+        outputs = ort.InferenceSession(tiny_bundle / spec.filename).run(None, feeds)
+        for value, tensor in zip(outputs, spec.outputs, strict=True):
+            assert value.shape == tuple(sizes.get(a, a) for a in tensor.axes)

@@ -1,0 +1,158 @@
+"""Parity has to notice. Each test breaks one thing and asks which stage says so."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from tests import tutorial
+from tests.conftest import SETTINGS
+from tfexport.bundle import read_manifest, write_manifest
+from tfexport.errors import ParityError
+from tfexport.export import ParityReport, export_bundle, parity, verify_bundle
+from tfexport.export.parity import NEW_TOKENS, Comparison, _Case, _compare_tokens
+from tfexport.model_src.transformer import Transformer
+
+
+def break_weight(bundle: Path, graph: str, name: str, amount: float) -> None:
+    """Change one weight of one graph, as a wrong exporter would."""
+    path = bundle / graph
+    model = onnx.load(str(path))
+    (tensor,) = [t for t in model.graph.initializer if t.name == name]
+    values = onnx.numpy_helper.to_array(tensor).copy()
+    values.flat[0] += amount
+    tensor.CopyFrom(onnx.numpy_helper.from_array(values, name))
+    path.unlink()
+    onnx.save(model, str(path))
+    manifest = read_manifest(bundle)
+    (bundle / "manifest.json").unlink()
+    write_manifest(bundle, manifest)
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    shutil.copytree(tiny_bundle, tmp_path / "copy.bundle")
+    return tmp_path / "copy.bundle"
+
+
+def verify(bundle: Path, model: tutorial.TutorialModel) -> ParityReport:
+    return verify_bundle(bundle, model, config=SETTINGS)
+
+
+def test_report_covers_the_grid_against_torch_itself(
+    tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    report = verify(tiny_bundle, tutorial_model)
+    assert report.passed
+    assert report.reference == "torch.nn.Transformer"
+    shapes = {(c.batch, c.source_length) for c in report.comparisons}
+    assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}
+    assert {c.stage for c in report.comparisons} == set(parity.STAGES)
+    summary = report.summary()
+    assert summary["tokens"] > 8 * NEW_TOKENS
+    assert json.loads(json.dumps(report.to_dict()))["passed"] is True
+
+
+@pytest.mark.parametrize(
+    ("graph", "weight", "stage"),
+    [
+        ("encoder.onnx", "encoder.layers.0.feed_forward.up_proj.weight.T", "encoder states"),
+        ("encoder.onnx", "decoder.layers.0.cross_attn.k_proj.weight.T", "full prefix"),
+        ("decoder.onnx", "decoder.layers.0.self_attn.out_proj.weight.T", "full prefix"),
+        ("decoder.onnx", "output_proj.bias", "full prefix"),
+    ],
+)
+def test_wrong_weight_is_found_where_it_acts(
+    copy: Path, tutorial_model: tutorial.TutorialModel, graph: str, weight: str, stage: str
+) -> None:
+    break_weight(copy, graph, weight, 0.05)
+    report = verify(copy, tutorial_model)
+    failure = report.first_failure()
+    assert not report.passed
+    assert failure is not None
+    assert failure.stage == stage
+    with pytest.raises(ParityError, match=stage):
+        report.require("x.bundle")
+
+
+def test_wrong_module_is_found_before_the_graphs_are_blamed(
+    copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Transformer.forward
+    monkeypatch.setattr(Transformer, "forward", lambda *args: forward(*args) + 0.01)
+    failure = verify(copy, tutorial_model).first_failure()
+    assert failure is not None
+    assert failure.stage == "eager modules"
+
+
+@pytest.mark.parametrize("setting", ["norm_placement=pre", "activation=gelu", "num_heads=4"])
+def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting: str) -> None:
+    report = verify_bundle(tiny_bundle, tiny_checkpoint, settings=[setting])
+    assert not report.passed
+
+
+def test_cache_that_forgets_is_found(
+    copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tfexport.runtime.model import Model
+
+    step = Model.step
+
+    def forgetful(self: Model, ids, state):  # type: ignore[no-untyped-def]
+        past = state.past
+        logits = step(self, ids, state)
+        if next(iter(past.values())).shape()[2] == 3:
+            state.past = past  # the fourth position is lost
+        return logits
+
+    monkeypatch.setattr(Model, "step", forgetful)
+    failure = verify(copy, tutorial_model).first_failure()
+    assert failure is not None
+    assert failure.stage == "cached steps"
+
+
+def test_miss_fails_the_export_and_leaves_nothing(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "TOLERANCE", 1e-12)
+    with pytest.raises(ParityError, match=r"not equal to torch\.nn\.Transformer: eager modules"):
+        export_bundle(tutorial_model, tmp_path / "a.bundle", config=SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nan_never_passes() -> None:
+    assert not Comparison("full prefix", 1, 1, float("nan"), 3).passed
+    report = ParityReport("x", [Comparison("full prefix", 1, 1, float("nan"), 3)])
+    assert not report.passed
+    assert not ParityReport("x").passed, "nothing compared is nothing proven"
+
+
+def tokens(ours: list[int], theirs: list[int], logits: list[list[float]]) -> Comparison:
+    case = _Case([[1]], torch.ones(1, 1), torch.ones(1, 1))
+    return _compare_tokens(
+        case, [ours], np.array([theirs]), np.array([logits], np.float32), eos_id=2
+    )
+
+
+def test_near_tie_is_counted_and_followed_no_further() -> None:
+    clear, near = [0.0, 0.0, 0.0, 5.0, 1.0], [0.0, 0.0, 0.0, 5.0, 5.0001]
+    equal = tokens([3, 3], [3, 3, 2], [clear, clear, clear])
+    assert (equal.difference, equal.near_ties, equal.compared) == (0, 0, 3)
+    tie = tokens([3, 3, 3], [3, 4, 4], [clear, near, clear])
+    assert (tie.difference, tie.near_ties, tie.compared) == (0, 1, 2)
+    assert tie.passed
+    wrong = tokens([3, 4, 4], [3, 3, 3], [clear, clear, clear])
+    assert (wrong.difference, wrong.near_ties) == (1, 0)
+    assert not wrong.passed
+
+
+def test_ending_early_and_ending_late_are_differences() -> None:
+    clear = [0.0, 0.0, 0.0, 5.0, 1.0]
+    ends = [0.0, 0.0, 5.0, 0.0, 0.0]
+    assert tokens([3], [3, 3, 3], [clear] * 3).difference == 1
+    assert tokens([3, 3, 3], [3, 2, 3], [clear, ends, clear]).difference == 1
+    assert tokens([3], [3, 2, 4], [clear, ends, clear]).difference == 0

@@ -1,0 +1,149 @@
+import argparse
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tfexport.errors import CheckpointError
+from tfexport.model_src.checkpoint.load import load_state_dict
+
+WEIGHTS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(300)}
+
+
+class RunsCode:
+    """What a hostile pickle would do: run a command when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_pickle_that_would_run_code_is_refused_and_does_not(tmp_path: Path, zipped: bool) -> None:
+    ran = tmp_path / "ran"
+    path = tmp_path / "evil.pt"
+    torch.save({**WEIGHTS, "x": RunsCode(ran)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(CheckpointError, match="holds Python objects") as caught:
+        load_state_dict(path)
+    assert not ran.exists()
+    assert "system" in str(caught.value)
+    assert "torch.load('evil.pt', weights_only=False)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"state_dict": WEIGHTS, "args": argparse.Namespace(heads=8)}, nn.Linear(2, 2)],
+    ids=["training state", "whole module"],
+)
+def test_objects_are_refused_with_the_lines_that_re_save_them(tmp_path: Path, value: Any) -> None:
+    torch.save(value, tmp_path / "model.ckpt")
+    with pytest.raises(CheckpointError, match=r"torch\.save\(checkpoint\['state_dict'\]"):
+        load_state_dict(tmp_path / "model.ckpt")
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model_state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_wrappers_are_undone(tmp_path: Path, key: str, prefix: str) -> None:
+    inner = {prefix + name: tensor for name, tensor in WEIGHTS.items()}
+    torch.save({key: inner, "epoch": 3, "optimizer": {"state": {}}}, tmp_path / "a.pth")
+    found = load_state_dict(tmp_path / "a.pth")
+    assert set(found.tensors) == set(WEIGHTS)
+    assert found.others == ()
+
+
+def test_prefix_that_only_some_keys_have_is_a_name(tmp_path: Path) -> None:
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "a.pt")
+    assert set(load_state_dict(tmp_path / "a.pt").tensors) == {"module.a", "b"}
+
+
+def test_compiled_submodules_lose_their_mark_in_the_middle(tmp_path: Path) -> None:
+    torch.save({"net._orig_mod.a": torch.ones(1)}, tmp_path / "a.pt")
+    assert set(load_state_dict(tmp_path / "a.pt").tensors) == {"net.a"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.pt", "pytorch_model.bin"])
+def test_folder_stands_for_the_checkpoint_inside(tmp_path: Path, name: str) -> None:
+    if name.endswith(".safetensors"):
+        save_file(WEIGHTS, tmp_path / name, {"made by": "test"})
+    else:
+        torch.save(WEIGHTS, tmp_path / name)
+    found = load_state_dict(tmp_path)
+    assert found.path == tmp_path / name
+    assert found.metadata == ({"made by": "test"} if name.endswith(".safetensors") else {})
+
+
+def test_folder_with_none_or_two_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no checkpoint in this folder; looked for"):
+        load_state_dict(tmp_path)
+    torch.save(WEIGHTS, tmp_path / "model.pt")
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"several checkpoints: model.safetensors, model.pt"):
+        load_state_dict(tmp_path)
+
+
+def damaged(tmp_path: Path) -> dict[str, Path]:
+    """Files that are no checkpoints, by what is wrong with them."""
+    files = {}
+    torch.save(WEIGHTS, tmp_path / "whole.pt")
+    torch.save(WEIGHTS, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    save_file(WEIGHTS, tmp_path / "whole.safetensors")
+    for name in ("whole.pt", "legacy.pt", "whole.safetensors"):
+        content = (tmp_path / name).read_bytes()
+        for share in (0.1, 0.5, 0.99):
+            files[f"{share} of {name}"] = tmp_path / f"{share}-{name}"
+            files[f"{share} of {name}"].write_bytes(content[: int(share * len(content))])
+    with zipfile.ZipFile(tmp_path / "foreign.pt", "w") as archive:
+        archive.writestr("x", "y")
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps({"a": [1]}))
+    for name, content in {
+        "empty.pt": b"",
+        "empty.safetensors": b"",
+        "garbage.pt": b"hello, this is no checkpoint",
+        "garbage.safetensors": b"zzzzzzzzzzzzzzzzzzzz",
+        "source.py": b"import torch\n",
+        "picture.png": b"\x89PNG\r\n\x1a\n" + bytes(64),
+        "no suffix": b"some text",
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        files[name] = tmp_path / name
+    return {**files, "foreign": tmp_path / "foreign.pt", "plain": tmp_path / "plain.pt"}
+
+
+def test_whatever_is_no_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    for path in damaged(tmp_path).values():
+        with pytest.raises(CheckpointError) as caught:
+            load_state_dict(path)
+        assert str(path) in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_archive_is_told_from_a_checkpoint(tmp_path: Path) -> None:
+    torch.jit.script(nn.Linear(2, 2)).save(tmp_path / "model.pt")
+    with pytest.raises(CheckpointError, match="a TorchScript archive, not a checkpoint"):
+        load_state_dict(tmp_path / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [([1, 2], "holds a list"), ({"epoch": 3}, "holds no tensors; its keys are epoch")],
+)
+def test_pickle_without_a_state_dict_says_what_it_holds(
+    tmp_path: Path, value: Any, message: str
+) -> None:
+    torch.save(value, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match=message):
+        load_state_dict(tmp_path / "a.pt")
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing\.pt: no such file or folder"):
+        load_state_dict(tmp_path / "nothing.pt")

@@ -1,0 +1,294 @@
+"""Layout detection, config completion and the account of every key."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests import tutorial
+from tfexport.errors import CheckpointError, ConfigError
+from tfexport.model_src import (
+    TransformerConfig,
+    build_transformer,
+    load_checkpoint,
+    save_checkpoint,
+)
+from tfexport.model_src.checkpoint.live import checkpoint_of
+from tfexport.model_src.checkpoint.read import examine_checkpoint
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture
+def state() -> State:
+    return dict(tutorial.make().state_dict())
+
+
+def save(state: dict[str, Any], folder: Path, **config: Any) -> Path:
+    torch.save(state, folder / "model.pt")
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder / "model.pt"
+
+
+def test_config_comes_from_weights_then_files_then_settings(state: State, tmp_path: Path) -> None:
+    path = save(state, tmp_path, num_heads=2, activation="gelu", pad_id=5)
+    (tmp_path / "other.json").write_text(json.dumps({"num_heads": 4, "pad_id": 6}))
+    found = load_checkpoint(path, config=tmp_path / "other.json", settings=["pad_id=7"])
+    assert (found.config.num_heads, found.config.activation, found.config.pad_id) == (4, "gelu", 7)
+    origins = found.origins
+    assert origins["d_model"] == "weights"
+    assert origins["num_heads"] == "other.json"
+    assert origins["activation"] == "config.json"
+    assert origins["pad_id"] == "--set"
+    assert origins["scale_embeddings"] == "assumed"
+
+
+def test_every_key_is_accounted_for(state: State, tmp_path: Path) -> None:
+    found = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
+    assert set(found.fates) == set(state)
+    assert all(found.fates.values())
+    became = {target for targets in found.fates.values() for target in targets}
+    assert became == set(found.weights) == set(found.build().state_dict())
+
+
+def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"num_heads, pad_id; give --set num_heads=… --set pad_"):
+        load_checkpoint(save(state, tmp_path), require=["pad_id"])
+
+
+def test_all_that_is_wrong_comes_in_one_message(state: State, tmp_path: Path) -> None:
+    del state["transformer.encoder.layers.1.linear1.bias"]
+    state["surplus.weight"] = torch.zeros(2)
+    state["generator.bias"][3] = float("nan")
+    state["transformer.decoder.norm.weight"][0] = float("inf")
+    state["transformer.decoder.layers.0.linear2.weight"] = torch.zeros(16, 25)
+    state["transformer.decoder.layers.1.self_attn.in_proj_weight"] = torch.zeros(47, 16)
+    state["tgt_tok_emb.embedding.weight"] = state["tgt_tok_emb.embedding.weight"].int()
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(save(state, tmp_path))
+    message = str(caught.value)
+    for part in (
+        "transformer.encoder.layers.1.linear1.bias [24] is missing",
+        "surplus.weight was not read",
+        "generator.bias holds 1 values that are NaN or infinite",
+        "transformer.decoder.norm.weight holds 1 values that are NaN or infinite",
+        "transformer.decoder.layers.0.linear2.weight has shape [16, 25], expected [16, 24]",
+        "layers.1.self_attn.in_proj_weight has shape (47, 16), which does not split into 3",
+        "tgt_tok_emb.embedding.weight holds torch.int32 values",
+        "--set num_heads=…",
+        "--format nn-transformer",
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["num_heads=5"], "5 heads do not divide the 16 query rows"),
+        (["num_heads=0"], "num_heads: 0 is not positive"),
+        (["num_heads=4", "d_model=32"], "d_model is 32 in --set, but the weights say 16"),
+        (["num_heads=4", "num_decoder_layers=3"], "num_decoder_layers is 3 in --set"),
+        (["num_heds=4"], "--set: unknown key 'num_heds'; did you mean 'num_heads'?"),
+        (["num_heads"], "'num_heads' is not of the form key=value"),
+        (["num_heads=4", "activation=tanh"], "'tanh' is not one of 'relu', 'gelu', 'silu'"),
+        (["num_heads=4", "eos_id=19"], "eos_id: 19 is not an id of the target vocabulary"),
+        (["num_heads=four"], "num_heads: 'four' is not a whole number"),
+        (["num_heads=4", "tie_output=true"], "tie_output is True in --set, but the weights say"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    state: State, tmp_path: Path, settings: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_checkpoint(save(state, tmp_path), settings=settings)
+    assert message in str(caught.value)
+
+
+def test_settings_are_read_as_documented(state: State, tmp_path: Path) -> None:
+    settings = ["num_heads=2", "num_heads=4", "mask_fill=-1e9", "norm_eps=0.001", "unk_id=3"]
+    config = load_checkpoint(save(state, tmp_path), settings=settings).config
+    assert (config.num_heads, config.mask_fill, config.norm_eps) == (4, -1e9, 1e-3)
+    again = load_checkpoint(tmp_path, settings=["num_heads=4", "mask_fill=-inf"]).config
+    assert again.mask_fill == float("-inf")
+
+
+def test_foreign_names_are_mapped_by_the_first_pattern_that_matches(
+    state: State, tmp_path: Path
+) -> None:
+    foreign = {
+        key.replace("transformer.", "net.core.").replace("src_tok_emb.embedding", "embed_in"): value
+        for key, value in state.items()
+    }
+    foreign["criterion.weight"] = torch.ones(3)
+    path = save(
+        foreign,
+        tmp_path,
+        num_heads=4,
+        rename=[
+            [r"^net\.core\.", "transformer."],
+            [r"^embed_in", "src_tok_emb.embedding"],
+            [r"^net\.", "never."],
+        ],
+        ignore=[r"^criterion\."],
+    )
+    found = load_checkpoint(path)
+    assert found.fates["criterion.weight"] == ()
+    assert found.fates["embed_in.weight"] == ("source_embedding.tokens.weight",)
+    expected = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
+    assert set(found.weights) == set(expected.weights)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"rename": [["(", "x"]]}, "'(' is not a regular expression"),
+        ({"rename": ["ab"]}, "'ab' is not a [pattern, replacement] pair"),
+        ({"rename": {"a": "b"}}, "expected a list of [pattern, replacement] pairs"),
+        ({"ignore": [1]}, "ignore: expected a list of patterns"),
+        ({"rename": [["^generator.*", "same"]]}, "both become same"),
+        ({"rename": [["^generator", r"\9"]]}, "invalid group reference"),
+    ],
+)
+def test_bad_tables_are_refused(
+    state: State, tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_checkpoint(save(state, tmp_path, num_heads=4, **config))
+    assert message in str(caught.value)
+
+
+def test_state_dict_in_no_layout_says_which_came_nearest(tmp_path: Path) -> None:
+    weights = {
+        "generator.bias": torch.zeros(3),
+        "conv1.weight": torch.zeros(3),
+        "fc": torch.ones(1),
+    }
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(save(weights, tmp_path))
+    assert "no known layout; nearest is nn-transformer (1 of 3 keys)" in str(caught.value)
+    assert "conv1.weight" in str(caught.value)
+
+
+def test_unknown_layout_names_the_known_ones(state: State, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'bert' is not one of 'nn-transformer', 'native'"):
+        load_checkpoint(save(state, tmp_path), layout="bert")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""], ids=["broken", "a list", "empty"])
+def test_config_file_that_is_none_is_named(state: State, tmp_path: Path, text: str) -> None:
+    path = save(state, tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_precisions_are_read_as_float32(
+    state: State, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    path = save({key: value.to(dtype) for key, value in state.items()}, tmp_path)
+    found = load_checkpoint(path, settings=["num_heads=4"])
+    assert {tensor.dtype for tensor in found.weights.values()} == {torch.float32}
+
+
+def test_a_table_that_the_file_carries_is_used_as_it_is(state: State, tmp_path: Path) -> None:
+    table = torch.randn_like(state["positional_encoding.pos_embedding"])
+    state["positional_encoding.pos_embedding"] = table
+    model = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"]).build()
+    for embedding in (model.source_embedding, model.target_embedding):
+        torch.testing.assert_close(embedding.positions.table, table.squeeze(1), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(64, 16), (1, 64, 16), (64, 1, 16)])
+def test_position_tables_of_all_shapes_are_read(
+    state: State, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    key = "positional_encoding.pos_embedding"
+    state[key] = state[key].reshape(shape)
+    found = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
+    assert found.weights["source_embedding.positions.table"].shape == (64, 16)
+
+
+def test_without_a_table_the_sinusoidal_one_is_computed(state: State, tmp_path: Path) -> None:
+    table = state.pop("positional_encoding.pos_embedding").squeeze(1)
+    found = load_checkpoint(save(state, tmp_path), settings=["num_heads=4", "max_positions=64"])
+    torch.testing.assert_close(
+        found.build().source_embedding.positions.table, table, atol=1e-5, rtol=0
+    )
+
+
+def test_tied_tables_are_found_by_their_values(tmp_path: Path) -> None:
+    state = dict(tutorial.make(source_size=19).state_dict())
+    state["generator.weight"] = state["tgt_tok_emb.embedding.weight"].clone()
+    state["src_tok_emb.embedding.weight"] = state["tgt_tok_emb.embedding.weight"].clone()
+    config = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"]).config
+    assert config.tie_embeddings
+    assert config.tie_output
+
+
+def test_native_file_brings_its_config(tmp_path: Path) -> None:
+    config = TransformerConfig(
+        d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=2, d_ff=12, head_dim=3,
+        source_vocab_size=9, target_vocab_size=9, norm="rms", norm_placement="res_post",
+        tie_embeddings=True, tie_output=True, mask_fill=-1e9, pad_id=0, norm_bias=False,
+    )  # fmt: skip
+    model = build_transformer(config)
+    save_checkpoint(model, tmp_path / "model.safetensors")
+    found = load_checkpoint(tmp_path)
+    assert found.layout == "native"
+    assert found.config == config
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(found.build().state_dict()[name], tensor, atol=0, rtol=0)
+
+
+def test_native_file_with_a_damaged_config_is_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors", {"tfexport_config": "{"})
+    with pytest.raises(CheckpointError, match="the config in its metadata is damaged"):
+        load_checkpoint(tmp_path)
+
+
+def test_live_module_says_what_its_state_dict_cannot() -> None:
+    model = tutorial.make(norm_first=True, activation="gelu", layer_norm_eps=1e-3)
+    found = checkpoint_of(model, {"pad_id": 0}, require=["pad_id"])
+    config = found.config
+    assert (config.num_heads, config.norm_placement, config.activation) == (4, "pre", "gelu")
+    assert config.norm_eps == 1e-3
+    assert found.origins["num_heads"] == "module"
+
+
+def test_live_module_is_taken_as_it_is_now() -> None:
+    model = tutorial.make()
+    found = checkpoint_of(model)
+    before = found.weights["output_proj.weight"].clone()
+    model.generator.weight.fill_(7.0)
+    torch.testing.assert_close(found.weights["output_proj.weight"], before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: setattr(m.transformer.encoder.layers[0], "norm_first", True), "norm_placement"),
+        (lambda m: setattr(m.transformer.encoder.layers[0], "activation", torch.tanh), "tanh"),
+    ],
+    ids=["mixed placements", "foreign activation"],
+)
+def test_live_module_that_cannot_be_said_is_refused(
+    change: Callable[[tutorial.TutorialModel], None], message: str
+) -> None:
+    model = tutorial.make()
+    change(model)
+    with pytest.raises(ConfigError, match=message):
+        checkpoint_of(model)
+
+
+def test_examination_goes_on_where_the_config_is_incomplete(state: State, tmp_path: Path) -> None:
+    found = examine_checkpoint(save(state, tmp_path))
+    assert found.problems == []
+    assert len(found.config_problems) == 1
+    assert found.checkpoint.origins["num_heads"] == "missing"
