@@ -36,6 +36,7 @@ check: .venv/ready
 
 bench: .venv/ready .venv-runtime/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
+	$(BIN)/python -m benchmarks.decoding
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
