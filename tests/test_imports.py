@@ -76,6 +76,27 @@ def test_export_without_torch_says_what_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
+    libraries = ("tokenizers", "sentencepiece")
+    code = (
+        "from pathlib import Path\nfrom tfexport.runtime import Translator\n"
+        "import tfexport.bundle, dataclasses, shutil, tempfile\n"
+        "folder = Path(tempfile.mkdtemp()) / 'a.bundle'\n"
+        "shutil.copytree(sys.argv[1], folder)\n"
+        "manifest = tfexport.bundle.read_manifest(folder)\n"
+        "entry = tfexport.bundle.TokenizerEntry('tokenizers', 'vocab.txt')\n"
+        "manifest = dataclasses.replace(manifest, tokenizers={'source': entry, 'target': entry})\n"
+        "(folder / 'manifest.json').unlink()\n"
+        "tfexport.bundle.write_manifest(folder, manifest)\n"
+        "translator = Translator(folder)\n"
+        "print(translator.generate([[12, 4]], max_length=2))\n"
+        "translator.translate(['w4'])"
+    )
+    done = run(code, str(FIXTURE), blocked=(*TORCH_SIDE, *libraries))
+    assert "Hypothesis(tokens=[" in done.stdout
+    assert "pip install 'tfexport[tokenizers]'" in done.stderr
+
+
 def test_tokenizer_library_that_is_missing_is_named(demo_folder: Path, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path\nfrom tfexport.runtime.tokenizer import load_tokenizer\n"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,12 @@ class Translator:
 
         Raises:
             BundleError: it is missing, damaged or too new.
-            TokenizerError: its tokenizer is unusable.
-            MissingDependencyError: the tokenizer's library is not installed.
         """
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
             raise ConfigError(f"threads: {threads!r} is not a whole number from 0 on")
         self.path = Path(bundle)
         self.manifest = open_bundle(self.path)
         self._model = Model(self.path, self.manifest, threads)
-        self._source_tokenizer = self._load_tokenizer("source")
-        self._target_tokenizer = self._load_tokenizer("target")
 
     def translate(self, texts: Iterable[str], **options: Any) -> list[TranslationResult]:
         """Translate texts; an empty or blank one becomes an empty one.
@@ -94,7 +91,8 @@ class Translator:
 
         Raises:
             InputError: it is no text, or too long and ``truncate`` is false.
-            TokenizerError: the bundle holds no tokenizer.
+            TokenizerError: the bundle holds no tokenizer, or an unusable one.
+            MissingDependencyError: the tokenizer's library is not installed.
         """
         if self._source_tokenizer is None:
             raise TokenizerError(
@@ -171,6 +169,15 @@ class Translator:
             for i, hypothesis in zip(batch, found, strict=True):
                 results[i] = [hypothesis]
         return results
+
+    # Loaded when text is first asked for: ids need no tokenizer, and no library for one.
+    @cached_property
+    def _source_tokenizer(self) -> Tokenizer | None:
+        return self._load_tokenizer("source")
+
+    @cached_property
+    def _target_tokenizer(self) -> Tokenizer | None:
+        return self._load_tokenizer("target")
 
     def _load_tokenizer(self, side: str) -> Tokenizer | None:
         entry = self.manifest.tokenizers.get(side)
