@@ -35,6 +35,6 @@ def test_installed_command_translates(tmp_path: Path) -> None:
 
 def test_installed_package_is_typed() -> None:
     code = "import tfexport, pathlib; print(pathlib.Path(tfexport.__file__).parent / 'py.typed')"
-    command = [FOLDER / "python", "-c", code]
+    command = [str(FOLDER / "python"), "-c", code]
     done = subprocess.run(command, capture_output=True, cwd=FOLDER, text=True)
     assert Path(done.stdout.strip()).exists()
