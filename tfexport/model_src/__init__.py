@@ -4,10 +4,20 @@ from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.native import save_checkpoint
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.interfaces import (
+    AnnotatedTransformer,
+    MultiheadAttention,
+    RMSNormTransformer,
+    TorchTransformer,
+)
 from tfexport.model_src.transformer import Transformer
 
 __all__ = [
+    "AnnotatedTransformer",
     "Checkpoint",
+    "MultiheadAttention",
+    "RMSNormTransformer",
+    "TorchTransformer",
     "Transformer",
     "TransformerConfig",
     "build_transformer",

@@ -5,10 +5,9 @@ import math
 import torch
 from torch import nn
 
-from tfexport.errors import ConfigError
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.embedding import Embedding
+from tfexport.model_src.embedding import Embedding, NoEmbedding
 from tfexport.model_src.feed_forward import FeedForward
 from tfexport.model_src.layer import (
     DecoderLayer,
@@ -30,40 +29,48 @@ _RESIDUALS: dict[str, type[Residual]] = {
 }
 
 
-def build_transformer(config: TransformerConfig) -> Transformer:
+def build_transformer(
+    config: TransformerConfig, encoder: nn.Module | None = None, decoder: Decoder | None = None
+) -> Transformer:
     """Build a Transformer with fresh weights: Xavier-uniform matrices, zero biases.
 
-    Raises:
-        ConfigError: the model has no vocabulary.
+    Args:
+        config: the mathematics. Without vocabulary sizes the model takes vectors and gives the
+            decoder's states.
+        encoder: stands in for the encoder that the config describes; called with (B, S, E) and a
+            bias that broadcasts to (B, H, S, S). Its weights are left as they are.
+        decoder: stands in for the decoder that the config describes, likewise.
     """
-    if config.source_vocab_size is None or config.target_vocab_size is None:
-        raise ConfigError(
-            "config: the model has no embeddings; give source_vocab_size and target_vocab_size."
-        )
     model = Transformer(
         config,
-        source_embedding=_embedding(config, config.source_vocab_size, not _in_encoder(config)),
-        target_embedding=_embedding(config, config.target_vocab_size, not _in_encoder(config)),
-        encoder=_encoder(config),
-        decoder=_decoder(config),
-        output_proj=nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias),
+        source_embedding=_embedding(config, config.source_vocab_size),
+        target_embedding=_embedding(config, config.target_vocab_size),
+        encoder=_encoder(config) if encoder is None else encoder,
+        decoder=_decoder(config) if decoder is None else decoder,
+        output_proj=_output_proj(config),
     )
-    _initialise(model)
+    given = {id(module) for module in (encoder, decoder)}
+    for part in model.children():
+        if id(part) not in given:
+            _initialise(part)
     _tie(model)
     return model
 
 
-def _in_encoder(config: TransformerConfig) -> bool:
-    return config.positions_every_layer
+def _output_proj(config: TransformerConfig) -> nn.Module:
+    if config.target_vocab_size is None:
+        return nn.Identity()
+    return nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
 
 
-def _embedding(config: TransformerConfig, vocab_size: int, with_positions: bool) -> Embedding:
+def _embedding(config: TransformerConfig, vocab_size: int | None) -> nn.Module:
+    if vocab_size is None:
+        return NoEmbedding()
     return Embedding(
         vocab_size,
         config.d_model,
         scale=math.sqrt(config.d_model) if config.scale_embeddings else 1.0,
-        positions=_positions(config) if with_positions else NoPositions(),
-        dropout=config.dropout,
+        positions=NoPositions() if config.positions_every_layer else _positions(config),
     )
 
 
@@ -71,9 +78,10 @@ def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "none":
         return NoPositions()
     if config.positions == "learned":
-        return PositionTable(torch.empty(config.max_positions, config.d_model), trainable=True)
+        table = torch.empty(config.max_positions, config.d_model)
+        return PositionTable(table, trainable=True, dropout=config.dropout)
     table = sinusoidal_table(config.max_positions, config.d_model)
-    return PositionTable(table, trainable=False)
+    return PositionTable(table, trainable=False, dropout=config.dropout)
 
 
 def _encoder(config: TransformerConfig) -> Encoder:
@@ -87,7 +95,7 @@ def _encoder(config: TransformerConfig) -> Encoder:
         )
         for _ in range(count)
     ]
-    positions = _positions(config) if _in_encoder(config) else NoPositions()
+    positions = _positions(config) if config.positions_every_layer else NoPositions()
     norm = _norm(config) if config.encoder_final_norm else nn.Identity()
     return Encoder(layers, config.num_encoder_layers, positions, norm)
 
@@ -141,16 +149,19 @@ def _norm(config: TransformerConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.norm_bias)
 
 
-def _initialise(model: Transformer) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            nn.init.xavier_uniform_(parameter)
-        elif name.endswith("_proj.bias"):
-            nn.init.zeros_(parameter)
+def _initialise(part: nn.Module) -> None:
+    for module in part.modules():
+        for parameter in module.parameters(recurse=False):
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+            elif isinstance(module, nn.Linear):
+                nn.init.zeros_(parameter)
 
 
 def _tie(model: Transformer) -> None:
-    if model.config.tie_embeddings:
-        model.source_embedding.tokens.weight = model.target_embedding.tokens.weight
-    if model.config.tie_output:
-        model.output_proj.weight = model.target_embedding.tokens.weight
+    target = model.target_embedding
+    if isinstance(target, Embedding):
+        if model.config.tie_embeddings and isinstance(model.source_embedding, Embedding):
+            model.source_embedding.tokens.weight = target.tokens.weight
+        if model.config.tie_output and isinstance(model.output_proj, nn.Linear):
+            model.output_proj.weight = target.tokens.weight

@@ -109,6 +109,22 @@ class DecoderLayer(nn.Module):
         """Encoder states (B, S, E) to this layer's cross_key and cross_value."""
         return self.cross_attn.project_key_value(hidden, hidden)
 
+    def forward_alone(self, x: Tensor, self_bias: Tensor) -> Tensor:
+        """Without an encoder: what the cross-attention would ask of it, it asks of x itself.
+
+        Args:
+            x: (B, T, E).
+            self_bias: broadcasts to (B, H, T, T).
+        """
+        y = self.self_attn_residual.enter(x)
+        x = self.self_attn_residual.leave(x, self.self_attn(y, y, y, self_bias))
+        y = self.cross_attn_residual.enter(x)
+        y = self.cross_attn(y, y, y, torch.zeros(1, device=x.device, dtype=x.dtype))
+        x = self.cross_attn_residual.leave(x, y)
+        y = self.feed_forward(self.feed_forward_residual.enter(x))
+        x = self.feed_forward_residual.leave(x, y)
+        return x
+
     def forward(
         self,
         x: Tensor,

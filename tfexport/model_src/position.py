@@ -21,10 +21,14 @@ def sinusoidal_table(max_positions: int, d_model: int) -> Tensor:
 
 
 class PositionTable(nn.Module):
-    """Adds row ``start + t`` of a table to position t; the table is fixed or trained."""
+    """Adds row ``start + t`` of a table to position t, then drops out.
 
-    def __init__(self, table: Tensor, trainable: bool) -> None:
+    The table is fixed or trained.
+    """
+
+    def __init__(self, table: Tensor, trainable: bool, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         if trainable:
             self.table = nn.Parameter(table)
         else:
@@ -34,7 +38,8 @@ class PositionTable(nn.Module):
         """(B, T, E) to (B, T, E)."""
         # A lookup, not a slice: a slice past the end would be clipped in silence.
         index = torch.arange(start, start + x.size(1), device=x.device)
-        return x + F.embedding(index, self.table)
+        x = self.dropout(x + F.embedding(index, self.table))
+        return x
 
 
 class NoPositions(nn.Module):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.embedding import Embedding
 from tfexport.model_src.layer import DecoderLayer, EncoderLayer
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
 
@@ -65,6 +64,14 @@ class Decoder(nn.Module):
         size = [x.size(0), self.num_heads, 0, self.head_dim]
         return [x.new_zeros(size) for _ in range(2 * self.passes * len(self.layers))]
 
+    def forward_alone(self, x: Tensor, self_bias: Tensor) -> Tensor:
+        """Without an encoder; see ``DecoderLayer.forward_alone``. (B, T, E) to (B, T, E)."""
+        for _ in range(self.passes):
+            for layer in self.layers:
+                x = layer.forward_alone(x, self_bias)  # type: ignore[operator]
+        x = self.norm(x)
+        return x
+
     def forward(
         self,
         x: Tensor,
@@ -103,18 +110,20 @@ class Decoder(nn.Module):
 class Transformer(nn.Module):
     """Embeddings, encoder, decoder and output projection, joined by additive masks.
 
-    Build one with ``build_transformer(config)``. Masks are 1 = keep and pad on the right.
+    Build one with ``build_transformer(config)``. Masks are 1 = keep and pad on the right. Where a
+    model has no embeddings, ``NoEmbedding`` stands for them: what is called ids below is then
+    vectors, (B, T, E), and what is called logits is the decoder's states.
     Source: Vaswani et al. 2017.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
-        source_embedding: Embedding,
-        target_embedding: Embedding,
-        encoder: Encoder,
+        source_embedding: nn.Module,
+        target_embedding: nn.Module,
+        encoder: nn.Module,
         decoder: Decoder,
-        output_proj: nn.Linear,
+        output_proj: nn.Module,
     ) -> None:
         super().__init__()
         self.config = config
@@ -191,17 +200,52 @@ class Transformer(nn.Module):
         Returns:
             logits: (B, T, V), unnormalised.
         """
-        _, cross = self.encode(input_ids, attention_mask)
-        x = self.target_embedding(decoder_input_ids, 0)
-        causal = blocked_by_causality(decoder_input_ids.size(1), 0, decoder_input_ids.device)
+        biases = self.biases(attention_mask, decoder_attention_mask)
+        return self.forward_biased(input_ids, decoder_input_ids, biases[0], biases[1], biases[2])
+
+    def biases(
+        self, attention_mask: Tensor, decoder_attention_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The additive masks of ``forward``: padding everywhere, causality in the decoder.
+
+        Args:
+            attention_mask: (B, S), 1 = keep.
+            decoder_attention_mask: (B, T), 1 = keep.
+
+        Returns:
+            The biases of encoder, decoder and cross-attention, for ``forward_biased``.
+        """
+        padding = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
+        length = decoder_attention_mask.size(1)
+        causal = blocked_by_causality(length, 0, decoder_attention_mask.device)
         blocked = causal | blocked_by_padding(decoder_attention_mask)
-        padding = blocked_by_padding(attention_mask)
-        x, _ = self.decoder(
-            x,
-            bias_from_blocked(blocked, self.mask_fill),
-            self.decoder.empty_cache(x),
-            cross,
-            bias_from_blocked(padding, self.mask_fill),
-        )
-        logits: Tensor = self.output_proj(x)
-        return logits
+        return padding, bias_from_blocked(blocked, self.mask_fill), padding
+
+    @torch.jit.export
+    def forward_biased(
+        self,
+        input_ids: Tensor,
+        decoder_input_ids: Tensor,
+        encoder_bias: Tensor,
+        decoder_bias: Tensor,
+        cross_bias: Tensor,
+    ) -> Tensor:
+        """Score a whole target under masks of the caller's own; nothing is masked besides.
+
+        Args:
+            input_ids: (B, S) source ids.
+            decoder_input_ids: (B, T) target ids.
+            encoder_bias: broadcasts to (B, H, S, S).
+            decoder_bias: broadcasts to (B, H, T, T).
+            cross_bias: broadcasts to (B, H, T, S).
+
+        Returns:
+            logits: (B, T, V), unnormalised.
+        """
+        hidden: Tensor = self.encoder(self.source_embedding(input_ids, 0), encoder_bias)
+        x: Tensor = self.target_embedding(decoder_input_ids, 0)
+        cross = self.decoder.project_memory(hidden)
+        past = self.decoder.empty_cache(x)
+        x, _ = self.decoder(x, decoder_bias, past, cross, cross_bias)
+        x = self.output_proj(x)
+        return x

@@ -104,20 +104,32 @@ class Layout:
         return target, shape
 
 
-def convert_weights(
-    layout: Layout, tensors: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]], list[str]]:
-    """Apply a key table.
+@dataclass(frozen=True)
+class Conversion:
+    """What a key table made of a state dict.
 
-    Returns:
+    Attributes:
         weights: by the model's names.
         fates: what each key that was read became.
+        num_heads: where every head has a tensor of its own; else None.
         problems: sentences about tensors that could not be converted.
     """
-    parts: dict[str, list[tuple[int, Tensor]]] = {}
+
+    weights: dict[str, Tensor]
+    fates: dict[str, tuple[str, ...]]
+    num_heads: int | None
+    problems: list[str]
+
+
+def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion:
+    """Apply a key table."""
+    mapped = layout.map_keys(tensors)
+    heads = {int(values["head"]) for _, values in mapped.values() if "head" in values}
+    num_heads = max(heads) + 1 if heads else None
+    parts: dict[str, dict[int, Tensor]] = {}
     fates: dict[str, tuple[str, ...]] = {}
     problems = []
-    for key, (rule, values) in layout.map_keys(tensors).items():
+    for key, (rule, values) in mapped.items():
         targets = tuple(target.format(**values) for target in rule.targets)
         fates[key] = targets
         pieces = rule.convert(tensors[key])
@@ -128,12 +140,21 @@ def convert_weights(
             problems.append(f"{key} has shape {shape}, which does not split into {len(targets)}")
             continue
         for target, piece in zip(targets, pieces, strict=True):
-            parts.setdefault(target, []).append((int(values.get("head") or 0), piece))
-    weights = {target: _join(pieces) for target, pieces in parts.items()}
-    return weights, fates, problems
+            parts.setdefault(target, {})[int(values.get("head", 0))] = piece
+        if num_heads is not None and "head" in values:
+            problems += _missing_heads(rule, values, mapped, num_heads)
+    weights = {}
+    for target, by_head in parts.items():
+        pieces = [by_head[head] for head in sorted(by_head)]
+        if len({piece.shape for piece in pieces}) > 1:
+            problems.append(f"the heads of {target} differ in shape")
+            continue
+        weights[target] = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=0)
+    return Conversion(weights, fates, num_heads, list(dict.fromkeys(problems)))
 
 
-def _join(pieces: list[tuple[int, Tensor]]) -> Tensor:
-    if len(pieces) == 1:
-        return pieces[0][1]
-    return torch.cat([piece for _, piece in sorted(pieces, key=lambda item: item[0])], dim=0)
+def _missing_heads(
+    rule: Rule, values: Mapping[str, str], mapped: Mapping[str, object], num_heads: int
+) -> list[str]:
+    keys = (rule.key.format(**{**values, "head": str(head)}) for head in range(num_heads))
+    return [f"{key} is missing" for key in keys if key not in mapped]

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems
+from tfexport.model_src.checkpoint.annotated import ANNOTATED
 from tfexport.model_src.checkpoint.keymap import Layout
 from tfexport.model_src.checkpoint.load import StateDict
 from tfexport.model_src.checkpoint.native import METADATA_KEY, NATIVE
-from tfexport.model_src.checkpoint.nn_transformer import NN_TRANSFORMER
+from tfexport.model_src.checkpoint.nn_transformer import NN_TRANSFORMER, REBUILT
+from tfexport.model_src.checkpoint.rmsnorm import RMSNORM
 
-LAYOUTS = {layout.name: layout for layout in (NN_TRANSFORMER, NATIVE)}
+LAYOUTS = {layout.name: layout for layout in (NN_TRANSFORMER, REBUILT, ANNOTATED, RMSNORM, NATIVE)}
 
 
 def detect_layout(raw: StateDict, tensors: Mapping[str, Tensor], name: str | None) -> Layout:

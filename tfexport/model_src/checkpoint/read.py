@@ -157,14 +157,18 @@ def examine(
     tensors = {name: raw.tensors[key] for key, name in names.items() if key not in ignored}
     layout = detect_layout(raw, tensors, layout_name)
 
-    weights, fates, problems = convert_weights(layout, tensors)
+    converted = convert_weights(layout, tensors)
+    weights, fates, problems = converted.weights, converted.fates, converted.problems
     unread = [key for key in tensors if key not in fates]
     problems += [f"{key} is not a tensor" for key in raw.others if key not in ignored]
     problems += [f"{_named(names, key)} was not read" for key in unread]
     problems += _bad_tensors(tensors)
 
     share_tied_tables(weights, given.values)
-    values, origins, config_problems = _complete(layout, weights, given, require, defaults or {})
+    facts = {} if converted.num_heads is None else {"num_heads": converted.num_heads}
+    values, origins, config_problems = _complete(
+        layout, weights, facts, given, require, defaults or {}
+    )
     config = _build_config(values, config_problems, weights)
     problems += _wrong_weights(layout, weights, fates, _expected_shapes(config))
     remedy = f"Read as {layout.title} (--format {layout.name})."
@@ -212,13 +216,14 @@ def _bad_tensors(tensors: Mapping[str, Tensor]) -> list[str]:
 def _complete(
     layout: Layout,
     weights: Mapping[str, Tensor],
+    facts: dict[str, Any],
     given: Given,
     require: Iterable[str],
     defaults: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Config values from the weights, the user and the field's defaults; and what is wrong."""
-    heads = given.values.get("num_heads", defaults.get("num_heads"))
-    facts = read_shapes(weights, heads if isinstance(heads, int) else None)
+    heads = facts.get("num_heads", given.values.get("num_heads", defaults.get("num_heads")))
+    facts = {**read_shapes(weights, heads if isinstance(heads, int) else None), **facts}
     values = {**layout.defaults, **defaults, **facts, **given.values}
     for stack in ("encoder", "decoder"):
         if values.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
@@ -258,8 +263,6 @@ def _build_config(
 
 
 def _expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    if not config.has_embeddings:
-        return {}
     with torch.device("meta"):
         state = build_transformer(config).state_dict()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}

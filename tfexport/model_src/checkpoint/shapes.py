@@ -33,7 +33,8 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     facts["d_ff"] = size("encoder.layers.0.feed_forward.up_proj.weight", 0)
     facts["source_vocab_size"] = size(SOURCE_TABLE, 0)
     facts["target_vocab_size"] = size(TARGET_TABLE, 0)
-    facts["max_positions"] = size("source_embedding.positions.table", 0)
+    for owner in ("encoder", "source_embedding"):
+        facts["max_positions"] = size(f"{owner}.positions.table", 0) or facts.get("max_positions")
     inner = size(QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
         facts["head_dim"] = inner // num_heads
