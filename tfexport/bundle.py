@@ -310,6 +310,45 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
         raise
 
 
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
+    """A file to write, which becomes the one at ``path`` when the block ends well.
+
+    If the block raises, nothing is left behind and an old file stays as it was.
+
+    Raises:
+        OutputExistsError: see ``check_new_file``.
+    """
+    path = Path(path).absolute()
+    check_new_file(path, force)
+    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_PARTIAL}", dir=path.parent))
+    try:
+        partial = folder / path.name
+        yield partial
+        _flush(folder)
+        partial.replace(path)
+        _flush_directory(path.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
+    """Refuse an output file that stands in the way, before any work is done for it.
+
+    Raises:
+        OutputExistsError: it exists and ``force`` is false, or is a folder.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise OutputExistsError(
+            f"{path}: the folder {path.parent} does not exist. Create it first."
+        )
+    if path.is_dir():
+        raise OutputExistsError(f"{path}: is a folder; name a file.")
+    if path.exists() and not force:
+        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     """List every file of the folder in the manifest and write it, last of all.
 

@@ -16,7 +16,10 @@ INPUT_IDS = "input_ids"
 ATTENTION_MASK = "attention_mask"
 ENCODER_ATTENTION_MASK = "encoder_attention_mask"
 HIDDEN_STATES = "encoder_hidden_states"
+DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
+LOG_PROBS = "log_probs"
+DECODER_HIDDEN_STATES = "decoder_hidden_states"
 
 
 @dataclass(frozen=True)
@@ -115,4 +118,50 @@ def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
             TensorSpec(LOGITS, "float32", (BATCH, TARGET, vocab_size)),
             *present_decoder(cache),
         ),
+    )
+
+
+def forward_graph(
+    d_model: int,
+    num_heads: int,
+    vocab_size: int | None,
+    attention_biases: bool = False,
+    log_probs: bool = False,
+) -> GraphSpec:
+    """A source and a whole target to logits, causal by itself.
+
+    Args:
+        d_model: E.
+        num_heads: H.
+        vocab_size: V; None for a model without embeddings, which takes vectors and gives states.
+        attention_biases: three more inputs, added to the attention scores.
+        log_probs: a second output.
+    """
+    masks = (
+        TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+        TensorSpec(DECODER_ATTENTION_MASK, "int64", (BATCH, TARGET)),
+    )
+    if vocab_size is None:
+        sides = (
+            TensorSpec("inputs_embeds", "float32", (BATCH, SOURCE, d_model)),
+            TensorSpec("decoder_inputs_embeds", "float32", (BATCH, TARGET, d_model)),
+        )
+        outputs = [TensorSpec(DECODER_HIDDEN_STATES, "float32", (BATCH, TARGET, d_model))]
+    else:
+        sides = (
+            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+            TensorSpec("decoder_input_ids", "int64", (BATCH, TARGET)),
+        )
+        outputs = [TensorSpec(LOGITS, "float32", (BATCH, TARGET, vocab_size))]
+        if log_probs:
+            outputs.append(TensorSpec(LOG_PROBS, "float32", (BATCH, TARGET, vocab_size)))
+    biases = (
+        TensorSpec("encoder_attention_bias", "float32", (BATCH, num_heads, SOURCE, SOURCE)),
+        TensorSpec("decoder_attention_bias", "float32", (BATCH, num_heads, TARGET, TARGET)),
+        TensorSpec("cross_attention_bias", "float32", (BATCH, num_heads, TARGET, SOURCE)),
+    )
+    return GraphSpec(
+        "forward",
+        inputs=(sides[0], masks[0], sides[1], masks[1], *(biases if attention_biases else ())),
+        outputs=tuple(outputs),
     )

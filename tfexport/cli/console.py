@@ -52,7 +52,8 @@ def checkpoint_options(command: Command) -> Command:
             "--format",
             "layout",
             metavar="NAME",
-            help="Force a checkpoint layout instead of detecting it: nn-transformer or native.",
+            help="Force a checkpoint layout instead of detecting it: nn-transformer, "
+            "nn-transformer-rebuilt, annotated, rmsnorm or native.",
         ),
         click.option(
             "--set",

@@ -1,13 +1,21 @@
 """``tfexport onnx``."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from tfexport.cli.console import checkpoint_options, human_size, needs, progress_bar
 
+if TYPE_CHECKING:
+    from tfexport.export import ParityReport
+
 
 @click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
 @click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Bundle folder to write.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Folder, or file with --graph.")
+    "-o", "--output", required=True, type=click.Path(), help="Bundle folder, or file with --graph."
+)
 @checkpoint_options
 @click.option(
     "--tokenizer",
@@ -17,6 +25,20 @@ from tfexport.cli.console import checkpoint_options, human_size, needs, progress
 )
 @click.option("--source-tokenizer", type=click.Path(), help="Tokenizer for the source side.")
 @click.option("--target-tokenizer", type=click.Path(), help="Tokenizer for the target side.")
+@click.option(
+    "--graph",
+    type=click.Choice(["forward"]),
+    help="Write one self-contained file instead of a bundle: forward scores a whole target at once "
+    "and needs neither special ids nor embeddings.",
+)
+@click.option(
+    "--attention-biases",
+    is_flag=True,
+    help="With --graph forward: three more inputs, added to the attention scores.",
+)
+@click.option(
+    "--log-probs", is_flag=True, help="With --graph forward: log-probabilities as a second output."
+)
 @click.option("--opset", type=click.IntRange(18, 25), default=20, show_default=True)
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
@@ -29,6 +51,9 @@ def onnx(
     tokenizer: str | None,
     source_tokenizer: str | None,
     target_tokenizer: str | None,
+    graph: str | None,
+    attention_biases: bool,
+    log_probs: bool,
     opset: int,
     no_verify: bool,
     force: bool,
@@ -41,12 +66,31 @@ def onnx(
     tfexport onnx --checkpoint model.pt -o de-en.bundle --set num_heads=8 --set pad_id=1 \\
         --set bos_id=2 --set eos_id=3 --tokenizer tokenizer.json
     """
-    from tfexport.bundle import check_output
+    from tfexport.bundle import check_new_file, check_output
 
-    check_output(output, force)  # before torch is loaded, which takes a second
+    _check_choice(output, graph, attention_biases or log_probs)
+    # Before torch is loaded, which takes a second.
+    (check_output if graph is None else check_new_file)(output, force)
     with needs("export"):
-        from tfexport.cli.tables import parity_table, print_table, verdict
-        from tfexport.export import export_bundle
+        from tfexport.export import export_bundle, export_graph
+    if graph is not None:
+        with progress_bar() as tell:
+            written = export_graph(
+                checkpoint,
+                output,
+                graph,
+                config=config,
+                settings=settings,
+                layout=layout,
+                attention_biases=attention_biases,
+                log_probs=log_probs,
+                opset=opset,
+                verify=not no_verify,
+                force=force,
+                progress=tell,
+            )
+        _print_result(output, Path(output).stat().st_size, written.report)
+        return
     with progress_bar() as tell:
         result = export_bundle(
             checkpoint,
@@ -66,9 +110,24 @@ def onnx(
         click.echo(f"tokenizer: {path}", err=True)
     if not result.tokenizers:
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
-    size = human_size(sum(entry.size for entry in result.manifest.files.values()))
+    size = sum(entry.size for entry in result.manifest.files.values())
+    _print_result(output, size, result.report)
+
+
+def _check_choice(output: str, graph: str | None, forward_only: bool) -> None:
+    if graph is None and forward_only:
+        raise click.UsageError("--attention-biases and --log-probs go with --graph forward.")
+    if graph is None and output.endswith(".onnx"):
+        raise click.UsageError(
+            f"{output}: a bundle is a folder. Name a folder, or one graph with --graph."
+        )
+
+
+def _print_result(output: str, size: int, report: "ParityReport | None") -> None:
+    from tfexport.cli.tables import parity_table, print_table, verdict
+
     proof = "not compared with eager PyTorch (--no-verify)"
-    if result.report is not None:
-        print_table(parity_table(result.report, output), stderr=True)
-        proof = verdict(result.report)
-    click.echo(f"{output}: {size}, {proof}")
+    if report is not None:
+        print_table(parity_table(report, output), stderr=True)
+        proof = verdict(report)
+    click.echo(f"{output}: {human_size(size)}, {proof}")

@@ -50,9 +50,10 @@ def verdict(report: "ParityReport") -> str:
         return f"NOT equal to {report.reference}: first difference in {stage}"
     largest = max(v for k, v in summary["largest_difference"].items() if k != "greedy tokens")
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
+    tokens = f"{summary['tokens']} greedy tokens over " if summary["tokens"] else ""
     return (
-        f"equal to {report.reference}: {summary['tokens']} greedy tokens over "
-        f"{summary['shapes']} shapes{ties}, largest difference {largest:.1e}"
+        f"equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
+        f"largest difference {largest:.1e}"
     )
 
 

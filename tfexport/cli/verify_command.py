@@ -24,16 +24,18 @@ def verify(
     as_json: bool,
     report: str | None,
 ) -> None:
-    """Compare a bundle with eager PyTorch on its checkpoint, over a grid of shapes.
+    """Compare a bundle, or a single graph, with eager PyTorch on its checkpoint.
 
-    Encoder states, logits over a full prefix, logits of cached steps and greedy tokens are
-    compared. Exit status 1 if anything differs.
+    Of a bundle, encoder states, logits over a full prefix, logits of cached steps and greedy
+    tokens are compared, over a grid of shapes; of a forward graph, its outputs. Exit status 1 if
+    anything differs.
     """
     with needs("export"):
         from tfexport.cli.tables import parity_table, print_table, save_html, verdict
-        from tfexport.export import verify_bundle
+        from tfexport.export import verify_bundle, verify_graph
+    verify_artifact = verify_graph if artifact.endswith(".onnx") else verify_bundle
     with progress_bar() as tell:
-        result = verify_bundle(
+        result = verify_artifact(
             artifact, checkpoint, config=config, settings=settings, layout=layout, progress=tell
         )
     table = parity_table(result, artifact)

@@ -65,16 +65,14 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     """
     dims = {name: torch.export.Dim(name, min=0, max=1 << 30) for name in _EXAMPLE}
     examples = tuple(_example(tensor) for tensor in spec.inputs)
-    axes = [_dynamic_axes(tensor, dims) for tensor in spec.inputs]
-    plain = 2  # the wrappers take two tensors by name, and what follows as *args
-    shapes = (*axes[:plain], tuple(axes[plain:])) if len(axes) > plain else tuple(axes)
+    axes = tuple(_dynamic_axes(tensor, dims) for tensor in spec.inputs)
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
                 module.eval(),
                 examples,
                 dynamo=True,
-                dynamic_shapes=shapes,
+                dynamic_shapes=(axes,),  # the wrappers take all tensors as *args
                 input_names=[tensor.name for tensor in spec.inputs],
                 output_names=[tensor.name for tensor in spec.outputs],
                 opset_version=opset,

@@ -30,7 +30,15 @@ SOURCE_LENGTHS = (1, 7, 33)
 LONGEST_SOURCE = 512
 NEW_TOKENS = 32
 # In the order of the data's way through the model: the first that fails is where to look.
-STAGES = ("eager modules", "encoder states", "full prefix", "cached steps", "greedy tokens")
+STAGES = (
+    "eager modules",
+    "encoder states",
+    "full prefix",
+    "cached steps",
+    "greedy tokens",
+    "forward graph",
+    "attention biases",
+)
 
 Floats = NDArray[np.float32]
 Progress = Callable[[str, int, int], None]
@@ -94,7 +102,7 @@ class ParityReport:
             "passed": self.passed,
             "reference": self.reference,
             "tolerance": TOLERANCE,
-            "shapes": len(tokens),
+            "shapes": len({(c.batch, c.source_length) for c in self.comparisons}),
             "tokens": sum(c.compared for c in tokens),
             "near_ties": sum(c.near_ties for c in tokens),
             "largest_difference": self.largest_differences(),
@@ -154,7 +162,7 @@ def compare(
     reference = build_reference(checkpoint, model)
     runtime = Model(folder, manifest)
     report = ParityReport(reference.title)
-    shapes = list(_shapes(config))
+    shapes = list(grid(config))
     for done, (batch, length) in enumerate(shapes):
         if progress is not None:
             progress("comparing with eager PyTorch", done, len(shapes))
@@ -165,7 +173,8 @@ def compare(
     return report
 
 
-def _shapes(config: TransformerConfig) -> Iterator[tuple[int, int]]:
+def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:
+    """The shapes to compare at: (B, S)."""
     limit = LONGEST_SOURCE
     if config.positions != "none":
         limit = min(limit, config.max_positions)
@@ -203,15 +212,15 @@ def _compare_case(
     if not isinstance(reference, ModuleReference):
         with torch.no_grad():
             ours = model(case.ids, case.mask, torch.from_numpy(prefix), torch.ones(prefix.shape))
-        yield _comparison("eager modules", case, ours.numpy(), eager)
+        yield compare_values("eager modules", case.shape, ours.numpy(), eager)
     keep = case.mask.numpy().astype(bool)
     states = runtime.hidden_states(case.rows)
-    yield _comparison("encoder states", case, states[keep], hidden.numpy()[keep])
+    yield compare_values("encoder states", case.shape, states[keep], hidden.numpy()[keep])
     full = runtime.step(prefix, runtime.encode(case.rows))
-    yield _comparison("full prefix", case, full, eager)
+    yield compare_values("full prefix", case.shape, full, eager)
     state = runtime.encode(case.rows)
     steps = [runtime.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
-    yield _comparison("cached steps", case, np.concatenate(steps, axis=1), eager)
+    yield compare_values("cached steps", case.shape, np.concatenate(steps, axis=1), eager)
 
     found = greedy(runtime, case.rows, prefix.shape[1], config.bos_id, config.eos_id)
     yield _compare_tokens(case, [h.tokens for h in found], tokens, eager, config.eos_id)
@@ -237,10 +246,10 @@ def _eager_greedy(
     return prefix[:, 1:].numpy(), torch.stack(logits, dim=1).numpy()
 
 
-def _comparison(stage: str, case: _Case, ours: Floats, eager: Floats) -> Comparison:
-    batch, length = case.shape
+def compare_values(stage: str, shape: tuple[int, int], ours: Floats, eager: Floats) -> Comparison:
+    """Compare values at one shape (B, S)."""
     difference = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
-    return Comparison(stage, batch, length, float(difference.max()), int(difference.size))
+    return Comparison(stage, *shape, float(difference.max()), int(difference.size))
 
 
 def _compare_tokens(

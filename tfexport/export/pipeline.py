@@ -20,6 +20,7 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
+from tfexport.errors import ConfigError
 from tfexport.export import parity
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.onnx_export import (
@@ -29,15 +30,13 @@ from tfexport.export.onnx_export import (
     oldest_onnxruntime,
 )
 from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.source import Source, read_source
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
-from tfexport.model_src.checkpoint.live import checkpoint_of
 from tfexport.model_src.checkpoint.load import find_file
-from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-
-Source = str | os.PathLike[str] | nn.Module
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def export_bundle(
     check_opset(opset)
     check_output(output, force)
     tell("reading the checkpoint", 0, 1)
-    checkpoint = read_source(source, config, settings, layout)
+    checkpoint = _read_for_bundle(source, config, settings, layout)
     beside = None if isinstance(source, nn.Module) else find_file(Path(source)).parent
     tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
     tokenizers.check(checkpoint.config)
@@ -127,18 +126,20 @@ def export_bundle(
     return ExportResult(Path(output), manifest, checkpoint, report, tuple(used))
 
 
-def read_source(
+def _read_for_bundle(
     source: Source,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    settings: Iterable[str] = (),
-    layout: str | None = None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    settings: Iterable[str],
+    layout: str | None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """A checkpoint's path or a live module to a checkpoint with all that a bundle needs."""
-    if isinstance(source, nn.Module):
-        values = config if isinstance(config, Mapping) else None
-        return checkpoint_of(source, values, settings=settings, require=BUNDLE_IDS, layout=layout)
-    return load_checkpoint(Path(source), config, settings, layout, BUNDLE_IDS, defaults)
+    checkpoint = read_source(source, config, settings, layout, BUNDLE_IDS, defaults)
+    if not checkpoint.config.has_embeddings:
+        raise ConfigError(
+            f"{checkpoint.name}: the model has no embeddings, so there are no tokens to decode. "
+            "Export its teacher-forced graph with --graph forward -o model.onnx."
+        )
+    return checkpoint
 
 
 def verify_bundle(
@@ -160,7 +161,7 @@ def verify_bundle(
             is in the report.
     """
     manifest = open_bundle(bundle)
-    checkpoint = read_source(source, config, settings, layout, defaults=manifest.config)
+    checkpoint = _read_for_bundle(source, config, settings, layout, manifest.config)
     return parity.compare(Path(bundle), manifest, checkpoint, progress)
 
 

@@ -15,7 +15,7 @@ _SMALLEST = 256
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
     """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors share one place."""
-    _share_transposed(models)
+    share_transposed(models)
     unique: dict[str, ir.TensorProtocol] = {}
     places: list[tuple[ir.Value, str]] = []
     for value, tensor in _weights(models):
@@ -40,7 +40,7 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
         )
 
 
-def _share_transposed(models: Sequence[ir.Model]) -> None:
+def share_transposed(models: Sequence[ir.Model]) -> None:
     """Turn a stored transpose of another stored table back into a Transpose of that table.
 
     The exporter folds the transpose in front of a projection into its weight, and so stores a

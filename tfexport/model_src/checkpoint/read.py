@@ -22,7 +22,13 @@ from tfexport.model_src.checkpoint.options import (
     parse_settings,
     rename_keys,
 )
-from tfexport.model_src.checkpoint.shapes import QUERY, read_shapes, share_tied_tables
+from tfexport.model_src.checkpoint.shapes import (
+    QUERY,
+    SOURCE_TABLE,
+    TARGET_TABLE,
+    read_shapes,
+    share_tied_tables,
+)
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
@@ -241,6 +247,8 @@ def _complete(
     query = weights.get(QUERY)
     if isinstance(heads, int) and heads > 0 and query is not None and query.shape[0] % heads:
         problems.append(f"num_heads: {heads} heads do not divide the {query.shape[0]} query rows")
+    if SOURCE_TABLE not in weights and TARGET_TABLE not in weights:
+        require = ()  # special ids mean nothing to a model that takes vectors
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
     origins |= dict.fromkeys(missing, MISSING)
     if missing:

@@ -1,44 +1,18 @@
-"""Eager PyTorch to compare with: the original mathematics, uncached and in float32.
-
-For a stock checkpoint that is ``torch.nn.Transformer`` itself, with the checkpoint's tensors under
-their own names; nothing of ``model_src`` takes part. The project's own format has no other
-original than its modules.
-"""
+"""``torch.nn.Transformer`` itself, with a stock checkpoint's tensors under their own names."""
 
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.errors import ExportError
-from tfexport.model_src.checkpoint.nn_transformer import NN_TRANSFORMER
+from tfexport.export.reference.formulas import ACTIVATIONS
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.position import sinusoidal_table
-from tfexport.model_src.transformer import Transformer
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "silu": F.silu,
-}
-
-
-class Reference(Protocol):
-    """An encoder-decoder without a cache."""
-
-    title: str
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, S) ids and mask, 1 = keep, to encoder states (B, S, E)."""
-
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """Encoder states (B, S, E), their mask, and a target prefix (B, T) to logits (B, T, V)."""
 
 
 class StockReference:
@@ -58,7 +32,7 @@ class StockReference:
                 config.num_decoder_layers,
                 config.d_ff,
                 dropout=0.0,
-                activation=_ACTIVATIONS[config.activation],
+                activation=ACTIVATIONS[config.activation],
                 layer_norm_eps=config.norm_eps,
                 batch_first=True,
                 norm_first=config.norm_placement == "pre",
@@ -68,12 +42,9 @@ class StockReference:
             self._transformer.encoder.norm = None
         if not config.decoder_final_norm:
             self._transformer.decoder.norm = None
-        own = {
-            key.removeprefix("transformer."): tensor
-            for key, tensor in self._state.items()
-            if key.startswith("transformer.")
-        }
-        self._transformer.load_state_dict(own)
+        stacks = ("encoder.", "decoder.")
+        own = {key.removeprefix("transformer."): tensor for key, tensor in self._state.items()}
+        self._transformer.load_state_dict({k: v for k, v in own.items() if k.startswith(stacks)})
         self._scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         table = self._state.get("positional_encoding.pos_embedding")
         if table is None and config.positions != "none":
@@ -98,58 +69,22 @@ class StockReference:
             x = self._transformer.decoder(
                 x, hidden, tgt_mask=blocked, memory_key_padding_mask=attention_mask == 0
             )
-        weight = self._state.get("generator.weight", self._state["tgt_tok_emb.embedding.weight"])
-        return F.linear(x, weight, self._state.get("generator.bias"))
+        table = self._state.get("tgt_tok_emb.embedding.weight")
+        weight = self._state.get("generator.weight", table)
+        return x if weight is None else F.linear(x, weight, self._state.get("generator.bias"))
 
     def _embed(self, name: str, ids: Tensor) -> Tensor:
         other = {"src_tok_emb": "tgt_tok_emb", "tgt_tok_emb": "src_tok_emb"}[name]
         table = self._state.get(f"{name}.embedding.weight")
         if table is None:
-            table = self._state[f"{other}.embedding.weight"]
+            table = self._state.get(f"{other}.embedding.weight")
+        if table is None:
+            return ids  # vectors: the model has no embeddings
         x = F.embedding(ids, table) * self._scale
         return x if self._table is None else x + self._table[: ids.size(1)]
 
 
-class ModuleReference:
-    """The project's own modules, run over the whole prefix: all there is for its own format."""
-
-    title = "tfexport's own modules, uncached"
-
-    def __init__(self, model: Transformer) -> None:
-        self._model = model
-
-    @torch.no_grad()
-    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """See ``Reference``."""
-        hidden, _ = self._model.encode(input_ids, attention_mask)
-        return hidden
-
-    @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """See ``Reference``."""
-        cross = self._model.decoder.project_memory(hidden)
-        past = self._model.decoder.empty_cache(hidden)
-        logits, _ = self._model.step(decoder_input_ids, past, cross, attention_mask)
-        return logits
-
-
-def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
-    """The nearest thing to the original that a checkpoint allows.
-
-    Raises:
-        ExportError: the original cannot be rebuilt from the checkpoint's tensors.
-    """
-    if checkpoint.layout != NN_TRANSFORMER.name or not _is_stock(checkpoint.config):
-        return ModuleReference(model)
-    try:
-        return StockReference(checkpoint)
-    except (RuntimeError, KeyError) as error:
-        raise ExportError(
-            f"{checkpoint.name}: torch.nn.Transformer cannot hold it: {error}"
-        ) from error
-
-
-def _is_stock(config: TransformerConfig) -> bool:
+def is_stock(config: TransformerConfig) -> bool:
     """Whether torch.nn.Transformer itself can have these settings."""
     return (
         config.norm == "layer"

@@ -1,0 +1,172 @@
+"""Checkpoint or live module to one self-contained .onnx file: sequencing only.
+
+What a program needs to know of such a file travels in its metadata.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import DeduplicateInitializersPass
+
+from tfexport import __version__, graph_io
+from tfexport.bundle import check_new_file, new_file
+from tfexport.errors import BundleError, ConfigError, ExportError
+from tfexport.export.forward_parity import compare_forward
+from tfexport.export.graphs import ForwardGraph
+from tfexport.export.onnx_export import (
+    DEFAULT_OPSET,
+    check_opset,
+    export_graph_module,
+    oldest_onnxruntime,
+)
+from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.source import Source, read_source
+from tfexport.export.weights import share_transposed
+from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.config import TransformerConfig
+
+GRAPHS = ("forward",)
+_LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
+
+
+@dataclass(frozen=True)
+class GraphResult:
+    """What an export made.
+
+    Attributes:
+        path: the file.
+        checkpoint: as it was understood.
+        report: of the comparison with eager PyTorch; None if it was not asked for.
+    """
+
+    path: Path
+    checkpoint: Checkpoint
+    report: ParityReport | None
+
+
+def export_graph(
+    source: Source,
+    output: str | os.PathLike[str],
+    graph: str = "forward",
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    attention_biases: bool = False,
+    log_probs: bool = False,
+    opset: int = DEFAULT_OPSET,
+    verify: bool = True,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> GraphResult:
+    """Export one graph as a self-contained file and compare it with eager PyTorch.
+
+    Args:
+        source: a checkpoint's path or a live module, as for ``export_bundle``; it needs no special
+            ids, and no embeddings.
+        output: the .onnx file.
+        graph: "forward", which scores a whole target at once.
+        config: values that the weights do not say.
+        settings: ``key=value`` words that win over ``config``.
+        layout: force a checkpoint layout.
+        attention_biases: three more inputs that are added to the attention scores.
+        log_probs: a second output, the log-softmax of the logits.
+        opset: of the standard operators, 18 to 25.
+        verify: compare with eager PyTorch, and fail if they differ.
+        force: replace a file that exists.
+        progress: told what is being done, and how far it is.
+
+    Raises:
+        TfexportError: as ``export_bundle``.
+    """
+    tell = progress or (lambda step, done, total: None)
+    if graph not in GRAPHS:
+        raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
+    check_opset(opset)
+    check_new_file(output, force)
+    tell("reading the checkpoint", 0, 1)
+    checkpoint = read_source(source, config, settings, layout)
+    if log_probs and not checkpoint.config.has_embeddings:
+        raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
+    spec = _spec(checkpoint.config, attention_biases, log_probs)
+    tell("exporting forward.onnx", 0, 1)
+    model = export_graph_module(ForwardGraph(checkpoint.build(), log_probs), spec, opset)
+    share_transposed([model])
+    DeduplicateInitializersPass()(model)
+    _check_size(model)
+    with new_file(output, force) as path:
+        report = None
+        if verify:
+            ir.save(model, path)
+            report = compare_forward(path, spec, checkpoint, tell)
+            report.require(str(output))
+        _add_metadata(model, checkpoint.config, opset, report)
+        ir.save(model, path)
+    return GraphResult(Path(output), checkpoint, report)
+
+
+def verify_graph(
+    path: str | os.PathLike[str],
+    source: Source,
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    progress: Progress | None = None,
+) -> ParityReport:
+    """Compare a file of ``export_graph`` with the checkpoint that it should say the same as.
+
+    Raises:
+        TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
+            the report.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise BundleError(f"{path}: no such file.")
+    try:
+        model = ir.load(path)
+    except Exception as error:  # whatever protobuf makes of bytes that are no graph
+        raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
+    metadata = model.metadata_props
+    if metadata.get("tfexport_graph") not in GRAPHS:
+        raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph forward' wrote.")
+    defaults = json.loads(metadata["tfexport_config"])
+    checkpoint = read_source(source, config, settings, layout, defaults=defaults)
+    names = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    spec = _spec(checkpoint.config, "cross_attention_bias" in names, graph_io.LOG_PROBS in names)
+    if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
+        raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
+    return compare_forward(path, spec, checkpoint, progress)
+
+
+def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) -> graph_io.GraphSpec:
+    return graph_io.forward_graph(
+        config.d_model, config.num_heads, config.target_vocab_size, attention_biases, log_probs
+    )
+
+
+def _check_size(model: ir.Model) -> None:
+    values = model.graph.initializers.values()
+    size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
+    if size > _LARGEST:
+        raise ExportError(
+            f"forward.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
+        )
+
+
+def _add_metadata(
+    model: ir.Model, config: TransformerConfig, opset: int, report: ParityReport | None
+) -> None:
+    values = {
+        "tfexport_graph": "forward",
+        "tfexport_version": __version__,
+        "tfexport_minimum_onnxruntime": oldest_onnxruntime(opset),
+        "tfexport_config": json.dumps(config.to_dict()),
+        "tfexport_parity": json.dumps(report.summary() if report else None),
+    }
+    model.metadata_props.update(values)

@@ -1,0 +1,29 @@
+"""The project's own modules over the whole prefix: all there is where there is no original."""
+
+import torch
+from torch import Tensor
+
+from tfexport.model_src.transformer import Transformer
+
+
+class ModuleReference:
+    """The project's own modules, run over the whole prefix: all there is for its own format."""
+
+    title = "tfexport's own modules, uncached"
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+
+    @torch.no_grad()
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """See ``Reference``."""
+        hidden, _ = self._model.encode(input_ids, attention_mask)
+        return hidden
+
+    @torch.no_grad()
+    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        """See ``Reference``."""
+        cross = self._model.decoder.project_memory(hidden)
+        past = self._model.decoder.empty_cache(hidden)
+        logits, _ = self._model.step(decoder_input_ids, past, cross, attention_mask)
+        return logits
