@@ -6,6 +6,7 @@ float64 numpy, one sentence at a time, one head at a time, without a cache.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,13 @@ from torch import Tensor
 
 from tfexport.model_src import TransformerConfig
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 class Oracle:
     def __init__(self, config: TransformerConfig, state: Mapping[str, Tensor]) -> None:
         self.c = config
-        self.w = {name: tensor.double().numpy() for name, tensor in state.items()}
+        self.w: dict[str, Array] = {k: tensor.double().numpy() for k, tensor in state.items()}
 
     def logits(self, source: Array, target: Array) -> Array:
         """One sentence without padding: ids (S,), ids (T,) to (T, V)."""
@@ -50,7 +51,7 @@ class Oracle:
     def embed(self, side: str, ids: Array) -> Array:
         if not self.c.has_embeddings:
             return ids
-        x = self.w[f"{side}_embedding.tokens.weight"][ids.astype(int)]
+        x: Array = self.w[f"{side}_embedding.tokens.weight"][ids.astype(int)]
         if self.c.scale_embeddings:
             x = x * math.sqrt(self.c.d_model)
         if not self.c.positions_every_layer:
@@ -61,7 +62,8 @@ class Oracle:
         if self.c.positions == "none":
             return np.zeros((length, self.c.d_model))
         if self.c.positions == "learned":
-            return self.w[f"{owner}.positions.table"][:length]
+            learned: Array = self.w[f"{owner}.positions.table"][:length]
+            return learned
         table = np.zeros((length, self.c.d_model))
         for position in range(length):
             for column in range(self.c.d_model):
@@ -115,13 +117,16 @@ class Oracle:
     def norm(self, name: str, x: Array) -> Array:
         scale, eps = self.w[f"{name}.weight"], self.c.norm_eps
         if self.c.norm == "rms":
-            return scale * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+            y: Array = scale * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+            return y
         centred = x - x.mean(-1, keepdims=True)
         if self.c.norm == "annotated":
             y = scale * centred / (x.std(-1, ddof=1, keepdims=True) + eps)
         else:
             y = scale * centred / np.sqrt(x.var(-1, keepdims=True) + eps)
-        return y + self.w.get(f"{name}.bias", np.zeros(1))
+        y = y + self.w.get(f"{name}.bias", np.zeros(1))
+        return y
 
     def linear(self, name: str, x: Array) -> Array:
-        return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", np.zeros(1))
+        y: Array = x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", np.zeros(1))
+        return y

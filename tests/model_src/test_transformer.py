@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from tests import tutorial
+from tests.oracle import Oracle
+from tests.originals.weights import shake
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.live import checkpoint_of
 
@@ -114,6 +117,19 @@ variants = st.fixed_dictionaries(
 def build(options: dict[str, Any]) -> Transformer:
     torch.manual_seed(3)
     return build_transformer(TransformerConfig(**SIZES, **options)).eval().requires_grad_(False)
+
+
+@given(options=variants, seed=st.integers(0, 100))
+@settings(max_examples=60)
+def test_every_variant_equals_the_plain_formulas(options: dict[str, Any], seed: int) -> None:
+    model = shake(build(options), seed).double()
+    oracle = Oracle(model.config, model.state_dict())
+    source, mask, target = batch({"source_size": 11, "target_size": 13})
+    logits = model(source, mask, target, torch.ones_like(target))
+    for row in range(3):
+        alone = source[row, : int(mask[row].sum())].numpy()
+        expected = oracle.logits(alone, target[row].numpy())
+        np.testing.assert_allclose(logits[row], expected, atol=1e-6, rtol=1e-6)
 
 
 @given(options=variants)

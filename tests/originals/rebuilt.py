@@ -73,8 +73,8 @@ class Rebuilt(nn.Module):
                     memory_key_padding_mask=memory_key_padding_mask,
                 )
         assert self.decoder.norm is not None
-        x = self.decoder.norm(x)
-        return x
+        normed: Tensor = self.decoder.norm(x)
+        return normed
 
 
 def causal(length: int) -> Tensor:

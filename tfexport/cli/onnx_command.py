@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
 @click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Folder, or file with --graph.")
-    "-o", "--output", required=True, type=click.Path(), help="Bundle folder, or file with --graph."
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    help="Folder of the bundle, or --graph file.",
 )
 @checkpoint_options
 @click.option(

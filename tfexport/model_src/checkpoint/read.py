@@ -230,10 +230,11 @@ def _complete(
     """Config values from the weights, the user and the field's defaults; and what is wrong."""
     heads = facts.get("num_heads", given.values.get("num_heads", defaults.get("num_heads")))
     facts = {**read_shapes(weights, heads if isinstance(heads, int) else None), **facts}
-    values = {**layout.defaults, **defaults, **facts, **given.values}
+    said = {**layout.defaults, **defaults, **given.values}
     for stack in ("encoder", "decoder"):
-        if values.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
+        if said.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
             facts.pop(f"num_{stack}_layers", None)
+    values = {**layout.defaults, **defaults, **facts, **given.values}
     origins = dict.fromkeys(values, ASSUMED)
     origins |= dict.fromkeys(defaults, "bundle") | dict.fromkeys(facts, FROM_WEIGHTS)
     origins |= given.origins
@@ -265,8 +266,8 @@ def _build_config(
     complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
     complete |= {key: value for key, value in values.items() if value is not None}
     query = weights.get(QUERY)
-    if query is not None and (problems or "num_heads" not in complete):
-        complete |= {"num_heads": 1, "head_dim": query.shape[0]}
+    if problems or query is None or "num_heads" not in complete:
+        complete |= {"num_heads": 1, "head_dim": 1 if query is None else query.shape[0]}
     return TransformerConfig.from_dict({"num_heads": 1, **complete})
 
 
