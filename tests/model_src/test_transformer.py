@@ -225,3 +225,13 @@ def test_stock_demo_checkpoint_reads_as_it_is_described(demo_folder: Path) -> No
     assert (config.num_encoder_layers, config.num_decoder_layers) == (3, 3)
     assert (config.source_vocab_size, config.target_vocab_size) == (6000, 6000)
     assert config.max_positions == 512
+
+
+def test_fresh_weights_are_xavier_uniform_and_biases_zero() -> None:
+    config = TransformerConfig(**{**SIZES, "d_model": 64, "d_ff": 96})
+    for name, parameter in build_transformer(config).named_parameters():
+        if parameter.dim() > 1:
+            bound = (6 / sum(parameter.shape)) ** 0.5
+            assert 0.8 * bound < float(parameter.detach().abs().max()) <= bound, name
+        elif name.endswith("_proj.bias"):
+            assert not parameter.any(), name
