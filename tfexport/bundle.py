@@ -10,20 +10,18 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from tfexport import atomic
 from tfexport.errors import BundleError, OutputExistsError, join_problems
 
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.bin"
-_PARTIAL, _ASIDE = ".partial-", ".aside-"
 _REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
@@ -224,7 +222,9 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
 
 def _no_bundle(folder: Path) -> str:
-    aside = sorted(folder.parent.glob(f".{folder.name}{_ASIDE}*")) if not folder.exists() else []
+    aside = (
+        sorted(folder.parent.glob(f".{folder.name}{atomic.ASIDE}*")) if not folder.exists() else []
+    )
     if aside:
         return (
             f"{folder}: no such bundle; an export was interrupted and the previous bundle is whole "
@@ -273,15 +273,9 @@ def check_output(path: str | os.PathLike[str], force: bool) -> None:
         OutputExistsError: it exists and ``force`` is false, or is no bundle to be replaced.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise OutputExistsError(
-            f"{path}: the folder {path.parent} does not exist. Create it first."
-        )
-    if not (path.exists() or path.is_symlink()):
-        return
-    if not force:
-        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
-    if not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
+    atomic.check_free(path, force)
+    taken = path.exists() or path.is_symlink()
+    if taken and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
         raise OutputExistsError(
             f"{path}: exists and is not a bundle; --force replaces bundles only. "
             "Choose another output."
@@ -299,54 +293,9 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
     """
     path = Path(path).absolute()
     check_output(path, force)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}{_PARTIAL}", dir=path.parent))
-    try:
-        partial.chmod(0o755)  # mkdtemp's 0700 would keep other users out of the bundle
-        yield partial
-        _flush(partial)
-        _move_into_place(partial, path, force)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-@contextlib.contextmanager
-def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
-    """A file to write, which becomes the one at ``path`` when the block ends well.
-
-    If the block raises, nothing is left behind and an old file stays as it was.
-
-    Raises:
-        OutputExistsError: see ``check_new_file``.
-    """
-    path = Path(path).absolute()
-    check_new_file(path, force)
-    folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{_PARTIAL}", dir=path.parent))
-    try:
-        partial = folder / path.name
-        yield partial
-        _flush(folder)
-        partial.replace(path)
-        _flush_directory(path.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output file that stands in the way, before any work is done for it.
-
-    Raises:
-        OutputExistsError: it exists and ``force`` is false, or is a folder.
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise OutputExistsError(
-            f"{path}: the folder {path.parent} does not exist. Create it first."
-        )
-    if path.is_dir():
-        raise OutputExistsError(f"{path}: is a folder; name a file.")
-    if path.exists() and not force:
-        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
+    # Looked at again at the end: another process may have written the same output meanwhile.
+    with atomic.new_folder(path, before_move=lambda: check_output(path, force)) as folder:
+        yield folder
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
@@ -363,43 +312,3 @@ def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
     with (folder / MANIFEST).open("w", encoding="utf-8", newline="\n") as file:
         file.write(manifest.to_json())
     return manifest
-
-
-def _flush(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-    _flush_directory(folder)
-
-
-def _flush_directory(folder: Path) -> None:
-    if os.name == "nt":  # Windows has no handle on a folder to flush
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _move_into_place(partial: Path, path: Path, force: bool) -> None:
-    # Looked at again: another process may have written the same output meanwhile.
-    check_output(path, force)
-    if not path.exists():
-        partial.rename(path)
-        _flush_directory(path.parent)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{_ASIDE}", dir=path.parent))
-    aside.rmdir()  # only its name is wanted: a folder cannot be renamed onto one on Windows
-    path.rename(aside)
-    try:
-        partial.rename(path)
-    except BaseException:
-        aside.rename(path)
-        raise
-    _flush_directory(path.parent)
-    if aside.is_symlink():
-        aside.unlink()
-    else:
-        shutil.rmtree(aside, ignore_errors=True)

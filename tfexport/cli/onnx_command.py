@@ -70,7 +70,8 @@ def onnx(
     tfexport onnx --checkpoint model.pt -o de-en.bundle --set num_heads=8 --set pad_id=1 \\
         --set bos_id=2 --set eos_id=3 --tokenizer tokenizer.json
     """
-    from tfexport.bundle import check_new_file, check_output
+    from tfexport.atomic import check_new_file
+    from tfexport.bundle import check_output
 
     _check_choice(output, graph, attention_biases or log_probs)
     # Before torch is loaded, which takes a second.

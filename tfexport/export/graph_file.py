@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateInitializersPass
 
 from tfexport import __version__, graph_io
-from tfexport.bundle import check_new_file, new_file
+from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
 from tfexport.export.forward_parity import compare_forward
 from tfexport.export.graphs import ForwardGraph

@@ -9,7 +9,8 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tfexport.errors import CheckpointError, OutputExistsError
+from tfexport.atomic import new_file
+from tfexport.errors import CheckpointError
 from tfexport.model_src.checkpoint.keymap import Layout, Rule
 from tfexport.model_src.transformer import Transformer
 
@@ -24,21 +25,14 @@ def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: boo
     Raises:
         OutputExistsError: the file exists and ``force`` is false.
     """
-    path = Path(path)
-    if path.exists() and not force:
-        raise OutputExistsError(f"{path}: already exists. Pass force=True to replace it.")
     tensors: dict[str, Tensor] = {}
     stored: dict[int, str] = {}
     for name, tensor in model.state_dict().items():
         # A tied table is stored under its first name only; the config says what it is tied to.
         if stored.setdefault(tensor.data_ptr(), name) == name or tensor.numel() == 0:
             tensors[name] = tensor.detach().contiguous()
-    partial = path.with_name(f".{path.name}.partial")
-    try:
+    with new_file(path, force) as partial:
         save_file(tensors, partial, {METADATA_KEY: json.dumps(model.config.to_dict())})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_config(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
