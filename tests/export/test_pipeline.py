@@ -97,6 +97,14 @@ def test_training_script_ends_with_a_bundle(tmp_path: Path) -> None:
     check_tokens(tmp_path / "a.bundle", model.eval(), {"source_size": 17, "length": 64})
 
 
+def test_config_of_a_live_module_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "ids.json").write_text(json.dumps(SETTINGS))
+    result = export_bundle(
+        tutorial.make(), tmp_path / "a.bundle", config=tmp_path / "ids.json", verify=False
+    )
+    assert result.manifest.special_ids.eos == 2
+
+
 def test_bundle_needs_its_special_ids(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pad_id, bos_id, eos_id"):
         export_bundle(tutorial.make(), tmp_path / "a.bundle")

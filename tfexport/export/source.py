@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from tfexport.model_src.checkpoint.live import checkpoint_of
+from tfexport.model_src.checkpoint.load import read_json
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
 
 Source = str | os.PathLike[str] | nn.Module
@@ -23,6 +24,8 @@ def read_source(
 ) -> Checkpoint:
     """Understand either; see ``load_checkpoint`` and ``checkpoint_of``."""
     if isinstance(source, nn.Module):
-        values = config if isinstance(config, Mapping) else None
+        values = (
+            config if config is None or isinstance(config, Mapping) else read_json(Path(config))
+        )
         return checkpoint_of(source, values, settings, require, layout)
     return load_checkpoint(Path(source), config, settings, layout, require, defaults)

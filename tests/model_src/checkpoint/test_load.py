@@ -144,6 +144,13 @@ def test_pickle_without_a_state_dict_says_what_it_holds(
         load_state_dict(tmp_path / "a.pt")
 
 
+def test_view_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(1 << 20, 1 << 20)}, tmp_path / "a.pt")
+    assert (tmp_path / "a.pt").stat().st_size < 4096
+    with pytest.raises(CheckpointError, match="claims far more values than it holds: a"):
+        load_state_dict(tmp_path / "a.pt")
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing\.pt: no such file or folder"):
         load_state_dict(tmp_path / "nothing.pt")

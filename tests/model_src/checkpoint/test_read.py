@@ -118,6 +118,19 @@ def test_settings_are_read_as_documented(state: State, tmp_path: Path) -> None:
     assert again.mask_fill == float("-inf")
 
 
+@pytest.mark.parametrize("number", ["2", "999999", "9" * 5000])
+def test_layers_with_a_gap_are_named_however_high_they_count(
+    state: State, tmp_path: Path, number: str
+) -> None:
+    moved = {
+        key.replace("encoder.layers.1.", f"encoder.layers.{number}."): value
+        for key, value in state.items()
+    }
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(save(moved, tmp_path), settings=["num_heads=4"])
+    assert f"encoder.layers.{number}." in str(caught.value)
+
+
 def test_foreign_names_are_mapped_by_the_first_pattern_that_matches(
     state: State, tmp_path: Path
 ) -> None:

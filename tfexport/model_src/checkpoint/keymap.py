@@ -16,8 +16,8 @@ from torch import Tensor
 
 Convert = Callable[[Tensor], Sequence[Tensor]]
 
-_PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d+)"}
-_PLACEHOLDERS |= {"{head}": r"(?P<head>\d+)", "{weight}": r"(?P<weight>.+)"}
+_PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d{1,6})"}
+_PLACEHOLDERS |= {"{head}": r"(?P<head>\d{1,6})", "{weight}": r"(?P<weight>.+)"}
 
 
 def as_it_is(tensor: Tensor) -> Sequence[Tensor]:
@@ -125,7 +125,7 @@ def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion
     """Apply a key table."""
     mapped = layout.map_keys(tensors)
     heads = {int(values["head"]) for _, values in mapped.values() if "head" in values}
-    num_heads = max(heads) + 1 if heads else None
+    num_heads = len(heads) if heads else None  # a gap shows up below as a head that is missing
     parts: dict[str, dict[int, Tensor]] = {}
     fates: dict[str, tuple[str, ...]] = {}
     problems = []

@@ -22,6 +22,7 @@ from tfexport.errors import CheckpointError
 
 FILE_NAMES = ("model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+_LARGE = 2**28
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 
 
@@ -153,8 +154,18 @@ def flatten(value: Any, path: Path) -> StateDict:
             f"{path}: holds no tensors; its keys are {', '.join(others[:8]) or 'none'}. "
             f"Expected a state dict, alone or under one of {', '.join(_WRAPPERS)}."
         )
+    spread = [key for key, tensor in tensors.items() if _is_spread_out(tensor)]
+    if spread:
+        raise CheckpointError(f"{path}: claims far more values than it holds: {', '.join(spread)}.")
     names = _without_prefixes(tensors)
     return StateDict(path, {names[key]: tensor for key, tensor in tensors.items()}, others)
+
+
+def _is_spread_out(tensor: Tensor) -> bool:
+    # A view with strides of 0 costs nothing in the file and everything when it is looked at.
+    if tensor.layout != torch.strided or tensor.numel() < _LARGE:
+        return False
+    return tensor.numel() * tensor.element_size() > 2 * tensor.untyped_storage().nbytes()
 
 
 def _without_prefixes(keys: Mapping[str, Any]) -> dict[str, str]:

@@ -27,7 +27,8 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     for stack in ("encoder", "decoder"):
         layers = _layers(weights, stack)
         if layers:
-            facts[f"num_{stack}_layers"] = max(layers) + 1
+            # How many, not how high they count: of a gap, the checks after this name both sides.
+            facts[f"num_{stack}_layers"] = len(layers)
         facts[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
     facts["d_model"] = size(QUERY, 1)
     facts["d_ff"] = size("encoder.layers.0.feed_forward.up_proj.weight", 0)
