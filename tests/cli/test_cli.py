@@ -185,6 +185,30 @@ def test_file_goes_to_file_and_is_not_overwritten(tmp_path: Path, tiny_bundle: P
     assert invoke(*args, "--force", "--truncate").exit_code == 0
 
 
+def test_what_fails_at_the_start_leaves_an_old_output_as_it_was(
+    tmp_path: Path, tiny_bundle: Path
+) -> None:
+    output = tmp_path / "out.txt"
+    output.write_text("old\n")
+    for bundle, file in ((tmp_path / "none", "-"), (tiny_bundle, tmp_path / "none.txt")):
+        assert invoke("translate", bundle, file, "-o", output, "--force").exit_code == 1
+        assert output.read_text() == "old\n"
+    assert invoke("translate", tmp_path / "none", "-o", tmp_path / "new.txt").exit_code == 1
+    assert not (tmp_path / "new.txt").exists()
+
+
+def test_input_is_never_its_own_output(tmp_path: Path, tiny_bundle: Path) -> None:
+    (tmp_path / "in.txt").write_text("w12 w4\n")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "in.txt")
+    for output in ("in.txt", "link.txt"):
+        done = invoke(
+            "translate", tiny_bundle, tmp_path / "in.txt", "-o", tmp_path / output, "--force"
+        )
+        assert done.exit_code == 1
+        assert "is also the input" in done.stderr
+        assert (tmp_path / "in.txt").read_text() == "w12 w4\n"
+
+
 def test_jsonl_holds_text_tokens_and_score(tiny_bundle: Path) -> None:
     done = invoke("translate", tiny_bundle, "--jsonl", "--max-length", 4, stdin="w12 w4\nw5 \n\n")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -110,13 +110,27 @@ variants = st.fixed_dictionaries(
         "head_dim": st.sampled_from([0, 3]),
         "mask_fill": st.sampled_from([float("-inf"), -1e9]),
         "tie_output": st.booleans(),
+        "tie_embeddings": st.booleans(),
+        "num_encoder_layers": st.integers(1, 3),
+        "num_decoder_layers": st.integers(1, 3),
+        "encoder_final_norm": st.booleans(),
+        "decoder_final_norm": st.booleans(),
+        "norm_bias": st.booleans(),
+        "output_bias": st.booleans(),
+        "scale_embeddings": st.booleans(),
     }
 )
 
 
 def build(options: dict[str, Any]) -> Transformer:
     torch.manual_seed(3)
-    return build_transformer(TransformerConfig(**SIZES, **options)).eval().requires_grad_(False)
+    return build_transformer(make_config(options)).eval().requires_grad_(False)
+
+
+def make_config(options: dict[str, Any]) -> TransformerConfig:
+    # One table for both sides has to be of one size.
+    sizes = {**SIZES, **({"source_vocab_size": 13} if options.get("tie_embeddings") else {})}
+    return TransformerConfig(**{**sizes, **options})
 
 
 @given(options=variants, seed=st.integers(0, 100))
@@ -186,7 +200,7 @@ def test_decoder_mask_hides_padded_targets() -> None:
 @given(options=variants)
 @settings(max_examples=15)
 def test_every_parameter_is_trained(options: dict[str, Any]) -> None:
-    model = build_transformer(TransformerConfig(**SIZES, **options)).train()
+    model = build_transformer(make_config(options)).train()
     source, mask, target = batch({"source_size": 11, "target_size": 13})
     logits = model(source, mask, target, torch.ones_like(target))
     F.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()

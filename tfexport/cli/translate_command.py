@@ -9,6 +9,7 @@ from typing import IO, BinaryIO
 
 import click
 
+from tfexport.atomic import check_new_file
 from tfexport.errors import OutputExistsError
 
 
@@ -56,10 +57,14 @@ def translate(
     from tfexport.runtime.lines import translate_lines
 
     options = DecodingOptions(max_length, batch_size, truncate)
-    with _open_input(file) as source, _open_output(output, force) as sink:
+    _check_output(output, file, force)
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(_open_input(file))
         translator = Translator(bundle, threads=threads)
         if not ids:
             translator.encode("")  # says at once that there is no tokenizer
+        # Opened last: what fails before leaves an old output as it was.
+        sink = stack.enter_context(_open_output(output))
         # A person at a terminal wants an answer to every line.
         chunk = 1 if source.isatty() or batch_size == 1 else 16 * batch_size
         bad = 0
@@ -94,13 +99,24 @@ def _open_input(file: str) -> contextlib.AbstractContextManager[BinaryIO]:
     return open(file, "rb")  # noqa: PTH123 - an OSError here names the file as the user gave it
 
 
+def _check_output(output: str, file: str, force: bool) -> None:
+    if output == "-":
+        return
+    check_new_file(output, force)
+    if (
+        file != "-"
+        and Path(output).exists()
+        and Path(file).exists()
+        and Path(file).samefile(output)
+    ):
+        raise OutputExistsError(f"{output}: is also the input. Name another output.")
+
+
 @contextlib.contextmanager
-def _open_output(output: str, force: bool) -> Iterator[IO[str]]:
+def _open_output(output: str) -> Iterator[IO[str]]:
     if output == "-":
         yield sys.stdout
         return
-    if Path(output).exists() and not force:
-        raise OutputExistsError(f"{output}: already exists. Use --force to replace it.")
     with open(output, "w", encoding="utf-8", newline="\n") as sink:  # noqa: PTH123
         yield sink
 
