@@ -19,6 +19,9 @@ HIDDEN_STATES = "encoder_hidden_states"
 DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
+MAX_LENGTH = "max_length"
+SEQUENCES = "sequences"
+SCORES = "scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
 
 
@@ -165,3 +168,52 @@ def forward_graph(
         inputs=(sides[0], masks[0], sides[1], masks[1], *(biases if attention_biases else ())),
         outputs=tuple(outputs),
     )
+
+
+def generate_graph() -> GraphSpec:
+    """Source ids to whole sequences: encoder, cache and the greedy loop in one graph."""
+    return GraphSpec(
+        "generate",
+        inputs=(
+            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+            TensorSpec(MAX_LENGTH, "int64", ()),
+        ),
+        outputs=(
+            TensorSpec(SEQUENCES, "int64", (BATCH, TARGET)),
+            TensorSpec(SCORES, "float32", (BATCH,)),
+        ),
+    )
+
+
+def loop_start(cache: CacheShape) -> GraphSpec:
+    """What runs before the decode loop; see ``export.graphs.LoopStart``."""
+    invariants, state = _loop_values(cache, "0", prefix="first_")
+    going = TensorSpec("begin", "bool", ())
+    return GraphSpec("loop_start", generate_graph().inputs[:2], (*invariants, going, *state))
+
+
+def loop_step(cache: CacheShape) -> GraphSpec:
+    """One turn of the decode loop; see ``export.graphs.LoopStep``."""
+    invariants, state = _loop_values(cache, PAST)
+    going = TensorSpec("going", "bool", ())
+    _, after = _loop_values(cache, f"{PAST} + 1", prefix="next_")
+    return GraphSpec("loop_step", (*invariants, *state), (going, *after))
+
+
+def _loop_values(
+    cache: CacheShape, past: str, prefix: str = ""
+) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    invariants = (
+        *cache.tensors("cross.{layer}", SOURCE),
+        TensorSpec("cross_bias", "float32", (BATCH, 1, 1, SOURCE)),
+    )
+    state = (
+        TensorSpec(f"{prefix}token", "int64", (BATCH, 1)),
+        TensorSpec(f"{prefix}ended", "bool", (BATCH,)),
+        TensorSpec(f"{prefix}score", "float32", (BATCH,)),
+        TensorSpec(f"{prefix}count", "float32", (BATCH,)),
+        TensorSpec(f"{prefix}sequences", "int64", (BATCH, past)),
+        *cache.tensors(f"{prefix}past.{{layer}}", past),
+    )
+    return invariants, state

@@ -14,7 +14,7 @@ from tests.conftest import SETTINGS
 from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export_bundle, parity, verify_bundle
-from tfexport.export.parity import NEW_TOKENS, Comparison, _Case, _compare_tokens
+from tfexport.export.parity import NEW_TOKENS, Case, Comparison, compare_tokens
 from tfexport.model_src.transformer import Transformer
 
 
@@ -52,7 +52,12 @@ def test_report_covers_the_grid_against_torch_itself(
     shapes = {(c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}
     stages = {c.stage for c in report.comparisons}
-    assert stages == set(parity.STAGES) - {"forward graph", "attention biases"}
+    assert stages == set(parity.STAGES) - {
+        "forward graph",
+        "attention biases",
+        "generate graph",
+        "scores",
+    }
     summary = report.summary()
     assert summary["tokens"] > 8 * NEW_TOKENS
     assert json.loads(json.dumps(report.to_dict()))["passed"] is True
@@ -133,8 +138,8 @@ def test_nan_never_passes() -> None:
 
 
 def tokens(ours: list[int], theirs: list[int], logits: list[list[float]]) -> Comparison:
-    case = _Case([[1]], torch.ones(1, 1), torch.ones(1, 1))
-    return _compare_tokens(
+    case = Case([[1]], torch.ones(1, 1), torch.ones(1, 1))
+    return compare_tokens(
         case, [ours], np.array([theirs]), np.array([logits], np.float32), eos_id=2
     )
 

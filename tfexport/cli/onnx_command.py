@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 @click.option("--target-tokenizer", type=click.Path(), help="Tokenizer for the target side.")
 @click.option(
     "--graph",
-    type=click.Choice(["forward"]),
-    help="Write one self-contained file instead of a bundle: forward scores a whole target at once "
-    "and needs neither special ids nor embeddings.",
+    type=click.Choice(["generate", "forward"]),
+    help="Write one self-contained file instead of a bundle: generate decodes greedily in one "
+    "call; forward scores a whole target at once and needs neither special ids nor embeddings.",
 )
 @click.option(
     "--attention-biases",
@@ -120,7 +120,7 @@ def onnx(
 
 
 def _check_choice(output: str, graph: str | None, forward_only: bool) -> None:
-    if graph is None and forward_only:
+    if graph != "forward" and forward_only:
         raise click.UsageError("--attention-biases and --log-probs go with --graph forward.")
     if graph is None and output.endswith(".onnx"):
         raise click.UsageError(

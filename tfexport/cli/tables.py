@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def parity_table(report: "ParityReport", name: str) -> Table:
     """One row a shape, one column a stage."""
-    from tfexport.export.parity import STAGES, TOLERANCE
+    from tfexport.export.parity import STAGES, TOKEN_STAGES, TOLERANCE
 
     present = [stage for stage in STAGES if any(c.stage == stage for c in report.comparisons)]
     table = Table(
@@ -31,7 +31,7 @@ def parity_table(report: "ParityReport", name: str) -> Table:
             for c in report.comparisons:
                 if (c.stage, c.batch, c.source_length) == (stage, batch, length):
                     text = f"{c.difference:.1e}"
-                    if stage == "greedy tokens":
+                    if stage in TOKEN_STAGES:
                         text = (
                             f"{c.compared} equal" if c.passed else f"{c.difference:.0f} rows differ"
                         )
@@ -43,12 +43,15 @@ def parity_table(report: "ParityReport", name: str) -> Table:
 
 def verdict(report: "ParityReport") -> str:
     """One sentence on a report."""
+    from tfexport.export.parity import TOKEN_STAGES
+
     summary = report.summary()
     if not report.passed:
         failure = report.first_failure()
         stage = failure.stage if failure else "nothing compared"
         return f"NOT equal to {report.reference}: first difference in {stage}"
-    largest = max(v for k, v in summary["largest_difference"].items() if k != "greedy tokens")
+    differences = summary["largest_difference"].items()
+    largest = max((v for k, v in differences if k not in TOKEN_STAGES), default=0.0)
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
     tokens = f"{summary['tokens']} greedy tokens over " if summary["tokens"] else ""
     return (

@@ -17,6 +17,7 @@ from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
 from tfexport.export.forward_parity import compare_forward
+from tfexport.export.generate_parity import compare_generate
 from tfexport.export.graphs import ForwardGraph
 from tfexport.export.onnx_export import (
     DEFAULT_OPSET,
@@ -24,13 +25,14 @@ from tfexport.export.onnx_export import (
     export_graph_module,
     oldest_onnxruntime,
 )
+from tfexport.export.onnx_loop import export_generate
 from tfexport.export.parity import ParityReport, Progress
-from tfexport.export.source import Source, read_source
+from tfexport.export.source import Source, read_for_decoding, read_source
 from tfexport.export.weights import share_transposed
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
-GRAPHS = ("forward",)
+GRAPHS = ("generate", "forward")
 _LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
 
 
@@ -67,15 +69,15 @@ def export_graph(
     """Export one graph as a self-contained file and compare it with eager PyTorch.
 
     Args:
-        source: a checkpoint's path or a live module, as for ``export_bundle``; it needs no special
-            ids, and no embeddings.
+        source: a checkpoint's path or a live module, as for ``export_bundle``. For "forward" it
+            needs no special ids, and no embeddings.
         output: the .onnx file.
-        graph: "forward", which scores a whole target at once.
+        graph: "generate", which decodes greedily, or "forward", which scores a whole target.
         config: values that the weights do not say.
         settings: ``key=value`` words that win over ``config``.
         layout: force a checkpoint layout.
-        attention_biases: three more inputs that are added to the attention scores.
-        log_probs: a second output, the log-softmax of the logits.
+        attention_biases: for "forward": three more inputs, added to the attention scores.
+        log_probs: for "forward": a second output, the log-softmax of the logits.
         opset: of the standard operators, 18 to 25.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
@@ -87,25 +89,34 @@ def export_graph(
     tell = progress or (lambda step, done, total: None)
     if graph not in GRAPHS:
         raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
+    if graph != "forward" and (attention_biases or log_probs):
+        raise ConfigError("attention_biases and log_probs go with the forward graph.")
     check_opset(opset)
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
-    checkpoint = read_source(source, config, settings, layout)
+    read = read_source if graph == "forward" else read_for_decoding
+    checkpoint = read(source, config, settings, layout)
     if log_probs and not checkpoint.config.has_embeddings:
         raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
-    spec = _spec(checkpoint.config, attention_biases, log_probs)
-    tell("exporting forward.onnx", 0, 1)
-    model = export_graph_module(ForwardGraph(checkpoint.build(), log_probs), spec, opset)
+    tell(f"exporting {graph}.onnx", 0, 1)
+    if graph == "generate":
+        model = export_generate(checkpoint.build(), opset)
+    else:
+        spec = _spec(checkpoint.config, attention_biases, log_probs)
+        model = export_graph_module(ForwardGraph(checkpoint.build(), log_probs), spec, opset)
     share_transposed([model])
     DeduplicateInitializersPass()(model)
-    _check_size(model)
+    _check_size(model, graph)
     with new_file(output, force) as path:
         report = None
         if verify:
             ir.save(model, path)
-            report = compare_forward(path, spec, checkpoint, tell)
+            if graph == "generate":
+                report = compare_generate(path, checkpoint, tell)
+            else:
+                report = compare_forward(path, spec, checkpoint, tell)
             report.require(str(output))
-        _add_metadata(model, checkpoint.config, opset, report)
+        _add_metadata(model, graph, checkpoint.config, opset, report)
         ir.save(model, path)
     return GraphResult(Path(output), checkpoint, report)
 
@@ -134,8 +145,11 @@ def verify_graph(
         raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
     metadata = model.metadata_props
     if metadata.get("tfexport_graph") not in GRAPHS:
-        raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph forward' wrote.")
+        raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph' wrote.")
     defaults = json.loads(metadata["tfexport_config"])
+    if metadata["tfexport_graph"] == "generate":
+        checkpoint = read_for_decoding(source, config, settings, layout, defaults)
+        return compare_generate(path, checkpoint, progress)
     checkpoint = read_source(source, config, settings, layout, defaults=defaults)
     names = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     spec = _spec(checkpoint.config, "cross_attention_bias" in names, graph_io.LOG_PROBS in names)
@@ -150,20 +164,24 @@ def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) ->
     )
 
 
-def _check_size(model: ir.Model) -> None:
+def _check_size(model: ir.Model, graph: str) -> None:
     values = model.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
     if size > _LARGEST:
         raise ExportError(
-            f"forward.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
+            f"{graph}.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
         )
 
 
 def _add_metadata(
-    model: ir.Model, config: TransformerConfig, opset: int, report: ParityReport | None
+    model: ir.Model,
+    graph: str,
+    config: TransformerConfig,
+    opset: int,
+    report: ParityReport | None,
 ) -> None:
     values = {
-        "tfexport_graph": "forward",
+        "tfexport_graph": graph,
         "tfexport_version": __version__,
         "tfexport_minimum_onnxruntime": oldest_onnxruntime(opset),
         "tfexport_config": json.dumps(config.to_dict()),

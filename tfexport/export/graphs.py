@@ -4,9 +4,22 @@ An ONNX graph takes and gives tensors in a row; these wrap a Transformer so that
 those of ``tfexport.graph_io``.
 """
 
+import torch
 from torch import Tensor, nn
 
+from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
+
+
+def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:
+    """Ids that make the graph fail where one is negative; Gather would count from the end."""
+    assert vocab_size is not None
+    return torch.where(ids < 0, vocab_size, ids)
+
+
+def checked_mask(mask: Tensor, ids: Tensor) -> Tensor:
+    """A mask (B, S) that makes the graph fail if it is of another shape; it would broadcast."""
+    return torch.stack([mask, ids])[0]
 
 
 class EncoderGraph(nn.Module):
@@ -19,6 +32,8 @@ class EncoderGraph(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """input_ids, attention_mask -> encoder states, cross-attention cache."""
         input_ids, attention_mask = tensors
+        input_ids = checked_ids(input_ids, self.model.config.source_vocab_size)
+        attention_mask = checked_mask(attention_mask, input_ids)
         hidden, cross = self.model.encode(input_ids, attention_mask)
         return (hidden, *cross)
 
@@ -33,6 +48,7 @@ class DecoderGraph(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """input_ids, encoder_attention_mask, both caches -> logits, self-attention cache."""
         input_ids, encoder_attention_mask, *caches = tensors
+        input_ids = checked_ids(input_ids, self.model.config.target_vocab_size)
         half = len(caches) // 2
         past, cross = caches[:half], caches[half:]
         logits, present = self.model.step(input_ids, past, cross, encoder_attention_mask)
@@ -50,8 +66,74 @@ class ForwardGraph(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Inputs, masks and, if they are graph inputs, biases -> logits or states."""
         inputs, attention_mask, decoder_inputs, decoder_attention_mask, *given = tensors
+        if self.model.config.has_embeddings:
+            inputs = checked_ids(inputs, self.model.config.source_vocab_size)
+            decoder_inputs = checked_ids(decoder_inputs, self.model.config.target_vocab_size)
+            attention_mask = checked_mask(attention_mask, inputs)
+            decoder_attention_mask = checked_mask(decoder_attention_mask, decoder_inputs)
         biases = list(self.model.biases(attention_mask, decoder_attention_mask))
         if given:
             biases = [own + other for own, other in zip(biases, given, strict=True)]
         logits = self.model.forward_biased(inputs, decoder_inputs, *biases)
         return (logits, logits.log_softmax(-1)) if self.log_probs else (logits,)
+
+
+class LoopStart(nn.Module):
+    """What happens before the decode loop: encode, and the loop's first state.
+
+    Gives the loop's invariants (cross-attention cache, cross-attention bias), whether to begin at
+    all, and the state: last token (B, 1), ended rows (B,), summed log-probability (B,), counted
+    tokens (B,), sequences (B, 0), self-attention cache (B, H, 0, D) each.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        assert model.config.bos_id is not None
+        self.bos_id = model.config.bos_id
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """input_ids, attention_mask -> invariants, whether to begin, state."""
+        input_ids, attention_mask = tensors
+        input_ids = checked_ids(input_ids, self.model.config.source_vocab_size)
+        attention_mask = checked_mask(attention_mask, input_ids)
+        hidden, cross = self.model.encode(input_ids, attention_mask)
+        padding = blocked_by_padding(attention_mask)
+        bias = bias_from_blocked(padding, self.model.mask_fill)
+        # A row that is all padding has nothing to say.
+        ended = (attention_mask != 0).sum(1) == 0
+        token = torch.full_like(input_ids[:, :1].sum(1, keepdim=True), self.bos_id)
+        zeros = ended.float() * 0
+        past = self.model.decoder.empty_cache(hidden)
+        state = (token, ended, zeros, zeros, token[:, :0], *past)
+        return (*cross, bias, ~ended.all(), *state)
+
+
+class LoopStep(nn.Module):
+    """One turn of the decode loop."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        assert model.config.eos_id is not None
+        assert model.config.pad_id is not None
+        self.eos_id = model.config.eos_id
+        self.pad_id = model.config.pad_id
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Invariants, state -> whether to go on, state."""
+        layers = self.model.config.num_decoder_layers
+        cross, bias = list(tensors[: 2 * layers]), tensors[2 * layers]
+        token, ended, score, count, sequences, *past = tensors[2 * layers + 1 :]
+        x = self.model.target_embedding(token, past[0].size(2))
+        # The newest position may see all others, so the self-attention needs no mask.
+        x, present = self.model.decoder(x, torch.zeros(1), past, cross, bias)
+        logits = self.model.output_proj(x)  # (B, 1, V)
+        best = logits.argmax(-1)  # (B, 1)
+        log_prob = logits.log_softmax(-1).gather(-1, best.unsqueeze(-1))[:, 0, 0]
+        token = torch.where(ended.unsqueeze(1), self.pad_id, best)
+        score = torch.where(ended, score, score + log_prob)
+        count = torch.where(ended, count, count + 1)
+        ended = ended | (best[:, 0] == self.eos_id)
+        sequences = torch.cat([sequences, token], dim=1)
+        return (~ended.all(), token, ended, score, count, sequences, *present)

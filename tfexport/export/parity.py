@@ -36,9 +36,13 @@ STAGES = (
     "full prefix",
     "cached steps",
     "greedy tokens",
+    "generate graph",
+    "scores",
     "forward graph",
     "attention biases",
 )
+
+TOKEN_STAGES = ("greedy tokens", "generate graph")  # whose differences count rows
 
 Floats = NDArray[np.float32]
 Progress = Callable[[str, int, int], None]
@@ -68,7 +72,7 @@ class Comparison:
     @property
     def passed(self) -> bool:
         """Whether the difference is tolerable; NaN is not."""
-        return self.difference <= (0 if self.stage == "greedy tokens" else TOLERANCE)
+        return self.difference <= (0 if self.stage in TOKEN_STAGES else TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class ParityReport:
 
     def summary(self) -> dict[str, Any]:
         """What a manifest records."""
-        tokens = [c for c in self.comparisons if c.stage == "greedy tokens"]
+        tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
         return {
             "passed": self.passed,
             "reference": self.reference,
@@ -125,7 +129,7 @@ class ParityReport:
         if failure is not None:
             amount = (
                 f"{failure.difference:.0f} rows differ"
-                if failure.stage == "greedy tokens"
+                if failure.stage in TOKEN_STAGES
                 else f"differs by {failure.difference:.2g}, allowed {TOLERANCE:g}"
             )
             raise ParityError(
@@ -136,13 +140,16 @@ class ParityReport:
 
 
 @dataclass(frozen=True)
-class _Case:
+class Case:
+    """One batch: its rows, and the same padded, ids (B, S) and mask (B, S)."""
+
     rows: list[list[int]]
     ids: torch.Tensor
     mask: torch.Tensor
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(B, S)."""
         return self.ids.shape[0], self.ids.shape[1]
 
 
@@ -166,7 +173,7 @@ def compare(
     for done, (batch, length) in enumerate(shapes):
         if progress is not None:
             progress("comparing with eager PyTorch", done, len(shapes))
-        case = _case(config, batch, length)
+        case = random_case(config, batch, length)
         report.comparisons.extend(_compare_case(case, config, model, reference, runtime))
     if progress is not None:
         progress("comparing with eager PyTorch", len(shapes), len(shapes))
@@ -184,7 +191,7 @@ def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:
         yield 1, limit
 
 
-def _case(config: TransformerConfig, batch: int, length: int) -> _Case:
+def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
     """Random rows of different lengths, the first of them full."""
     generator = np.random.default_rng([batch, length])
     special = {config.pad_id, config.bos_id, config.eos_id}
@@ -193,11 +200,11 @@ def _case(config: TransformerConfig, batch: int, length: int) -> _Case:
     lengths = [length, *generator.integers(1, length + 1, size=batch - 1)]
     rows = [generator.choice(ordinary, size=size).tolist() for size in lengths]
     ids, mask = pad(rows, config.pad_id or 0)
-    return _Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
+    return Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
 
 
 def _compare_case(
-    case: _Case,
+    case: Case,
     config: TransformerConfig,
     model: Transformer,
     reference: Reference,
@@ -206,7 +213,7 @@ def _compare_case(
     assert config.bos_id is not None
     assert config.eos_id is not None
     hidden = reference.encode(case.ids, case.mask)
-    tokens, eager = _eager_greedy(case, config, reference, hidden)
+    tokens, eager = eager_greedy(case, config, reference, hidden)
     prefix = np.concatenate([np.full((len(case.rows), 1), config.bos_id), tokens[:, :-1]], axis=1)
 
     if not isinstance(reference, ModuleReference):
@@ -223,11 +230,11 @@ def _compare_case(
     yield compare_values("cached steps", case.shape, np.concatenate(steps, axis=1), eager)
 
     found = greedy(runtime, case.rows, prefix.shape[1], config.bos_id, config.eos_id)
-    yield _compare_tokens(case, [h.tokens for h in found], tokens, eager, config.eos_id)
+    yield compare_tokens(case, [h.tokens for h in found], tokens, eager, config.eos_id)
 
 
-def _eager_greedy(
-    case: _Case, config: TransformerConfig, reference: Reference, hidden: torch.Tensor
+def eager_greedy(
+    case: Case, config: TransformerConfig, reference: Reference, hidden: torch.Tensor
 ) -> tuple[NDArray[np.int64], Floats]:
     """The tutorial's uncached loop: the whole prefix again for every token, past the end token.
 
@@ -252,9 +259,15 @@ def compare_values(stage: str, shape: tuple[int, int], ours: Floats, eager: Floa
     return Comparison(stage, *shape, float(difference.max()), int(difference.size))
 
 
-def _compare_tokens(
-    case: _Case, found: list[list[int]], tokens: NDArray[np.int64], eager: Floats, eos_id: int
+def compare_tokens(
+    case: Case,
+    found: list[list[int]],
+    tokens: NDArray[np.int64],
+    eager: Floats,
+    eos_id: int,
+    stage: str = "greedy tokens",
 ) -> Comparison:
+    """Compare decoded rows (no start, no end token) with eager's, up to each row's end."""
     wrong = near_ties = compared = 0
     for ours, theirs, logits in zip(found, tokens.tolist(), eager, strict=True):
         ended = [*ours, eos_id][: len(theirs)]
@@ -268,4 +281,4 @@ def _compare_tokens(
             if token != expected or expected == eos_id:
                 break
     batch, length = case.shape
-    return Comparison("greedy tokens", batch, length, float(wrong), compared, near_ties)
+    return Comparison(stage, batch, length, float(wrong), compared, near_ties)

@@ -20,7 +20,6 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import ConfigError
 from tfexport.export import parity
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.onnx_export import (
@@ -30,11 +29,11 @@ from tfexport.export.onnx_export import (
     oldest_onnxruntime,
 )
 from tfexport.export.parity import ParityReport, Progress
-from tfexport.export.source import Source, read_source
+from tfexport.export.source import Source, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
 from tfexport.model_src.checkpoint.load import find_file
-from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
+from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
@@ -101,7 +100,7 @@ def export_bundle(
     check_opset(opset)
     check_output(output, force)
     tell("reading the checkpoint", 0, 1)
-    checkpoint = _read_for_bundle(source, config, settings, layout)
+    checkpoint = read_for_decoding(source, config, settings, layout)
     beside = None if isinstance(source, nn.Module) else find_file(Path(source)).parent
     tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
     tokenizers.check(checkpoint.config)
@@ -126,22 +125,6 @@ def export_bundle(
     return ExportResult(Path(output), manifest, checkpoint, report, tuple(used))
 
 
-def _read_for_bundle(
-    source: Source,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None,
-    settings: Iterable[str],
-    layout: str | None,
-    defaults: Mapping[str, Any] | None = None,
-) -> Checkpoint:
-    checkpoint = read_source(source, config, settings, layout, BUNDLE_IDS, defaults)
-    if not checkpoint.config.has_embeddings:
-        raise ConfigError(
-            f"{checkpoint.name}: the model has no embeddings, so there are no tokens to decode. "
-            "Export its teacher-forced graph with --graph forward -o model.onnx."
-        )
-    return checkpoint
-
-
 def verify_bundle(
     bundle: str | os.PathLike[str],
     source: Source,
@@ -161,7 +144,7 @@ def verify_bundle(
             is in the report.
     """
     manifest = open_bundle(bundle)
-    checkpoint = _read_for_bundle(source, config, settings, layout, manifest.config)
+    checkpoint = read_for_decoding(source, config, settings, layout, manifest.config)
     return parity.compare(Path(bundle), manifest, checkpoint, progress)
 
 

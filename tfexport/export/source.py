@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from tfexport.errors import ConfigError
 from tfexport.model_src.checkpoint.live import checkpoint_of
 from tfexport.model_src.checkpoint.load import read_json
-from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint, load_checkpoint
 
 Source = str | os.PathLike[str] | nn.Module
 
@@ -29,3 +30,24 @@ def read_source(
         )
         return checkpoint_of(source, values, settings, require, layout)
     return load_checkpoint(Path(source), config, settings, layout, require, defaults)
+
+
+def read_for_decoding(
+    source: Source,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """``read_source`` for what decodes tokens: special ids and embeddings have to be there.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    checkpoint = read_source(source, config, settings, layout, BUNDLE_IDS, defaults)
+    if not checkpoint.config.has_embeddings:
+        raise ConfigError(
+            f"{checkpoint.name}: the model has no embeddings, so there are no tokens to decode. "
+            "Export its teacher-forced graph with --graph forward -o model.onnx."
+        )
+    return checkpoint

@@ -1,0 +1,224 @@
+"""The greedy loop in one file, run with onnxruntime alone."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests import tutorial
+from tests.conftest import SETTINGS
+from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
+from tfexport.errors import ConfigError, ParityError
+from tfexport.export import export_graph, parity, verify_graph
+from tfexport.model_src import TransformerConfig, build_transformer
+from tfexport.runtime import Translator
+
+Array = NDArray[Any]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory, tutorial_model: tutorial.TutorialModel) -> Path:
+    file = tmp_path_factory.mktemp("generate") / "g.onnx"
+    export_graph(tutorial_model, file, "generate", config={**SETTINGS, "unk_id": 3})
+    return file
+
+
+def run(path: Path, **changes: Any) -> tuple[Array, Array]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options)
+    feeds = {
+        "input_ids": np.array([[5, 6, 7], [8, 0, 0]]),
+        "attention_mask": np.array([[1, 1, 1], [1, 0, 0]]),
+        "max_length": np.array(6),
+        **changes,
+    }
+    sequences, scores = session.run(["sequences", "scores"], feeds)
+    return sequences, scores
+
+
+def pad(rows: list[list[int]]) -> dict[str, Array]:
+    longest = max(map(len, rows))
+    ids = np.array([row + [0] * (longest - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def tokens(sequences: Array, limit: int) -> list[list[int]]:
+    """Rows up to their end token; behind it there is only padding."""
+    found = []
+    for row in sequences.tolist():
+        end = row.index(2) if 2 in row else len(row)
+        assert set(row[end + 1 :]) <= {0}
+        found.append(row[:end])
+    return found
+
+
+def test_one_call_equals_the_tutorials_loop(
+    path: Path, tutorial_model: tutorial.TutorialModel, tiny_bundle: Path
+) -> None:
+    generator = random.Random(3)
+    rows = [[generator.randrange(17) for _ in range(generator.randint(1, 9))] for _ in range(40)]
+    expected = [tutorial.greedy(tutorial_model, row, 20, bos=1, eos=2) for row in rows]
+    assert len({len(row) for row in expected}) > 3, "rows end at different steps"
+    for batch in (rows, rows[:1], rows[7:9]):
+        sequences, scores = run(path, **pad(batch), max_length=np.array(20))
+        at = rows.index(batch[0])
+        assert tokens(sequences, 20) == expected[at : at + len(batch)]
+        results = Translator(tiny_bundle).generate(batch, max_length=20)
+        assert scores == pytest.approx([r.hypotheses[0].score for r in results], abs=1e-5)
+
+
+def test_it_stops_when_all_rows_have_ended(path: Path) -> None:
+    sequences, _ = run(path, **pad([[9, 2]]), max_length=np.array(50))
+    assert sequences.tolist() == [[2]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_in_one_call(family: str, tmp_path: Path) -> None:
+    model, scores, settings, _ = FAMILIES[family]
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    words = [word.removeprefix("--set=") for word in settings]
+    ids = [f"{key}={value}" for key, value in SETTINGS.items()]
+    result = export_graph(
+        tmp_path / "model.pt", tmp_path / "g.onnx", "generate", settings=[*words, *ids]
+    )
+    assert result.report is not None
+    assert result.report.passed
+    sequences, _ = run(tmp_path / "g.onnx", **pad(ROWS), max_length=np.array(LIMIT))
+    assert tokens(sequences, LIMIT) == [greedy(scores, row) for row in ROWS]
+
+
+def test_edges_have_a_defined_answer(path: Path) -> None:
+    for none in (0, -5):
+        sequences, scores = run(path, max_length=np.array(none))
+        assert sequences.shape == (2, 0)
+        assert scores.tolist() == [0, 0]
+    longest, _ = run(path, max_length=np.array(10**9))
+    assert longest.shape[1] <= 64, "the position table bounds it"
+    sequences, scores = run(path, attention_mask=np.array([[1, 1, 1], [0, 0, 0]]))
+    assert set(sequences[1].tolist()) == {0}, "a row that is all padding says nothing"
+    assert scores[1] == 0
+    assert np.isfinite(scores).all()
+    alone, _ = run(path, **pad([[5, 6, 7]]))
+    assert sequences[0, : alone.shape[1]].tolist() == alone[0].tolist()
+    empty, _ = run(path, input_ids=np.zeros((0, 3), np.int64), attention_mask=np.ones((0, 3), int))
+    assert empty.shape[0] == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"input_ids": np.array([[5, -1, 7], [8, 0, 0]])},
+        {"input_ids": np.array([[5, 17, 7], [8, 0, 0]])},
+        {"input_ids": np.array([[5, 6, 7], [8, 0, 0]], np.int32)},
+        {"input_ids": np.array([5, 6, 7])},
+        {"attention_mask": np.ones((2, 1), np.int64)},
+        {"attention_mask": np.ones((1, 3), np.int64)},
+        {"attention_mask": np.ones((2, 3), np.float32)},
+        {"input_ids": np.full((1, 65), 5), "attention_mask": np.ones((1, 65), np.int64)},
+    ],
+    ids=["negative", "beyond", "int32", "rank 1", "mask column", "mask row", "float mask", "long"],
+)
+def test_bad_input_is_an_error_and_not_tokens(path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        run(path, **changes)
+
+
+@pytest.mark.parametrize("graph", ["encoder", "decoder"])
+def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: str) -> None:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(tiny_bundle / f"{graph}.onnx", options)
+    sizes = {"batch": 2, "source_length": 3, "target_length": 1, "past_length": 0}
+    feeds = {
+        value.name: np.ones(
+            [sizes.get(axis, axis) for axis in value.shape],
+            np.int64 if "int64" in value.type else np.float32,
+        )
+        for value in session.get_inputs()
+    }
+    session.run(None, feeds)
+    for wrong in (-1, 19):
+        with pytest.raises(Exception, match="out of data bounds"):
+            session.run(None, {**feeds, "input_ids": feeds["input_ids"] * wrong})
+    if graph == "encoder":
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            session.run(None, {**feeds, "attention_mask": np.ones((2, 1), np.int64)})
+
+
+def test_file_is_standard_whole_and_says_how_to_use_it(path: Path) -> None:
+    onnx.checker.check_model(str(path), full_check=True)
+    model = onnx.load(str(path))
+    assert {entry.domain for entry in model.opset_import} == {""}
+    (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
+    (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
+    assert len(body.initializer) == 0, "all weights are outside the loop"
+    shapes = {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    assert shapes == {
+        "input_ids": ["batch", "source_length"],
+        "attention_mask": ["batch", "source_length"],
+        "max_length": [],
+        "sequences": ["batch", "target_length"],
+        "scores": ["batch"],
+    }
+    metadata = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
+    assert metadata["tfexport_graph"] == "generate"
+    config = json.loads(metadata["tfexport_config"])
+    assert (config["pad_id"], config["bos_id"], config["eos_id"]) == (0, 1, 2)
+    assert config["max_positions"] == 64
+    assert json.loads(metadata["tfexport_parity"])["passed"]
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool) -> None:
+    config = TransformerConfig(
+        d_model=64, num_heads=2, num_encoder_layers=1, num_decoder_layers=2, d_ff=64,
+        source_vocab_size=700, target_vocab_size=700, tie_embeddings=tied, tie_output=tied,
+        max_positions=40, **SETTINGS,
+    )  # fmt: skip
+    model = build_transformer(config)
+    export_graph(model, tmp_path / "g.onnx", "generate", verify=False)
+    weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 64 * 4
+    assert (tmp_path / "g.onnx").stat().st_size < 1.05 * weights + 256 * 1024
+
+
+def test_another_checkpoint_is_found_out(
+    path: Path, tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
+    torch.save(state, tmp_path / "same.pt")
+    assert verify_graph(path, tmp_path / "same.pt").passed
+    state["transformer.encoder.layers.0.linear1.bias"] += 0.3
+    torch.save(state, tmp_path / "other.pt")
+    failure = verify_graph(path, tmp_path / "other.pt").first_failure()
+    assert failure is not None
+    assert failure.stage in ("generate graph", "scores")
+
+
+def test_miss_leaves_no_file(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "TOLERANCE", 1e-12)
+    with pytest.raises(ParityError):
+        export_graph(tutorial_model, tmp_path / "g.onnx", "generate", config=SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_the_forward_graph_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="go with the forward graph"):
+        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate", log_probs=True)
+    with pytest.raises(ConfigError, match="'backward' is not one of 'generate', 'forward'"):
+        export_graph(tutorial.make(), tmp_path / "g.onnx", "backward")
+    with pytest.raises(ConfigError, match="pad_id, bos_id, eos_id"):
+        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate")
