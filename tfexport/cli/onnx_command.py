@@ -1,7 +1,7 @@
 """``tfexport onnx``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -74,43 +74,43 @@ def onnx(
     from tfexport.bundle import check_output
 
     _check_choice(output, graph, attention_biases or log_probs)
+    if graph is not None and (tokenizer or source_tokenizer or target_tokenizer):
+        raise click.UsageError("a single graph holds no tokenizer; leave --tokenizer out.")
     # Before torch is loaded, which takes a second.
     (check_output if graph is None else check_new_file)(output, force)
     with needs("export"):
         from tfexport.export import export_bundle, export_graph
-    if graph is not None:
-        with progress_bar() as tell:
+    with progress_bar() as tell:
+        shared: dict[str, Any] = {
+            "config": config,
+            "settings": settings,
+            "layout": layout,
+            "opset": opset,
+            "verify": not no_verify,
+            "force": force,
+            "progress": tell,
+        }
+        if graph is not None:
             written = export_graph(
                 checkpoint,
                 output,
                 graph,
-                config=config,
-                settings=settings,
-                layout=layout,
                 attention_biases=attention_biases,
                 log_probs=log_probs,
-                opset=opset,
-                verify=not no_verify,
-                force=force,
-                progress=tell,
+                **shared,
             )
+        else:
+            result = export_bundle(
+                checkpoint,
+                output,
+                tokenizer=tokenizer,
+                source_tokenizer=source_tokenizer,
+                target_tokenizer=target_tokenizer,
+                **shared,
+            )
+    if graph is not None:
         _print_result(output, Path(output).stat().st_size, written.report)
         return
-    with progress_bar() as tell:
-        result = export_bundle(
-            checkpoint,
-            output,
-            config=config,
-            settings=settings,
-            layout=layout,
-            tokenizer=tokenizer,
-            source_tokenizer=source_tokenizer,
-            target_tokenizer=target_tokenizer,
-            opset=opset,
-            verify=not no_verify,
-            force=force,
-            progress=tell,
-        )
     for path in result.tokenizers:
         click.echo(f"tokenizer: {path}", err=True)
     if not result.tokenizers:

@@ -1,7 +1,6 @@
 """A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``."""
 
 import contextlib
-import hashlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError
+from tfexport.export.weights import content_key
 from tfexport.graph_io import GraphSpec, TensorSpec
 
 DEFAULT_OPSET = 20
@@ -126,22 +126,17 @@ def _name_weights(model: ir.Model, state: Mapping[str, Tensor]) -> None:
     It transposes matrices ahead of time and calls the results ``val_56``; what a person sees in a
     graph viewer, and what names a layer in a message, should be the parameter's name.
     """
-    names: dict[bytes, str] = {}
+    names: dict[str, str] = {}
     for name, tensor in state.items():
-        name = name.removeprefix("model.")
-        names.setdefault(_content(tensor), name)
-        if tensor.dim() == 2:
-            names.setdefault(_content(tensor.T), f"{name}.T")
+        name, array = name.removeprefix("model."), tensor.detach().numpy()
+        names.setdefault(content_key(array), name)
+        if array.ndim == 2:
+            names.setdefault(content_key(array.T), f"{name}.T")
     taken = set(model.graph.initializers)
     for value in list(model.graph.initializers.values()):
         assert value.const_value is not None
-        wanted = names.get(_content(torch.from_numpy(value.const_value.numpy().copy())))
+        wanted = names.get(content_key(value.const_value.numpy()))
         if wanted is not None and wanted not in taken and value.const_value.size > 1:
             taken.add(wanted)
             value.name = wanted
             value.const_value.name = wanted
-
-
-def _content(tensor: Tensor) -> bytes:
-    array = tensor.detach().contiguous().numpy()
-    return hashlib.sha1(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()

@@ -4,14 +4,13 @@ All logic is in ``graphs.LoopStart`` and ``graphs.LoopStep``; here is only the g
 invariants and all weights are values of the outer graph, so its body holds no initializers.
 """
 
-import hashlib
-
 import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import export_graph_module
+from tfexport.export.weights import content_key
 from tfexport.model_src.transformer import Transformer
 
 _BODY = "step/"
@@ -91,10 +90,10 @@ def _trip_count(
 
 def _lift_weights(graph: ir.Graph, body: ir.Graph) -> None:
     """Move the body's initializers out; equal ones are shared with those that are there."""
-    have = {_content(value): value for value in graph.initializers.values()}
+    have = {_key(value): value for value in graph.initializers.values()}
     for value in list(body.initializers.values()):
         body.initializers.pop(value.name or "")
-        key = _content(value)
+        key = _key(value)
         if key in have:
             ir.convenience.replace_all_uses_with(value, have[key])
             continue
@@ -128,7 +127,6 @@ def _constant(graph: ir.Graph, name: str, number: np.generic) -> ir.Value:
     return value
 
 
-def _content(value: ir.Value) -> bytes:
+def _key(value: ir.Value) -> str:
     assert value.const_value is not None
-    array = value.const_value.numpy()
-    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + array.tobytes()).digest()
+    return content_key(value.const_value.numpy())

@@ -3,9 +3,11 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS
 
@@ -19,7 +21,7 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
     unique: dict[str, ir.TensorProtocol] = {}
     places: list[tuple[ir.Value, str]] = []
     for value, tensor in _weights(models):
-        key = _content(tensor.numpy())
+        key = content_key(tensor.numpy())
         unique.setdefault(key, tensor)
         places.append((value, key))
     # Aligned to pages, so that the file can be mapped tensor by tensor on every system.
@@ -51,8 +53,8 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
     seen: set[str] = set()
     for model, value, tensor in weights:
         array = tensor.numpy()
-        seen.add(key := _content(array))
-        if array.ndim != 2 or (other := _content(array.T)) not in seen or other == key:
+        seen.add(key := content_key(array))
+        if array.ndim != 2 or (other := content_key(array.T)) not in seen or other == key:
             continue
         table = ir.Value(
             name=f"{value.name}.table",
@@ -76,6 +78,7 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
     ]
 
 
-def _content(array: np.ndarray) -> str:
+def content_key(array: NDArray[Any]) -> str:
+    """Equal for equal arrays: same type, same shape, same values."""
     head = f"{array.dtype}{array.shape}".encode()
     return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
