@@ -32,6 +32,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    # Every test draws the same inputs alone as it does in company.
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def demo_folder() -> Path:
     return REPOSITORY / "examples" / "de-en"

@@ -124,7 +124,19 @@ def test_causality_counts_from_the_past() -> None:
     assert blocked.tolist() == [[False] * 4 + [True], [False] * 5]
 
 
+@pytest.mark.parametrize("size", [1.0, 100.0, 1e6], ids=["small", "large", "huge"])
+@pytest.mark.parametrize("fill", [-1e9, -1e4])
+def test_filled_scores_are_the_fill_whatever_they_were(size: float, fill: float) -> None:
+    scores = size * torch.randn(4, 6)
+    blocked = torch.rand(4, 6) < 0.5
+    blocked[0], blocked[1, 0] = True, False
+    ours = (scores + bias_from_blocked(blocked, fill)).softmax(-1)
+    if abs(fill) > 10 * size:  # below that the fill itself would not hide anything
+        torch.testing.assert_close(ours, scores.masked_fill(blocked, fill).softmax(-1))
+    torch.testing.assert_close(ours[0], torch.full((6,), 1 / 6))
+
+
 def test_bias_fills_once_with_what_it_is_told() -> None:
     blocked = torch.tensor([True, False])
-    assert bias_from_blocked(blocked, -1e9).tolist() == [-1e9, 0.0]
+    assert bias_from_blocked(blocked, -5.0).tolist() == [-5.0, 0.0]
     assert bias_from_blocked(blocked, -math.inf).dtype == torch.float32

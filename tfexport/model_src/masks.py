@@ -25,7 +25,14 @@ def blocked_by_causality(target_length: int, past_length: int, device: torch.dev
 
 
 def bias_from_blocked(blocked: Tensor, fill: float) -> Tensor:
-    """True = blocked to 0 or ``fill``, in float32, to be added to attention scores."""
+    """True = blocked to 0 or a bias, in float32, that makes any score it is added to ``fill``.
+
+    -1e9 + score is -1e9 only for scores below 32: where a row has nothing to see, larger ones would
+    show through. -1e30 swallows every score, and softmax makes 0 of either wherever a row sees
+    something; so it stands for every fill that is far below any score.
+    """
+    if -1e30 < fill < -1000.0:
+        fill = -1e30
     return torch.zeros(blocked.shape, device=blocked.device).masked_fill(blocked, fill)
 
 
