@@ -168,7 +168,7 @@ def test_one_bad_line_does_not_lose_the_others(tiny_bundle: Path) -> None:
 def test_bad_ids_are_reported_with_their_line(tiny_bundle: Path, line: str, message: str) -> None:
     done = invoke("translate", tiny_bundle, "--ids", "--max-length", 2, stdin=f"12 4\n{line}\n5\n")
     assert done.exit_code == 1
-    assert f"-:2: {message}" in done.stderr or message in done.stderr
+    assert re.search(f"^-:2: .*{re.escape(message)}", done.stderr, re.MULTILINE)
     assert len(done.stdout.split("\n")) == 4
     assert done.stdout.split("\n")[1] == ""
 
@@ -234,15 +234,14 @@ def test_missing_input_and_damaged_bundle_fail_in_one_line(
     assert invoke("translate", tmp_path / "none", stdin="w5\n").exit_code == 1
 
 
-def test_utf8_whatever_the_locale(tmp_path: Path, demo_folder: Path, tiny_bundle: Path) -> None:
+def test_utf8_whatever_the_locale(tiny_bundle: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), "--max-length", "2"],
-        input="w5 größe\n".encode(),
+        [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), "--ids"],
+        input="größe\n".encode(),
         capture_output=True,
         env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
     )
-    assert done.returncode == 0, done.stderr
-    done.stdout.decode()
+    assert "-:1: 'größe' is not a whole number" in done.stderr.decode("utf-8")
 
 
 def test_interrupt_leaves_whole_lines_and_says_130(tmp_path: Path, tiny_bundle: Path) -> None:

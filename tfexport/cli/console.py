@@ -1,7 +1,6 @@
 """What all commands share: progress on stderr, option sets, optional imports."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -89,14 +88,6 @@ def needs(extra: str) -> Iterator[None]:
             f"this needs {error.name}, which is not installed. Install it with: "
             f"pip install 'tfexport[{extra}]'"
         ) from error
-
-
-def limit_torch_threads() -> None:
-    """Keep torch to the processors that this process may use, not those of the machine."""
-    import torch
-
-    if hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0))))
 
 
 def human_size(count: float) -> str:

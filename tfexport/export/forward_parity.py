@@ -15,6 +15,7 @@ from tfexport.export.parity import (
     Progress,
     compare_values,
     grid,
+    walk,
 )
 from tfexport.export.reference import ModuleReference, Reference, build_reference
 from tfexport.graph_io import GraphSpec
@@ -41,17 +42,12 @@ def compare_forward(
     reference = build_reference(checkpoint, model)
     session = open_session(path, threads=0)
     report = ParityReport(reference.title)
-    shapes = list(grid(checkpoint.config))
-    for done, shape in enumerate(shapes):
-        if progress is not None:
-            progress("comparing with eager PyTorch", done, len(shapes))
+    for shape in walk(grid(checkpoint.config), progress):
         tensors = _inputs(checkpoint.config, *shape)
         with torch.no_grad():
             report.comparisons.extend(
                 _compare_case(shape, tensors, spec, model, reference, session)
             )
-    if progress is not None:
-        progress("comparing with eager PyTorch", len(shapes), len(shapes))
     return report
 
 

@@ -19,6 +19,7 @@ from tfexport.export.parity import (
     eager_greedy,
     grid,
     random_case,
+    walk,
 )
 from tfexport.export.reference import Reference, build_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
@@ -39,14 +40,9 @@ def compare_generate(
     reference = build_reference(checkpoint, checkpoint.build())
     session = open_session(path, threads=0)
     report = ParityReport(reference.title)
-    shapes = list(grid(checkpoint.config))
-    for done, shape in enumerate(shapes):
-        if progress is not None:
-            progress("comparing with eager PyTorch", done, len(shapes))
+    for shape in walk(grid(checkpoint.config), progress):
         case = random_case(checkpoint.config, *shape)
         report.comparisons.extend(_compare_case(case, checkpoint.config, reference, session))
-    if progress is not None:
-        progress("comparing with eager PyTorch", len(shapes), len(shapes))
     return report
 
 

@@ -5,7 +5,7 @@ where eager's two best logits lie closer than twice that tolerance: there either
 and the row is not followed further. Such near ties are counted and reported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,15 +169,21 @@ def compare(
     reference = build_reference(checkpoint, model)
     runtime = Model(folder, manifest)
     report = ParityReport(reference.title)
-    shapes = list(grid(config))
-    for done, (batch, length) in enumerate(shapes):
-        if progress is not None:
-            progress("comparing with eager PyTorch", done, len(shapes))
-        case = random_case(config, batch, length)
+    for shape in walk(grid(config), progress):
+        case = random_case(config, *shape)
         report.comparisons.extend(_compare_case(case, config, model, reference, runtime))
-    if progress is not None:
-        progress("comparing with eager PyTorch", len(shapes), len(shapes))
     return report
+
+
+def walk(shapes: Iterable[tuple[int, int]], progress: Progress | None) -> Iterator[tuple[int, int]]:
+    """The shapes one by one, with word of each to ``progress``."""
+    todo = list(shapes)
+    for done, shape in enumerate(todo):
+        if progress is not None:
+            progress("comparing with eager PyTorch", done, len(todo))
+        yield shape
+    if progress is not None:
+        progress("comparing with eager PyTorch", len(todo), len(todo))
 
 
 def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:

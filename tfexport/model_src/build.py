@@ -52,7 +52,7 @@ def build_transformer(
     given = {id(module) for module in (encoder, decoder)}
     for part in model.children():
         if id(part) not in given:
-            _initialise(part)
+            initialise(part)
     _tie(model)
     return model
 
@@ -149,7 +149,8 @@ def _norm(config: TransformerConfig) -> nn.Module:
     return nn.LayerNorm(config.d_model, config.norm_eps, bias=config.norm_bias)
 
 
-def _initialise(part: nn.Module) -> None:
+def initialise(part: nn.Module) -> None:
+    """Draw matrices anew, Xavier-uniform, and zero the biases of projections."""
     for module in part.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.dim() > 1:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tfexport.errors import ConfigError, InputError
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.build import build_transformer
+from tfexport.model_src.build import build_transformer, initialise
 from tfexport.model_src.checkpoint.keymap import Layout, Rule, convert_weights, thirds
 from tfexport.model_src.config import Activation, TransformerConfig
 from tfexport.model_src.masks import (
@@ -54,11 +54,7 @@ class MultiheadAttention(nn.Module):
             embed_dim, num_heads, embed_dim // num_heads, bias, dropout, kdim, vdim
         )
         self.batch_first = batch_first
-        for projection in self.attention.children():
-            if isinstance(projection, nn.Linear):
-                nn.init.xavier_uniform_(projection.weight)
-                if projection.bias is not None:
-                    nn.init.zeros_(projection.bias)
+        initialise(self.attention)
 
     def load_torch_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over the weights of a ``torch.nn.MultiheadAttention``, packed or separate."""

@@ -260,6 +260,15 @@ def test_native_file_brings_its_config(tmp_path: Path) -> None:
         torch.testing.assert_close(found.build().state_dict()[name], tensor, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["a", f"encoder.layers.{'9' * 5000}.a"], ids=["none", "digits"])
+def test_native_file_that_claims_many_layers_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    config = {"num_encoder_layers": 10**9, "num_decoder_layers": 10**9, "num_heads": 1}
+    metadata = {"tfexport_config": json.dumps(config)}
+    save_file({name: torch.ones(1)}, tmp_path / "model.safetensors", metadata)
+    with pytest.raises(CheckpointError, match="is missing"):
+        load_checkpoint(tmp_path)
+
+
 def test_native_file_with_a_damaged_config_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors", {"tfexport_config": "{"})
     with pytest.raises(CheckpointError, match="the config in its metadata is damaged"):

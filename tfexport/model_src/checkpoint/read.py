@@ -234,6 +234,8 @@ def _complete(
     for stack in ("encoder", "decoder"):
         if said.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
             facts.pop(f"num_{stack}_layers", None)
+        else:  # a file without layers is not believed to have as many as its config says
+            facts.setdefault(f"num_{stack}_layers", 1)
     values = {**layout.defaults, **defaults, **facts, **given.values}
     origins = dict.fromkeys(values, ASSUMED)
     origins |= dict.fromkeys(defaults, "bundle") | dict.fromkeys(facts, FROM_WEIGHTS)

@@ -49,7 +49,7 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
 
 
 def _layers(weights: Mapping[str, Tensor], stack: str) -> set[int]:
-    found = (re.match(rf"{stack}\.layers\.(\d+)\.", name) for name in weights)
+    found = (re.match(rf"{stack}\.layers\.(\d{{1,6}})\.", name) for name in weights)
     return {int(match.group(1)) for match in found if match}
 
 
