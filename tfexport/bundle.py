@@ -78,7 +78,7 @@ class Manifest:
         config: the model's mathematics, as TransformerConfig.to_dict gives it.
         special_ids: of the vocabularies.
         limits: what may go in and can come out.
-        graphs: role ("encoder", "decoder") to file.
+        graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle but the manifest.
         parity: the result of the comparison with eager PyTorch; None if it was not made.

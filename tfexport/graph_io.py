@@ -19,6 +19,7 @@ HIDDEN_STATES = "encoder_hidden_states"
 DECODER_ATTENTION_MASK = "decoder_attention_mask"
 LOGITS = "logits"
 LOG_PROBS = "log_probs"
+GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
 SCORES = "scores"
@@ -173,7 +174,7 @@ def forward_graph(
 def generate_graph() -> GraphSpec:
     """Source ids to whole sequences: encoder, cache and the greedy loop in one graph."""
     return GraphSpec(
-        "generate",
+        GENERATE,
         inputs=(
             TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
             TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
@@ -187,10 +188,11 @@ def generate_graph() -> GraphSpec:
 
 
 def loop_start(cache: CacheShape) -> GraphSpec:
-    """What runs before the decode loop; see ``export.graphs.LoopStart``."""
+    """What stands between encoder and decode loop; see ``export.graphs.LoopStart``."""
     invariants, state = _loop_values(cache, "0", prefix="first_")
     going = TensorSpec("begin", "bool", ())
-    return GraphSpec("loop_start", generate_graph().inputs[:2], (*invariants, going, *state))
+    mask = TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE))
+    return GraphSpec("loop_start", (mask,), (invariants[-1], going, *state))
 
 
 def loop_step(cache: CacheShape) -> GraphSpec:

@@ -16,17 +16,24 @@ from tests import tutorial
 from tests.conftest import SETTINGS
 from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tfexport.errors import ConfigError, ParityError
-from tfexport.export import export_graph, parity, verify_graph
+from tfexport.export import export_graph, verify_graph
+from tfexport.export.parity import report
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.runtime import Translator
 
 Array = NDArray[Any]
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory, tutorial_model: tutorial.TutorialModel) -> Path:
-    file = tmp_path_factory.mktemp("generate") / "g.onnx"
-    export_graph(tutorial_model, file, "generate", config={**SETTINGS, "unk_id": 3})
+@pytest.fixture(scope="module", params=["fused", "portable"])
+def path(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tutorial_model: tutorial.TutorialModel,
+) -> Path:
+    file = tmp_path_factory.mktemp("generate") / f"{request.param}.onnx"
+    config = {**SETTINGS, "unk_id": 3}
+    portable = request.param == "portable"
+    export_graph(tutorial_model, file, "generate", config=config, portable=portable)
     return file
 
 
@@ -81,14 +88,19 @@ def test_it_stops_when_all_rows_have_ended(path: Path) -> None:
     assert sequences.tolist() == [[2]]
 
 
+@pytest.mark.parametrize("portable", [False, True], ids=["fused", "portable"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_decodes_in_one_call(family: str, tmp_path: Path) -> None:
+def test_every_family_decodes_in_one_call(family: str, portable: bool, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")
     words = [word.removeprefix("--set=") for word in settings]
     ids = [f"{key}={value}" for key, value in SETTINGS.items()]
     result = export_graph(
-        tmp_path / "model.pt", tmp_path / "g.onnx", "generate", settings=[*words, *ids]
+        tmp_path / "model.pt",
+        tmp_path / "g.onnx",
+        "generate",
+        settings=[*words, *ids],
+        portable=portable,
     )
     assert result.report is not None
     assert result.report.passed
@@ -154,10 +166,14 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
             session.run(None, {**feeds, "attention_mask": np.ones((2, 1), np.int64)})
 
 
-def test_file_is_standard_whole_and_says_how_to_use_it(path: Path) -> None:
+def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
     onnx.checker.check_model(str(path), full_check=True)
     model = onnx.load(str(path))
-    assert {entry.domain for entry in model.opset_import} == {""}
+    domains = {entry.domain: entry.version for entry in model.opset_import}
+    operators = {node.op_type for node in model.graph.node if node.domain}
+    fused = path.stem == "fused"
+    assert domains == ({"": 22, "com.microsoft": 1} if fused else {"": 20})
+    assert operators == ({"MultiHeadAttention"} if fused else set())
     (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
     (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
     assert len(body.initializer) == 0, "all weights are outside the loop"
@@ -177,6 +193,7 @@ def test_file_is_standard_whole_and_says_how_to_use_it(path: Path) -> None:
     config = json.loads(metadata["tfexport_config"])
     assert (config["pad_id"], config["bos_id"], config["eos_id"]) == (0, 1, 2)
     assert config["max_positions"] == 64
+    assert metadata["tfexport_minimum_onnxruntime"] == ("1.21" if fused else "1.18")
     assert json.loads(metadata["tfexport_parity"])["passed"]
 
 
@@ -203,13 +220,13 @@ def test_another_checkpoint_is_found_out(
     torch.save(state, tmp_path / "other.pt")
     failure = verify_graph(path, tmp_path / "other.pt").first_failure()
     assert failure is not None
-    assert failure.stage in ("generate graph", "scores")
+    assert failure.stage in ("generate", "scores")
 
 
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parity, "TOLERANCE", 1e-12)
+    monkeypatch.setattr(report, "TOLERANCE", 1e-12)
     with pytest.raises(ParityError):
         export_graph(tutorial_model, tmp_path / "g.onnx", "generate", config=SETTINGS)
     assert list(tmp_path.iterdir()) == []

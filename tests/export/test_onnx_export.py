@@ -64,14 +64,14 @@ def test_names_are_those_of_hugging_face(tiny_bundle: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx"])
+@pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx", "generate.onnx"])
 def test_graph_passes_the_checker_and_holds_no_paths(tiny_bundle: Path, name: str) -> None:
     onnx.checker.check_model(str(tiny_bundle / name), full_check=True)
     content = (tiny_bundle / name).read_bytes()
     assert b"site-packages" not in content
     assert b".py" not in content
     model = onnx.load(str(tiny_bundle / name), load_external_data=False)
-    assert {entry.domain for entry in model.opset_import} == {""}
+    assert {entry.domain for entry in model.opset_import} == {"", "com.microsoft"}
 
 
 def test_weights_go_by_their_parameters_names(tiny_bundle: Path) -> None:
@@ -109,11 +109,12 @@ def test_weights_are_stored_once(tmp_path: Path, tied: bool) -> None:
     assert len(stored) == len(distinct)
 
 
-@pytest.mark.parametrize("opset", [18, 23])
-def test_other_opsets_export_and_are_equal(tmp_path: Path, opset: int) -> None:
+@pytest.mark.parametrize(("opset", "oldest"), [(18, "1.18"), (23, "1.23")])
+def test_other_opsets_export_and_are_equal(tmp_path: Path, opset: int, oldest: str) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
-    result = export_bundle(model, tmp_path / "a.bundle", opset=opset)
+    result = export_bundle(model, tmp_path / "a.bundle", opset=opset, portable=True)
     assert result.manifest.opset == {"": opset}
+    assert result.manifest.minimum_onnxruntime == oldest
     assert result.report is not None
     assert result.report.passed
 
@@ -126,6 +127,12 @@ def test_opset_that_the_exporter_would_silently_change_is_refused(
         export_bundle(
             build_transformer(TransformerConfig(**SIZES)), tmp_path / "a.bundle", opset=opset
         )
+
+
+def test_fused_attention_needs_an_onnxruntime_that_computes_it_right(tmp_path: Path) -> None:
+    model = build_transformer(TransformerConfig(**SIZES))
+    with pytest.raises(ConfigError, match="need 22 or more, not 20; take a newer one"):
+        export_bundle(model, tmp_path / "a.bundle", opset=20)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

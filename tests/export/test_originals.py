@@ -145,7 +145,7 @@ def test_rebuilt_transformer_goes_through_forward_with_its_masks(
     assert report.passed
     assert {c.stage for c in report.comparisons} == {
         "eager modules",
-        "forward graph",
+        "forward",
         "attention biases",
     }
     src, tgt = torch.randn(2, 6, 16), torch.randn(2, 5, 16)
@@ -222,7 +222,7 @@ def test_forward_file_is_whole_and_says_what_it_is(tmp_path: Path) -> None:
     report = verify_graph(path, tmp_path / "other.pt")
     failure = report.first_failure()
     assert failure is not None
-    assert failure.stage == "forward graph"
+    assert failure.stage == "forward"
 
 
 def test_table_that_the_projection_is_tied_to_is_in_the_file_once(tmp_path: Path) -> None:

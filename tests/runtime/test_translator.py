@@ -192,11 +192,11 @@ def test_graph_that_onnxruntime_cannot_load_is_named(tmp_path: Path, tiny_bundle
     from tfexport.bundle import read_manifest, write_manifest
 
     shutil.copytree(tiny_bundle, tmp_path / "a.bundle")
-    (tmp_path / "a.bundle" / "decoder.onnx").write_bytes(b"no graph")
+    (tmp_path / "a.bundle" / "generate.onnx").write_bytes(b"no graph")
     manifest = read_manifest(tmp_path / "a.bundle")
     (tmp_path / "a.bundle" / "manifest.json").unlink()
     write_manifest(tmp_path / "a.bundle", manifest)
-    with pytest.raises(BundleError, match=r"decoder\.onnx: onnxruntime .* cannot load it"):
+    with pytest.raises(BundleError, match=r"generate\.onnx: onnxruntime .* cannot load it"):
         Translator(tmp_path / "a.bundle")
 
 

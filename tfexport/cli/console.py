@@ -2,11 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tfexport.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from tfexport.export import ParityReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Tell = Callable[[str, int, int], None]
@@ -97,3 +100,14 @@ def human_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def print_result(output: str, size: int, report: "ParityReport | None") -> None:
+    """What an export made, and how closely it was compared."""
+    from tfexport.cli.tables import parity_table, print_table, verdict
+
+    proof = "not compared with eager PyTorch (--no-verify)"
+    if report is not None:
+        print_table(parity_table(report, output), stderr=True)
+        proof = verdict(report)
+    click.echo(f"{output}: {human_size(size)}, {proof}")

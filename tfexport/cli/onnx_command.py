@@ -1,14 +1,11 @@
 """``tfexport onnx``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, human_size, needs, progress_bar
-
-if TYPE_CHECKING:
-    from tfexport.export import ParityReport
+from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
 
 
 @click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
@@ -43,7 +40,13 @@ if TYPE_CHECKING:
 @click.option(
     "--log-probs", is_flag=True, help="With --graph forward: log-probabilities as a second output."
 )
-@click.option("--opset", type=click.IntRange(18, 25), default=20, show_default=True)
+@click.option(
+    "--portable",
+    is_flag=True,
+    help="Standard ONNX operators only, for other runtimes and for onnxruntime back to 1.18. "
+    "Default: onnxruntime's own attention.",
+)
+@click.option("--opset", type=click.IntRange(18, 25), help="Default: 22, and 20 with --portable.")
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 def onnx(
@@ -58,7 +61,8 @@ def onnx(
     graph: str | None,
     attention_biases: bool,
     log_probs: bool,
-    opset: int,
+    portable: bool,
+    opset: int | None,
     no_verify: bool,
     force: bool,
 ) -> None:
@@ -86,6 +90,7 @@ def onnx(
             "settings": settings,
             "layout": layout,
             "opset": opset,
+            "portable": portable,
             "verify": not no_verify,
             "force": force,
             "progress": tell,
@@ -109,14 +114,14 @@ def onnx(
                 **shared,
             )
     if graph is not None:
-        _print_result(output, Path(output).stat().st_size, written.report)
+        print_result(output, Path(output).stat().st_size, written.report)
         return
     for path in result.tokenizers:
         click.echo(f"tokenizer: {path}", err=True)
     if not result.tokenizers:
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
     size = sum(entry.size for entry in result.manifest.files.values())
-    _print_result(output, size, result.report)
+    print_result(output, size, result.report)
 
 
 def _check_choice(output: str, graph: str | None, forward_only: bool) -> None:
@@ -126,13 +131,3 @@ def _check_choice(output: str, graph: str | None, forward_only: bool) -> None:
         raise click.UsageError(
             f"{output}: a bundle is a folder. Name a folder, or one graph with --graph."
         )
-
-
-def _print_result(output: str, size: int, report: "ParityReport | None") -> None:
-    from tfexport.cli.tables import parity_table, print_table, verdict
-
-    proof = "not compared with eager PyTorch (--no-verify)"
-    if report is not None:
-        print_table(parity_table(report, output), stderr=True)
-        proof = verdict(report)
-    click.echo(f"{output}: {human_size(size)}, {proof}")

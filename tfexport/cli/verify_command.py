@@ -7,7 +7,7 @@ import click
 from tfexport.cli.console import checkpoint_options, needs, progress_bar
 
 
-@click.command(short_help="Compare a bundle with the checkpoint that it came from.")
+@click.command(short_help="Compare a bundle or file with the checkpoint that it came from.")
 @click.argument("artifact", type=click.Path())
 @click.option("--checkpoint", required=True, type=click.Path(), help="What it was exported from.")
 @checkpoint_options
@@ -24,16 +24,15 @@ def verify(
     as_json: bool,
     report: str | None,
 ) -> None:
-    """Compare a bundle, or a single graph, with eager PyTorch on its checkpoint.
+    """Compare a bundle, a single graph or a torch file with eager PyTorch on its checkpoint.
 
-    Of a bundle, encoder states, logits over a full prefix, logits of cached steps and greedy
-    tokens are compared, over a grid of shapes; of a forward graph, its outputs. Exit status 1 if
-    anything differs.
+    Encoder states, logits over a full prefix, logits of cached steps, greedy tokens and scores are
+    compared over a grid of shapes, as far as the artifact gives them. Exit status 1 if anything
+    differs.
     """
     with needs("export"):
         from tfexport.cli.tables import parity_table, print_table, save_html, verdict
-        from tfexport.export import verify_bundle, verify_graph
-    verify_artifact = verify_graph if artifact.endswith(".onnx") else verify_bundle
+        from tfexport.export import verify_artifact
     with progress_bar() as tell:
         result = verify_artifact(
             artifact, checkpoint, config=config, settings=settings, layout=layout, progress=tell

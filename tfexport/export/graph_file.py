@@ -16,19 +16,23 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
-from tfexport.export.forward_parity import compare_forward
-from tfexport.export.generate_parity import compare_generate
+from tfexport.export.fused import FusedAttention
 from tfexport.export.graphs import ForwardGraph
 from tfexport.export.onnx_export import (
-    DEFAULT_OPSET,
-    check_opset,
+    choose_opset,
     export_graph_module,
     oldest_onnxruntime,
 )
 from tfexport.export.onnx_loop import export_generate
-from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.parity import (
+    ParityReport,
+    Progress,
+    compare_forward,
+    compare_generate,
+)
 from tfexport.export.source import Source, read_for_decoding, read_source
 from tfexport.export.weights import share_transposed
+from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -61,7 +65,8 @@ def export_graph(
     layout: str | None = None,
     attention_biases: bool = False,
     log_probs: bool = False,
-    opset: int = DEFAULT_OPSET,
+    opset: int | None = None,
+    portable: bool = False,
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
@@ -78,7 +83,8 @@ def export_graph(
         layout: force a checkpoint layout.
         attention_biases: for "forward": three more inputs, added to the attention scores.
         log_probs: for "forward": a second output, the log-softmax of the logits.
-        opset: of the standard operators, 18 to 25.
+        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
+        portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
         progress: told what is being done, and how far it is.
@@ -91,7 +97,7 @@ def export_graph(
         raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
     if graph != "forward" and (attention_biases or log_probs):
         raise ConfigError("attention_biases and log_probs go with the forward graph.")
-    check_opset(opset)
+    opset = choose_opset(opset, portable)
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     read = read_source if graph == "forward" else read_for_decoding
@@ -99,11 +105,12 @@ def export_graph(
     if log_probs and not checkpoint.config.has_embeddings:
         raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
     tell(f"exporting {graph}.onnx", 0, 1)
+    module = checkpoint.build(Attention if portable else FusedAttention)
     if graph == "generate":
-        model = export_generate(checkpoint.build(), opset)
+        model = export_generate(module, opset)
     else:
         spec = _spec(checkpoint.config, attention_biases, log_probs)
-        model = export_graph_module(ForwardGraph(checkpoint.build(), log_probs), spec, opset)
+        model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
     share_transposed([model])
     DeduplicateInitializersPass()(model)
     _check_size(model, graph)

@@ -7,6 +7,7 @@ those of ``tfexport.graph_io``.
 import torch
 from torch import Tensor, nn
 
+from tfexport.export.greedy import first_state, take_best
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
@@ -79,34 +80,27 @@ class ForwardGraph(nn.Module):
 
 
 class LoopStart(nn.Module):
-    """What happens before the decode loop: encode, and the loop's first state.
+    """What stands between the encoder and the decode loop: the loop's first state.
 
-    Gives the loop's invariants (cross-attention cache, cross-attention bias), whether to begin at
-    all, and the state: last token (B, 1), ended rows (B,), summed log-probability (B,), counted
-    tokens (B,), sequences (B, 0), self-attention cache (B, H, 0, D) each.
+    Gives the cross-attention bias, whether to begin at all, and the state: last token (B, 1), ended
+    rows (B,), summed log-probability (B,), counted tokens (B,), sequences (B, 0), self-attention
+    cache (B, H, 0, D) each.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
-        self.model = model
+        self.decoder = model.decoder
+        self.mask_fill = model.mask_fill
         assert model.config.bos_id is not None
         self.bos_id = model.config.bos_id
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """input_ids, attention_mask -> invariants, whether to begin, state."""
-        input_ids, attention_mask = tensors
-        input_ids = checked_ids(input_ids, self.model.config.source_vocab_size)
-        attention_mask = checked_mask(attention_mask, input_ids)
-        hidden, cross = self.model.encode(input_ids, attention_mask)
-        padding = blocked_by_padding(attention_mask)
-        bias = bias_from_blocked(padding, self.model.mask_fill)
-        # A row that is all padding has nothing to say.
-        ended = (attention_mask != 0).sum(1) == 0
-        token = torch.full_like(input_ids[:, :1].sum(1, keepdim=True), self.bos_id)
-        zeros = ended.float() * 0
-        past = self.model.decoder.empty_cache(hidden)
-        state = (token, ended, zeros, zeros, token[:, :0], *past)
-        return (*cross, bias, ~ended.all(), *state)
+        """attention_mask -> cross-attention bias, whether to begin, state."""
+        (attention_mask,) = tensors
+        bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
+        token, ended, score, count = first_state(attention_mask, self.bos_id)
+        past = self.decoder.empty_cache(score)
+        return (bias, ~ended.all(), token, ended, score, count, token[:, :0], *past)
 
 
 class LoopStep(nn.Module):
@@ -128,12 +122,8 @@ class LoopStep(nn.Module):
         x = self.model.target_embedding(token, past[0].size(2))
         # The newest position may see all others, so the self-attention needs no mask.
         x, present = self.model.decoder(x, torch.zeros(1), past, cross, bias)
-        logits = self.model.output_proj(x)  # (B, 1, V)
-        best = logits.argmax(-1)  # (B, 1)
-        log_prob = logits.log_softmax(-1).gather(-1, best.unsqueeze(-1))[:, 0, 0]
-        token = torch.where(ended.unsqueeze(1), self.pad_id, best)
-        score = torch.where(ended, score, score + log_prob)
-        count = torch.where(ended, count, count + 1)
-        ended = ended | (best[:, 0] == self.eos_id)
+        token, ended, score, count = take_best(
+            self.model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
+        )
         sequences = torch.cat([sequences, token], dim=1)
         return (~ended.all(), token, ended, score, count, sequences, *present)

@@ -15,7 +15,9 @@ from tfexport.errors import ConfigError, ExportError
 from tfexport.export.weights import content_key
 from tfexport.graph_io import GraphSpec, TensorSpec
 
-DEFAULT_OPSET = 20
+# Plain graphs reach the oldest onnxruntime with 20. Graphs with fused attention take 22, which 1.20
+# refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong values.
+DEFAULT_OPSET, FUSED_OPSET = 20, 22
 # Opset to the oldest onnxruntime that loads it, seen by running these versions.
 _OLDEST_ONNXRUNTIME = {
     18: "1.18",
@@ -33,15 +35,27 @@ _OLDEST_ONNXRUNTIME = {
 _EXAMPLE = {graph_io.BATCH: 2, graph_io.SOURCE: 5, graph_io.TARGET: 3, graph_io.PAST: 4}
 
 
-def check_opset(opset: int) -> None:
-    """Refuse an opset that cannot be exported; the exporter itself would silently take another.
+def choose_opset(opset: int | None, portable: bool) -> int:
+    """The opset asked for, or the default, if it can be exported; the exporter would take another.
+
+    Args:
+        opset: of the standard operators; None takes the default.
+        portable: whether the graph keeps to standard operators.
 
     Raises:
-        ConfigError: naming the opsets that can.
+        ConfigError: naming the opsets that can be exported.
     """
-    if opset not in _OLDEST_ONNXRUNTIME:
-        known = list(_OLDEST_ONNXRUNTIME)
+    if opset is None:
+        return DEFAULT_OPSET if portable else FUSED_OPSET
+    known = list(_OLDEST_ONNXRUNTIME)
+    if opset not in known:
         raise ConfigError(f"opset: {opset} is not one of {known[0]} to {known[-1]}")
+    if opset < FUSED_OPSET and not portable:
+        raise ConfigError(
+            f"opset: graphs with onnxruntime's own operators need {FUSED_OPSET} or more, not "
+            f"{opset}; take a newer one, or standard operators only (--portable)"
+        )
+    return opset
 
 
 def oldest_onnxruntime(opset: int) -> str:
@@ -85,6 +99,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     ClearMetadataAndDocStringPass()(model)
     model.graph.name = spec.name
     _name_outputs(model, spec)
+    _number_operators(model)
     _name_weights(model, dict(module.named_parameters()) | dict(module.named_buffers()))
     return model
 
@@ -118,6 +133,12 @@ def _quiet() -> Iterator[None]:
 def _name_outputs(model: ir.Model, spec: GraphSpec) -> None:
     for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
         value.shape = ir.Shape(tensor.axes)
+
+
+def _number_operators(model: ir.Model) -> None:
+    # The exporter gives every operator that torch does not have one name.
+    for i, node in enumerate(node for node in model.graph if node.domain):
+        node.name = f"{node.op_type}_{i}"
 
 
 def _name_weights(model: ir.Model, state: Mapping[str, Tensor]) -> None:

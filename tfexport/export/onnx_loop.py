@@ -1,47 +1,87 @@
-"""The whole greedy loop in one graph: two exported modules, joined by a Loop node.
+"""The whole greedy loop in one graph: three exported modules, joined by a Loop node.
 
-All logic is in ``graphs.LoopStart`` and ``graphs.LoopStep``; here is only the glue. The loop's
-invariants and all weights are values of the outer graph, so its body holds no initializers.
+All logic is in ``graphs.EncoderGraph``, ``LoopStart`` and ``LoopStep``; here is only the glue. The
+loop's invariants and all weights are values of the outer graph, so its body holds no initializers.
 """
 
 import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.export.graphs import LoopStart, LoopStep
+from tfexport.export.graphs import EncoderGraph, LoopStart, LoopStep
 from tfexport.export.onnx_export import export_graph_module
 from tfexport.export.weights import content_key
 from tfexport.model_src.transformer import Transformer
 
-_BODY = "step/"
+_START, _BODY = "start/", "step/"
 
 
-def export_generate(model: Transformer, opset: int) -> ir.Model:
-    """Export ``generate``: see ``graph_io.generate_graph``."""
-    config = model.config
-    cache = graph_io.CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
+def export_encoder(model: Transformer, opset: int) -> ir.Model:
+    """Export ``encoder``: see ``graph_io.encoder_graph``."""
+    spec = graph_io.encoder_graph(_cache(model), model.config.d_model)
+    return export_graph_module(EncoderGraph(model), spec, opset)
+
+
+def export_generate(model: Transformer, opset: int, encoder: ir.Model | None = None) -> ir.Model:
+    """Export ``generate``: see ``graph_io.generate_graph``.
+
+    Args:
+        model: with weights.
+        opset: of the standard operators.
+        encoder: what ``export_encoder`` made of the same model, if that was done already.
+    """
+    config, cache = model.config, _cache(model)
+    joined = export_encoder(model, opset) if encoder is None else encoder.clone()
     start = export_graph_module(LoopStart(model), graph_io.loop_start(cache), opset)
     step = export_graph_module(LoopStep(model), graph_io.loop_step(cache), opset)
+    _hidden, *cross = joined.graph.outputs
+    bias, begin, *state = _append(joined.graph, start.graph)
     limit = None if config.positions == "none" else config.max_positions
-    _join(start, step, 2 * config.num_decoder_layers + 1, limit)
-    return start
+    _add_loop(joined.graph, step.graph, [*cross, bias], begin, state, limit)
+    joined.opset_imports.update(step.opset_imports)
+    return joined
 
 
-def _join(outer: ir.Model, inner: ir.Model, invariants: int, limit: int | None) -> None:
-    graph, body = outer.graph, inner.graph
-    outputs = list(graph.outputs)
-    begin, state = outputs[invariants], outputs[invariants + 1 :]
+def _cache(model: Transformer) -> graph_io.CacheShape:
+    config = model.config
+    return graph_io.CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
+
+
+def _append(graph: ir.Graph, start: ir.Graph) -> list[ir.Value]:
+    """Move the start's nodes behind the encoder's, on the same attention mask."""
+    mask = next(value for value in graph.inputs if value.name == graph_io.ATTENTION_MASK)
+    ir.convenience.replace_all_uses_with(start.inputs[0], mask)
+    _lift_weights(graph, start, _START)
+    _prefix_names(start, _START)
+    outputs, nodes = list(start.outputs), list(start)
+    start.outputs.clear()
+    start.remove(nodes)
+    graph.extend(nodes)
+    return outputs
+
+
+def _add_loop(
+    graph: ir.Graph,
+    body: ir.Graph,
+    invariants: list[ir.Value],
+    begin: ir.Value,
+    state: list[ir.Value],
+    limit: int | None,
+) -> None:
     inputs = list(body.inputs)
-    for used, value in zip(inputs[:invariants], outputs[:invariants], strict=True):
+    for used, value in zip(inputs[: len(invariants)], invariants, strict=True):
         ir.convenience.replace_all_uses_with(used, value)
-    _lift_weights(graph, body)
-    _prefix_names(body, inputs[invariants:])
+    carried = inputs[len(invariants) :]
+    _lift_weights(graph, body, _BODY)
+    _prefix_names(body, _BODY)
+    for value in carried:
+        value.name = f"{_BODY}{value.name}"
     body.inputs.clear()
     body.inputs.extend(
         [
             _value("step/iteration", "INT64", []),
             _value("step/condition", "BOOL", []),
-            *inputs[invariants:],
+            *carried,
         ]
     )
     body.name = "loop_step"
@@ -69,7 +109,7 @@ def _join(outer: ir.Model, inner: ir.Model, invariants: int, limit: int | None) 
             ir.DataType.INT64 if spec.dtype == "int64" else ir.DataType.FLOAT
         )
         graph.outputs.append(value)
-    graph.name = "generate"
+    graph.name = graph_io.GENERATE
 
 
 def _trip_count(
@@ -88,30 +128,28 @@ def _trip_count(
     return [at_least, at_most], at_most.outputs[0]
 
 
-def _lift_weights(graph: ir.Graph, body: ir.Graph) -> None:
-    """Move the body's initializers out; equal ones are shared with those that are there."""
+def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
+    """Move a graph's initializers out; equal ones are shared with those that are there."""
     have = {_key(value): value for value in graph.initializers.values()}
-    for value in list(body.initializers.values()):
-        body.initializers.pop(value.name or "")
+    for value in list(inner.initializers.values()):
+        inner.initializers.pop(value.name or "")
         key = _key(value)
         if key in have:
             ir.convenience.replace_all_uses_with(value, have[key])
             continue
-        value.name = f"{_BODY}{value.name}"
+        value.name = f"{prefix}{value.name}"
         assert value.const_value is not None
         value.const_value.name = value.name
         graph.register_initializer(value)
         have[key] = value
 
 
-def _prefix_names(body: ir.Graph, state: list[ir.Value]) -> None:
-    # Generated names of the two graphs collide, and a body may not shadow outer names.
-    for node in body:
-        node.name = f"{_BODY}{node.name}"
+def _prefix_names(inner: ir.Graph, prefix: str) -> None:
+    # Generated names of two graphs collide, and a body may not shadow outer names.
+    for node in inner:
+        node.name = f"{prefix}{node.name}"
         for output in node.outputs:
-            output.name = f"{_BODY}{output.name}"
-    for value in state:
-        value.name = f"{_BODY}{value.name}"
+            output.name = f"{prefix}{output.name}"
 
 
 def _value(name: str, dtype: str, shape: list[int]) -> ir.Value:

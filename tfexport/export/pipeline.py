@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,19 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.export import parity
-from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.fused import FusedAttention
+from tfexport.export.graphs import DecoderGraph
 from tfexport.export.onnx_export import (
-    DEFAULT_OPSET,
-    check_opset,
+    choose_opset,
     export_graph_module,
     oldest_onnxruntime,
 )
-from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.onnx_loop import export_encoder, export_generate
+from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.source import Source, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
+from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.load import find_file
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -67,7 +68,8 @@ def export_bundle(
     tokenizer: str | os.PathLike[str] | None = None,
     source_tokenizer: str | os.PathLike[str] | None = None,
     target_tokenizer: str | os.PathLike[str] | None = None,
-    opset: int = DEFAULT_OPSET,
+    opset: int | None = None,
+    portable: bool = False,
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
@@ -87,7 +89,8 @@ def export_bundle(
             Without any, one that lies beside the checkpoint is taken.
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
-        opset: of the standard operators, 18 to 25.
+        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
+        portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare the bundle with eager PyTorch, and fail if they differ.
         force: replace a bundle that exists.
         progress: told what is being done, and how far it is.
@@ -97,7 +100,7 @@ def export_bundle(
             ``OutputExistsError``, ``ExportError`` or ``ParityError``.
     """
     tell = progress or (lambda step, done, total: None)
-    check_opset(opset)
+    opset = choose_opset(opset, portable)
     check_output(output, force)
     tell("reading the checkpoint", 0, 1)
     checkpoint = read_for_decoding(source, config, settings, layout)
@@ -105,7 +108,8 @@ def export_bundle(
     tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
     tokenizers.check(checkpoint.config)
     with new_bundle(output, force) as folder:
-        graphs = _export_graphs(checkpoint.build(), opset, tell)
+        model = checkpoint.build(Attention if portable else FusedAttention)
+        graphs = _export_graphs(model, opset, tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         for name, graph in graphs.items():
@@ -116,7 +120,7 @@ def export_bundle(
         manifest = write_manifest(folder, manifest)
         report = None
         if verify:
-            report = parity.compare(folder, manifest, checkpoint, tell)
+            report = compare_bundle(folder, manifest, checkpoint, tell)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -145,7 +149,7 @@ def verify_bundle(
     """
     manifest = open_bundle(bundle)
     checkpoint = read_for_decoding(source, config, settings, layout, manifest.config)
-    return parity.compare(Path(bundle), manifest, checkpoint, progress)
+    return compare_bundle(Path(bundle), manifest, checkpoint, progress)
 
 
 def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Model]) -> Manifest:
@@ -172,15 +176,18 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
 
 
 def _export_graphs(model: Transformer, opset: int, tell: Progress) -> dict[str, ir.Model]:
-    config = model.config
-    cache = graph_io.CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
-    assert config.target_vocab_size is not None
-    jobs = [
-        (EncoderGraph(model), graph_io.encoder_graph(cache, config.d_model)),
-        (DecoderGraph(model), graph_io.decoder_graph(cache, config.target_vocab_size)),
-    ]
-    graphs = {}
-    for done, (module, spec) in enumerate(jobs):
-        tell(f"exporting {spec.filename}", done, len(jobs))
-        graphs[spec.filename] = export_graph_module(module, spec, opset)
+    cache = graph_io.CacheShape(
+        model.config.num_decoder_layers, model.config.num_heads, model.config.head_dim
+    )
+    assert model.config.target_vocab_size is not None
+    decoder = graph_io.decoder_graph(cache, model.config.target_vocab_size)
+    graphs: dict[str, ir.Model] = {}
+    jobs: dict[str, Callable[[], ir.Model]] = {
+        "encoder.onnx": lambda: export_encoder(model, opset),
+        "decoder.onnx": lambda: export_graph_module(DecoderGraph(model), decoder, opset),
+        "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"]),
+    }
+    for done, (filename, export) in enumerate(jobs.items()):
+        tell(f"exporting {filename}", done, len(jobs))
+        graphs[filename] = export()
     return graphs

@@ -69,6 +69,27 @@ class Attention(nn.Module):
         context = torch.matmul(weights, values).transpose(1, 2).flatten(2)
         return self.out_proj(context), weights
 
+    def attend_cached(
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Self-attention of T positions behind P cached ones.
+
+        Args:
+            x: (B, T, E).
+            past_key: (B, H, P, D); P may be 0.
+            past_value: (B, H, P, D).
+            bias: broadcasts to (B, H, T, P + T).
+
+        Returns:
+            output: (B, T, E).
+            key, value: (B, H, P + T, D), the cache for the next call.
+        """
+        key, value = self.project_key_value(x, x)
+        key = torch.cat([past_key, key], dim=2)
+        value = torch.cat([past_value, value], dim=2)
+        output, _ = self.attend(x, key, value, bias)
+        return output, key, value
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         """Project and attend in one call: (B, T, E), twice (B, S, E) and a bias to (B, T, E)."""
         keys, values = self.project_key_value(key, value)

@@ -30,7 +30,10 @@ _RESIDUALS: dict[str, type[Residual]] = {
 
 
 def build_transformer(
-    config: TransformerConfig, encoder: nn.Module | None = None, decoder: Decoder | None = None
+    config: TransformerConfig,
+    encoder: nn.Module | None = None,
+    decoder: Decoder | None = None,
+    attention: type[Attention] = Attention,
 ) -> Transformer:
     """Build a Transformer with fresh weights: Xavier-uniform matrices, zero biases.
 
@@ -40,13 +43,14 @@ def build_transformer(
         encoder: stands in for the encoder that the config describes; called with (B, S, E) and a
             bias that broadcasts to (B, H, S, S). Its weights are left as they are.
         decoder: stands in for the decoder that the config describes, likewise.
+        attention: the class of every attention; one that computes the same in another way.
     """
     model = Transformer(
         config,
         source_embedding=_embedding(config, config.source_vocab_size),
         target_embedding=_embedding(config, config.target_vocab_size),
-        encoder=_encoder(config) if encoder is None else encoder,
-        decoder=_decoder(config) if decoder is None else decoder,
+        encoder=_encoder(config, attention) if encoder is None else encoder,
+        decoder=_decoder(config, attention) if decoder is None else decoder,
         output_proj=_output_proj(config),
     )
     given = {id(module) for module in (encoder, decoder)}
@@ -84,11 +88,11 @@ def _positions(config: TransformerConfig) -> nn.Module:
     return PositionTable(table, trainable=False, dropout=config.dropout)
 
 
-def _encoder(config: TransformerConfig) -> Encoder:
+def _encoder(config: TransformerConfig, attention: type[Attention]) -> Encoder:
     count = 1 if config.share_encoder_layers else config.num_encoder_layers
     layers = [
         EncoderLayer(
-            self_attn=_attention(config),
+            self_attn=_attention(config, attention),
             feed_forward=_feed_forward(config),
             self_attn_residual=_residual(config),
             feed_forward_residual=_residual(config),
@@ -100,12 +104,12 @@ def _encoder(config: TransformerConfig) -> Encoder:
     return Encoder(layers, config.num_encoder_layers, positions, norm)
 
 
-def _decoder(config: TransformerConfig) -> Decoder:
+def _decoder(config: TransformerConfig, attention: type[Attention]) -> Decoder:
     count = 1 if config.share_decoder_layers else config.num_decoder_layers
     layers = [
         DecoderLayer(
-            self_attn=_attention(config),
-            cross_attn=_attention(config),
+            self_attn=_attention(config, attention),
+            cross_attn=_attention(config, attention),
             feed_forward=_feed_forward(config),
             self_attn_residual=_residual(config),
             cross_attn_residual=_residual(config),
@@ -117,8 +121,8 @@ def _decoder(config: TransformerConfig) -> Decoder:
     return Decoder(layers, config.num_decoder_layers, norm)
 
 
-def _attention(config: TransformerConfig) -> Attention:
-    return Attention(
+def _attention(config: TransformerConfig, kind: type[Attention]) -> Attention:
+    return kind(
         config.d_model,
         config.num_heads,
         config.head_dim,

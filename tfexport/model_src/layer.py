@@ -151,10 +151,7 @@ class DecoderLayer(nn.Module):
             present_key, present_value: (B, H, P + T, D).
         """
         y = self.self_attn_residual.enter(x)
-        key, value = self.self_attn.project_key_value(y, y)
-        key = torch.cat([past_key, key], dim=2)
-        value = torch.cat([past_value, value], dim=2)
-        y, _ = self.self_attn.attend(y, key, value, self_bias)
+        y, key, value = self.self_attn.attend_cached(y, past_key, past_value, self_bias)
         x = self.self_attn_residual.leave(x, y)
         y = self.cross_attn_residual.enter(x)
         y, _ = self.cross_attn.attend(y, cross_key, cross_value, cross_bias)

@@ -1,19 +1,21 @@
-"""The two graphs of a bundle as encode and step, with the caches kept inside onnxruntime.
+"""The graphs of a bundle: generate in one call, or encode and step with the caches in between.
 
-Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
+Caches stay inside onnxruntime. Axes: B batch, S source, T target, P past, H heads, D head size, V
+vocabulary.
 """
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from onnxruntime import OrtValue
+from onnxruntime import InferenceSession, OrtValue
 
 from tfexport import graph_io
 from tfexport.bundle import Manifest
-from tfexport.runtime.session import open_session
+from tfexport.runtime.session import check_onnxruntime, open_session
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -39,22 +41,59 @@ def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
 
 
 class Model:
-    """A bundle's encoder and decoder. Safe to share between threads: state is the caller's."""
+    """A bundle's graphs. Safe to share between threads: state is the caller's.
+
+    A graph is opened when it is first needed, since each open one holds memory of its own; the one
+    that plain decoding needs is opened at once, so that a file that does not load is known early.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         config = manifest.config
         self._cache = graph_io.CacheShape(
             config["num_decoder_layers"], config["num_heads"], config["head_dim"]
         )
-        self._encoder, self._decoder = (
-            open_session(folder / manifest.graphs[role], threads, manifest.minimum_onnxruntime)
-            for role in ("encoder", "decoder")
-        )
+        check_onnxruntime(folder, manifest.minimum_onnxruntime)
+        self._files = {role: folder / name for role, name in manifest.graphs.items()}
+        self._threads = threads
+        self._sessions: dict[str, InferenceSession] = {}
+        self._opening = threading.Lock()
+        self.has_generate = graph_io.GENERATE in manifest.graphs
+        for role in [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]:
+            self._session(role)
         self._cross_out = [t.name for t in graph_io.present_encoder(self._cache)]
         self._cross_in = [t.name for t in graph_io.past_encoder(self._cache)]
         self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
         self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
         self._pad_id = manifest.special_ids.pad
+
+    def _session(self, role: str) -> InferenceSession:
+        with self._opening:
+            if role not in self._sessions:
+                self._sessions[role] = open_session(self._files[role], self._threads)
+            return self._sessions[role]
+
+    def generate(
+        self, rows: Sequence[Sequence[int]], max_length: int
+    ) -> tuple[NDArray[np.int64], Floats]:
+        """Decode greedily in one call; only if ``has_generate``.
+
+        Args:
+            rows: source ids, none of them empty.
+            max_length: new tokens at most.
+
+        Returns:
+            sequences: (B, T), the end token included, padded behind it.
+            scores: (B,), mean natural-log probability, the end token included.
+        """
+        ids, mask = pad(rows, self._pad_id)
+        feeds = {
+            graph_io.INPUT_IDS: ids,
+            graph_io.ATTENTION_MASK: mask,
+            graph_io.MAX_LENGTH: np.array(max_length),
+        }
+        outputs = [graph_io.SEQUENCES, graph_io.SCORES]
+        sequences, scores = self._session(graph_io.GENERATE).run(outputs, feeds)
+        return sequences, scores
 
     def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -64,7 +103,7 @@ class Model:
             graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(ids),
             graph_io.ATTENTION_MASK: mask_value,
         }
-        cross = self._encoder.run_with_ort_values(self._cross_out, feeds)
+        cross = self._session("encoder").run_with_ort_values(self._cross_out, feeds)
         empty = np.zeros((len(rows), self._cache.num_heads, 0, self._cache.head_dim), np.float32)
         past = {name: OrtValue.ortvalue_from_numpy(empty) for name in self._past_in}
         return DecoderState(mask_value, dict(zip(self._cross_in, cross, strict=True)), past)
@@ -73,7 +112,7 @@ class Model:
         """The encoder's last states, (B, S, E)."""
         ids, mask = pad(rows, self._pad_id)
         feeds = {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
-        hidden: Floats = self._encoder.run([graph_io.HIDDEN_STATES], feeds)[0]
+        hidden: Floats = self._session("encoder").run([graph_io.HIDDEN_STATES], feeds)[0]
         return hidden
 
     def step(self, input_ids: Ids, state: DecoderState) -> Floats:
@@ -85,7 +124,7 @@ class Model:
             **state.cross,
         }
         outputs = [graph_io.LOGITS, *self._past_out]
-        logits, *present = self._decoder.run_with_ort_values(outputs, feeds)
+        logits, *present = self._session("decoder").run_with_ort_values(outputs, feeds)
         state.past = dict(zip(self._past_in, present, strict=True))
         # A view into onnxruntime's memory, which the next call may not overwrite: outputs are
         # allocated anew each time. It lives as long as the array does.

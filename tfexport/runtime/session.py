@@ -1,5 +1,6 @@
 """Opening onnxruntime sessions."""
 
+import re
 from pathlib import Path
 
 import onnxruntime as ort
@@ -7,15 +8,34 @@ import onnxruntime as ort
 from tfexport.errors import BundleError
 
 
-def open_session(
-    path: Path, threads: int, minimum_onnxruntime: str = "another version"
-) -> ort.InferenceSession:
+def check_onnxruntime(path: Path, minimum: str) -> None:
+    """Refuse graphs that need a newer onnxruntime than this one.
+
+    Args:
+        path: what holds the graphs, for the message.
+        minimum: the oldest version that runs them.
+
+    Raises:
+        BundleError: with both versions.
+    """
+    if _release(ort.__version__) < _release(minimum):
+        raise BundleError(
+            f"{path}: needs onnxruntime {minimum} or newer; this is {ort.__version__}. "
+            f"Upgrade it: pip install 'onnxruntime>={minimum}'"
+        )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     """Open one graph on the CPU.
 
     Args:
         path: the .onnx file; its external weights are beside it.
         threads: threads inside an operator; 0 lets onnxruntime take the machine's cores.
-        minimum_onnxruntime: what the file says it needs, for the message.
 
     Raises:
         BundleError: onnxruntime cannot load the graph.
@@ -28,6 +48,5 @@ def open_session(
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
         raise BundleError(
-            f"{path}: onnxruntime {ort.__version__} cannot load it; it needs "
-            f"{minimum_onnxruntime} or newer, or is damaged: {error}"
+            f"{path}: onnxruntime {ort.__version__} cannot load it: {error}"
         ) from error

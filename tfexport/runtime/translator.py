@@ -13,7 +13,7 @@ from tfexport.errors import ConfigError, InputError, TokenizerError, join_proble
 from tfexport.runtime.model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.result import Hypothesis, TranslationResult
-from tfexport.runtime.search import greedy
+from tfexport.runtime.search import greedy, greedy_in_one_call
 from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -163,9 +163,11 @@ class Translator:
         order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
         for start in range(0, len(order), options.batch_size):
             batch = order[start : start + options.batch_size]
-            found = greedy(
-                self._model, [rows[i] for i in batch], max_length, special.bos, special.eos
-            )
+            chosen = [rows[i] for i in batch]
+            if self._model.has_generate:
+                found = greedy_in_one_call(self._model, chosen, max_length, special.eos)
+            else:
+                found = greedy(self._model, chosen, max_length, special.bos, special.eos)
             for i, hypothesis in zip(batch, found, strict=True):
                 results[i] = [hypothesis]
         return results

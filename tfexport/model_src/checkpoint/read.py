@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, ConfigError, join_problems
+from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint import native
 from tfexport.model_src.checkpoint.keymap import Layout, convert_weights
@@ -58,9 +59,9 @@ class Checkpoint:
     state_dict: dict[str, Tensor]
     fates: dict[str, tuple[str, ...]]
 
-    def build(self) -> Transformer:
-        """The model with these weights, in eval mode."""
-        model = build_transformer(self.config)
+    def build(self, attention: type[Attention] = Attention) -> Transformer:
+        """The model with these weights, in eval mode; see ``build_transformer``."""
+        model = build_transformer(self.config, attention=attention)
         model.load_state_dict(self.weights, strict=False)
         return model.eval().requires_grad_(False)
 

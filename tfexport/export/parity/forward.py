@@ -8,15 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.export.parity import (
-    Comparison,
-    Floats,
-    ParityReport,
-    Progress,
-    compare_values,
-    grid,
-    walk,
-)
+from tfexport.export.parity.cases import Floats, Progress, grid, walk
+from tfexport.export.parity.report import Comparison, ParityReport, compare_values
 from tfexport.export.reference import ModuleReference, Reference, build_reference
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
@@ -43,7 +36,7 @@ def compare_forward(
     session = open_session(path, threads=0)
     report = ParityReport(reference.title)
     for shape in walk(grid(checkpoint.config), progress):
-        tensors = _inputs(checkpoint.config, *shape)
+        tensors = random_inputs(checkpoint.config, *shape)
         with torch.no_grad():
             report.comparisons.extend(
                 _compare_case(shape, tensors, spec, model, reference, session)
@@ -51,7 +44,7 @@ def compare_forward(
     return report
 
 
-def _inputs(config: TransformerConfig, batch: int, length: int) -> list[Tensor]:
+def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Tensor]:
     """Random source and target with their masks; the first row of each is full."""
     generator = torch.Generator().manual_seed(1000 * batch + length)
     target = min(length, LONGEST_TARGET)
@@ -86,7 +79,7 @@ def _compare_case(
     outputs = _run(session, spec, [*tensors, *(torch.zeros_like(bias) for bias in biases)])
     expected = [eager, eager.log_softmax(-1)][: len(outputs)]
     for output, values in zip(outputs, expected, strict=True):
-        yield compare_values("forward graph", shape, output[kept.numpy()], values.numpy())
+        yield compare_values("forward", shape, output[kept.numpy()], values.numpy())
     if biases:
         own = model.biases(mask, target_mask)
         sums = [first + second for first, second in zip(own, biases, strict=True)]

@@ -1,0 +1,273 @@
+"""The torch files, loaded by torch alone: tokens, edges, bad input, metadata, sizes."""
+
+import json
+import random
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from tests import tutorial
+from tests.conftest import SETTINGS
+from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
+from tests.originals import rebuilt
+from tests.originals.weights import shake
+from tfexport.cli.main import cli
+from tfexport.errors import BundleError, ConfigError, ParityError
+from tfexport.export import export_torchscript, verify_artifact
+from tfexport.export.parity import report
+from tfexport.model_src import TransformerConfig, build_transformer
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+KINDS = ["torchscript", "torch.export"]
+
+
+class Loaded:
+    """Either kind behind one call, loaded as its users do."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        if kind == "torchscript":
+            self.module = torch.jit.load(path)
+            self.run = self.module.generate
+        else:
+            self.run = torch.export.load(path).module()
+
+    def __call__(self, ids: Tensor, mask: Tensor, max_length: int) -> Tensor:
+        with torch.no_grad():
+            sequences: Tensor = self.run(ids, mask, max_length)
+        return sequences
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def path(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tutorial_model: tutorial.TutorialModel,
+) -> Path:
+    file: Path = tmp_path_factory.mktemp("torch") / request.param
+    export_torchscript(
+        tutorial_model, file, config=SETTINGS, torch_export=request.param == "torch.export"
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def loaded(path: Path) -> Loaded:
+    return Loaded(path, path.name)
+
+
+def pad(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask
+
+
+def tokens(sequences: Tensor) -> list[list[int]]:
+    """Rows up to their end token; behind it there is only padding."""
+    found = []
+    for row in sequences.tolist():
+        end = row.index(2) if 2 in row else len(row)
+        assert set(row[end + 1 :]) <= {0}
+        found.append(row[:end])
+    return found
+
+
+def test_generate_equals_the_tutorials_loop(
+    loaded: Loaded, tutorial_model: tutorial.TutorialModel
+) -> None:
+    generator = random.Random(3)
+    rows = [[generator.randrange(17) for _ in range(generator.randint(1, 9))] for _ in range(40)]
+    expected = [tutorial.greedy(tutorial_model, row, 20, bos=1, eos=2) for row in rows]
+    assert len({len(row) for row in expected}) > 3, "rows end at different steps"
+    for batch in (rows, rows[:1], rows[7:9]):
+        at = rows.index(batch[0])
+        assert tokens(loaded(*pad(batch), 20)) == expected[at : at + len(batch)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
+    model, scores, settings, _ = FAMILIES[family]
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    words = [word.removeprefix("--set=") for word in settings]
+    ids = [f"{key}={value}" for key, value in SETTINGS.items()]
+    result = export_torchscript(
+        tmp_path / "model.pt",
+        tmp_path / "m",
+        settings=[*words, *ids],
+        torch_export=kind == "torch.export",
+    )
+    assert result.report is not None
+    assert result.report.passed
+    sequences = Loaded(tmp_path / "m", kind)(*pad(ROWS), LIMIT)
+    assert tokens(sequences) == [greedy(scores, row) for row in ROWS]
+
+
+def test_edges_have_a_defined_answer(loaded: Loaded, path: Path) -> None:
+    ids, mask = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    assert loaded(ids, mask, 0).shape == (2, 0)
+    assert loaded(ids, mask, 1).shape == (2, 1)
+    assert loaded(*pad([[9, 2]]), 50).tolist() == [[2]], "it stops when all rows have ended"
+    assert loaded(ids, mask, 10**9).size(1) <= 64, "the position table bounds it"
+    sequences = loaded(ids, torch.tensor([[1, 1, 1], [0, 0, 0]]), 6)
+    assert set(sequences[1].tolist()) == {0}, "a row that is all padding says nothing"
+    alone = loaded(*pad([[5, 6, 7]]), 6)
+    assert sequences[0, : alone.size(1)].tolist() == alone[0].tolist()
+    if path.name == "torchscript":
+        assert loaded(ids, mask, -5).shape == (2, 0)
+        assert loaded(ids[:0], mask[:0], 5).shape == (0, 0)
+        assert loaded(ids[:, :0], mask[:, :0], 5).shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ids": torch.tensor([[5, -1, 7], [8, 0, 0]])},
+        {"ids": torch.tensor([[5, 17, 7], [8, 0, 0]])},
+        {"ids": torch.tensor([[5, 6, 7], [8, 0, 0]], dtype=torch.int32)},
+        {"ids": torch.tensor([5, 6, 7])},
+        {"mask": torch.ones((2, 1), dtype=torch.int64)},
+        {"mask": torch.ones((1, 3), dtype=torch.int64)},
+        {"ids": torch.full((1, 65), 5), "mask": torch.ones((1, 65), dtype=torch.int64)},
+    ],
+    ids=["negative", "beyond", "int32", "rank 1", "mask column", "mask row", "long"],
+)
+def test_bad_input_is_an_error_and_not_tokens(loaded: Loaded, changes: dict[str, Tensor]) -> None:
+    good = {
+        "ids": torch.tensor([[5, 6, 7], [8, 0, 0]]),
+        "mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+    }
+    inputs = {**good, **changes}
+    with pytest.raises((RuntimeError, IndexError, AssertionError, torch.jit.Error)):
+        loaded(inputs["ids"], inputs["mask"], 6)
+
+
+def test_the_other_methods_of_torchscript_score_and_step(
+    tutorial_model: tutorial.TutorialModel, tmp_path: Path
+) -> None:
+    export_torchscript(tutorial_model, tmp_path / "m.ts", config=SETTINGS, verify=False)
+    module = torch.jit.load(tmp_path / "m.ts")
+    ids, mask = pad([[5, 6, 7], [8]])
+    target = torch.tensor([[1, 4, 9], [1, 3, 3]])
+    with torch.no_grad():
+        logits = module(ids, mask, target, torch.ones_like(target))
+        hidden, cross = module.encode(ids, mask)
+        stepped, present = module.step(target[:, :2], [], cross, mask)
+        last, _ = module.step(target[:, 2:], present, cross, mask)
+    assert hidden.shape == (2, 3, 8)
+    torch.testing.assert_close(torch.cat([stepped, last], dim=1), logits, atol=1e-5, rtol=1e-5)
+    with pytest.raises(torch.jit.Error, match="expected the shape"):
+        module.step(target[:, :1], [], cross, mask[:, :1])
+
+
+def test_a_process_without_tfexport_loads_it(path: Path) -> None:
+    load = "jit" if path.name == "torchscript" else "export"
+    call = "m.generate" if load == "jit" else "m.module()"
+    code = f"""
+import sys
+sys.modules["tfexport"] = None
+import torch
+m = torch.{load}.load({str(path)!r})
+print({call}(torch.tensor([[9, 2]]), torch.ones((1, 2), dtype=torch.int64), 5).tolist())
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[[2]]"
+
+
+def test_metadata_travels_inside_and_no_path_of_this_machine(path: Path) -> None:
+    extra: dict[str, Any] = {"tfexport.json": ""}
+    if path.name == "torchscript":
+        torch.jit.load(path, _extra_files=extra)
+    else:
+        torch.export.load(path, extra_files=extra)
+    metadata = json.loads(extra["tfexport.json"])
+    assert metadata["kind"] == path.name
+    assert metadata["parity"]["passed"]
+    assert metadata["config"]["eos_id"] == 2
+    with zipfile.ZipFile(path) as archive:
+        content = b"".join(archive.read(name) for name in archive.namelist())
+    assert str(Path(__file__).parents[2]).encode() not in content
+    assert b"site-packages" not in content
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool, kind: str) -> None:
+    config = TransformerConfig(
+        d_model=64, num_heads=2, num_encoder_layers=1, num_decoder_layers=2, d_ff=64,
+        source_vocab_size=9000, target_vocab_size=9000, tie_embeddings=tied, tie_output=tied,
+        max_positions=40, **SETTINGS,
+    )  # fmt: skip
+    model = build_transformer(config)
+    # A program's text takes about 1 KB an operator: the tables are as large as they commonly are.
+    export_torchscript(model, tmp_path / "m", torch_export=kind == "torch.export", verify=False)
+    weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 64 * 4
+    assert (tmp_path / "m").stat().st_size < 1.05 * weights + 256 * 1024
+
+
+def test_model_without_embeddings_has_all_but_generate(tmp_path: Path) -> None:
+    model = shake(rebuilt.Rebuilt(encoders=2, decoders=2))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    settings = ["num_heads=4", "num_encoder_layers=2", "num_decoder_layers=2"]
+    result = export_torchscript(tmp_path / "model.pt", tmp_path / "m.ts", settings=settings)
+    assert result.report is not None
+    assert result.report.passed
+    module = torch.jit.load(tmp_path / "m.ts")
+    assert not hasattr(module, "generate")
+    with pytest.raises(ConfigError, match="no embeddings"):
+        export_torchscript(
+            tmp_path / "model.pt", tmp_path / "m.pt2", settings=settings, torch_export=True
+        )
+
+
+def test_another_checkpoint_is_found_out(
+    path: Path, tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
+    torch.save(state, tmp_path / "same.pt")
+    assert verify_artifact(path, tmp_path / "same.pt").passed
+    state["transformer.decoder.layers.0.linear1.bias"] += 0.3
+    torch.save(state, tmp_path / "other.pt")
+    assert not verify_artifact(path, tmp_path / "other.pt").passed
+
+
+def test_miss_leaves_no_file(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "TOLERANCE", 1e-12)
+    with pytest.raises(ParityError):
+        export_torchscript(tutorial_model, tmp_path / "m.ts", config=SETTINGS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_torch_file_is_refused(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    (tmp_path / "text").write_text("no archive")
+    for file in (tmp_path / "text", tiny_checkpoint):
+        with pytest.raises(BundleError, match="not a file that 'tfexport torchscript' wrote"):
+            verify_artifact(file, tiny_checkpoint)
+    with pytest.raises(BundleError, match="no such file"):
+        verify_artifact(tmp_path / "missing.onnx", tiny_checkpoint)
+
+
+def test_command_writes_verifies_and_refuses_to_overwrite(
+    tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    output = tmp_path / "m.ts"
+    words = [f"--set={key}={value}" for key, value in {**SETTINGS, "num_heads": 2}.items()]
+    arguments = ["torchscript", "--checkpoint", str(tiny_checkpoint), "-o", str(output), *words]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert "equal to torch.nn.Transformer" in done.stdout
+    again = CliRunner().invoke(cli, arguments)
+    assert again.exit_code == 1
+    assert "--force" in again.output
+    checked = CliRunner().invoke(cli, ["verify", str(output), "--checkpoint", str(tiny_checkpoint)])
+    assert checked.exit_code == 0, checked.output

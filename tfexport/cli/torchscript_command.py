@@ -1,0 +1,58 @@
+"""``tfexport torchscript``."""
+
+from pathlib import Path
+
+import click
+
+from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+
+
+@click.command(short_help="Export a checkpoint to one file that torch alone loads.")
+@click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="The file.")
+@checkpoint_options
+@click.option(
+    "--torch-export",
+    is_flag=True,
+    help="Write the torch.export program of generate, TorchScript's successor.",
+)
+@click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+def torchscript(
+    checkpoint: str,
+    output: str,
+    config: str | None,
+    settings: tuple[str, ...],
+    layout: str | None,
+    torch_export: bool,
+    no_verify: bool,
+    force: bool,
+) -> None:
+    r"""Export a checkpoint to a scripted, frozen module, then compare it with eager PyTorch.
+
+    torch.jit.load reads it in Python or C++, without tfexport: forward, encode, step, and
+    generate(input_ids, attention_mask, max_length). If anything differs, the command fails and no
+    file is left behind.
+
+    \b
+    tfexport torchscript --checkpoint model.pt -o model.ts --set num_heads=8 --set pad_id=1 \\
+        --set bos_id=2 --set eos_id=3
+    """
+    from tfexport.atomic import check_new_file
+
+    check_new_file(output, force)  # before torch is loaded, which takes a second
+    with needs("export"):
+        from tfexport.export import export_torchscript
+    with progress_bar() as tell:
+        result = export_torchscript(
+            checkpoint,
+            output,
+            config=config,
+            settings=settings,
+            layout=layout,
+            torch_export=torch_export,
+            verify=not no_verify,
+            force=force,
+            progress=tell,
+        )
+    print_result(output, Path(output).stat().st_size, result.report)

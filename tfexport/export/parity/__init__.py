@@ -1,0 +1,28 @@
+"""Eager PyTorch against every artifact, stage by stage."""
+
+from tfexport.export.parity.bundle import compare_bundle
+from tfexport.export.parity.cases import Progress
+from tfexport.export.parity.forward import compare_forward
+from tfexport.export.parity.generate import compare_generate
+from tfexport.export.parity.program import compare_program, compare_torchscript
+from tfexport.export.parity.report import (
+    STAGES,
+    TOKEN_STAGES,
+    TOLERANCE,
+    Comparison,
+    ParityReport,
+)
+
+__all__ = [
+    "STAGES",
+    "TOKEN_STAGES",
+    "TOLERANCE",
+    "Comparison",
+    "ParityReport",
+    "Progress",
+    "compare_bundle",
+    "compare_forward",
+    "compare_generate",
+    "compare_program",
+    "compare_torchscript",
+]

@@ -1,0 +1,216 @@
+"""What a torch file holds: the Transformer with its inputs checked, and greedy decoding.
+
+Axes: B batch, S source, T target, P past, H heads, D head size, E model width, V vocabulary.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
+
+from tfexport.export.greedy import first_state, take_best
+from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
+from tfexport.model_src.transformer import Transformer
+
+
+def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
+    """Refuse ids that are no vocabulary entries, and a mask that would broadcast.
+
+    Args:
+        name: of the ids, for the message.
+        ids: (B, S) int64; (B, S, E) float for a model without embeddings, ``vocab_size`` -1.
+        mask: (B, S).
+        vocab_size: V.
+    """
+    if vocab_size >= 0:
+        if ids.dtype != torch.int64 or ids.dim() != 2:
+            raise ValueError(f"{name}: expected int64 ids of shape (batch, length)")
+        if ids.numel() > 0 and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+            raise ValueError(f"{name}: ids must lie from 0 to {vocab_size - 1}")
+    elif not ids.is_floating_point() or ids.dim() != 3:
+        raise ValueError(f"{name}: expected float vectors of shape (batch, length, d_model)")
+    if mask.dim() != 2 or mask.size(0) != ids.size(0) or mask.size(1) != ids.size(1):
+        raise ValueError(f"{name}: its mask must have shape (batch, length), as the ids")
+
+
+class TransformerModule(nn.Module):
+    """``forward``, ``encode`` and ``step`` of a Transformer; see there."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        config = model.config
+        self.source_size = -1 if config.source_vocab_size is None else config.source_vocab_size
+        self.target_size = -1 if config.target_vocab_size is None else config.target_vocab_size
+        self.max_positions = -1 if config.positions == "none" else config.max_positions
+        self.mask_fill = model.mask_fill
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        decoder_attention_mask: Tensor,
+    ) -> Tensor:
+        """(B, S) twice, (B, T) twice, to logits (B, T, V). Masks are 1 = keep."""
+        check_input("input_ids", input_ids, attention_mask, self.source_size)
+        check_input(
+            "decoder_input_ids", decoder_input_ids, decoder_attention_mask, self.target_size
+        )
+        logits: Tensor = self.model(
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask
+        )
+        return logits
+
+    @torch.jit.export
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """(B, S) twice, to states (B, S, E) and the cross-attention cache, (B, H, S, D) each."""
+        check_input("input_ids", input_ids, attention_mask, self.source_size)
+        return self.model.encode(input_ids, attention_mask)
+
+    @torch.jit.export
+    def step(
+        self,
+        input_ids: Tensor,
+        past: list[Tensor],
+        cross: list[Tensor],
+        encoder_attention_mask: Tensor,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Advance by T positions behind P cached ones.
+
+        Args:
+            input_ids: (B, T).
+            past: the self-attention cache, (B, H, P, D) each; an empty list before the first call.
+            cross: the cross-attention cache of ``encode``.
+            encoder_attention_mask: (B, S), as given to ``encode``.
+
+        Returns:
+            logits: (B, T, V).
+            present: (B, H, P + T, D) each.
+        """
+        check_input("input_ids", input_ids, torch.ones(input_ids.shape[:2]), self.target_size)
+        expected = [cross[0].size(0), cross[0].size(2)]
+        if list(encoder_attention_mask.shape) != expected or input_ids.size(0) != expected[0]:
+            raise ValueError("encoder_attention_mask: expected the shape (batch, source length)")
+        if len(past) == 0:
+            past = self.model.decoder.empty_cache(cross[0])
+        return self.model.step(input_ids, past, cross, encoder_attention_mask)
+
+
+class GreedyModule(TransformerModule):
+    """``TransformerModule`` and ``generate``."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__(model)
+        config = model.config
+        assert config.bos_id is not None
+        assert config.eos_id is not None
+        assert config.pad_id is not None
+        self.bos_id, self.eos_id, self.pad_id = config.bos_id, config.eos_id, config.pad_id
+
+    @torch.jit.export
+    def generate(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
+        """Decode greedily.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), 1 = keep.
+            max_length: new tokens at most; bounded by the position table.
+
+        Returns:
+            (B, T): no start token, the end token included, padding after it.
+        """
+        check_input("input_ids", input_ids, attention_mask, self.source_size)
+        token, ended, score, count = first_state(attention_mask, self.bos_id)
+        tokens = [token[:, :0]]
+        if self.max_positions >= 0:
+            max_length = min(max_length, self.max_positions)
+        if input_ids.numel() == 0:
+            max_length = 0
+        else:
+            _, cross = self.model.encode(input_ids, attention_mask)
+            bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
+            past = self.model.decoder.empty_cache(cross[0])
+            no_bias = torch.zeros(1)  # the newest position may see all others
+            for i in range(max_length):
+                if bool(ended.all()):
+                    break
+                x = self.model.target_embedding(token, i)
+                x, past = self.model.decoder(x, no_bias, past, cross, bias)
+                logits = self.model.output_proj(x)
+                token, ended, score, count = take_best(
+                    logits, ended, score, count, self.eos_id, self.pad_id
+                )
+                tokens.append(token)
+        return torch.cat(tokens, dim=1)
+
+
+class GreedyProgram(nn.Module):
+    """``GreedyModule.generate`` for ``torch.export``, whose only loop carries fixed shapes.
+
+    The caches have their full length from the start; a turn reads the part that is filled, runs the
+    decoder on it as everywhere else, and writes the one new position.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+        config = model.config
+        assert config.bos_id is not None
+        assert config.eos_id is not None
+        assert config.pad_id is not None
+        self.bos_id, self.eos_id, self.pad_id = config.bos_id, config.eos_id, config.pad_id
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
+        """See ``GreedyModule.generate``; B and S may not be 0, ``max_length`` not negative."""
+        for tensor in (input_ids, attention_mask):
+            torch.ops.aten._assert_tensor_metadata(tensor, None, None, torch.int64)
+        model, config = self.model, self.model.config
+        _, cross = model.encode(input_ids, attention_mask)
+        bias = bias_from_blocked(blocked_by_padding(attention_mask), model.mask_fill)
+        token, ended, score, count = first_state(attention_mask, self.bos_id)
+        if config.positions != "none":
+            max_length = torch.sym_min(max_length, config.max_positions)
+        room = max_length + 2  # never 0 or 1, which torch.export takes for constants
+        sequences = torch.full((input_ids.size(0), room), self.pad_id)
+        shape = (input_ids.size(0), model.decoder.num_heads, room, model.decoder.head_dim)
+        caches = [torch.zeros(shape) for _ in cross]
+        position = torch.zeros(1, dtype=torch.int64)
+        limit = torch.full((1,), max_length)
+
+        def going(position: Tensor, token: Tensor, ended: Tensor, *others: Tensor) -> Tensor:
+            return (position < limit)[0] & ~ended.all()
+
+        def turn(
+            position: Tensor,
+            token: Tensor,
+            ended: Tensor,
+            score: Tensor,
+            count: Tensor,
+            sequences: Tensor,
+            *caches: Tensor,
+        ) -> tuple[Tensor, ...]:
+            filled = cast(int, position.item())  # int() would ask for its value
+            torch._check(filled >= 0)
+            torch._check(filled + 1 <= sequences.size(1))
+            past = [cache.narrow(2, 0, filled) for cache in caches]
+            x = model.target_embedding(token, filled)
+            x, present = model.decoder(x, torch.zeros(1), past, cross, bias)
+            token, ended, score, count = take_best(
+                model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
+            )
+            written = [
+                cache.index_copy(2, position, new.narrow(2, filled, 1))
+                for cache, new in zip(caches, present, strict=True)
+            ]
+            sequences = sequences.index_copy(1, position, token)
+            return (position + 1, token, ended, score, count, sequences, *written)
+
+        state = (position, token, ended, score, count, sequences, *caches)
+        done = while_loop(going, turn, state)
+        length = cast(int, done[0].item())
+        torch._check(length >= 0)
+        torch._check(length <= sequences.size(1))
+        result: Tensor = done[5]
+        return result[:, :length]

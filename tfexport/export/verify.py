@@ -1,0 +1,44 @@
+"""Any artifact beside the checkpoint that it came from: which comparison it takes."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfexport.export.graph_file import verify_graph
+from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.pipeline import verify_bundle
+from tfexport.export.source import Source
+from tfexport.export.torchscript import verify_torchscript
+
+
+def verify_artifact(
+    path: str | os.PathLike[str],
+    source: Source,
+    *,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    settings: Iterable[str] = (),
+    layout: str | None = None,
+    progress: Progress | None = None,
+) -> ParityReport:
+    """Compare a bundle, a graph or a torch file with the checkpoint that it came from.
+
+    Config values that neither the checkpoint nor its config files nor the caller give are taken
+    from the artifact.
+
+    Raises:
+        TfexportError: the artifact or the checkpoint is unusable. A difference is not raised: it is
+            in the report.
+    """
+    path = Path(path)
+    options: dict[str, Any] = {
+        "config": config,
+        "settings": settings,
+        "layout": layout,
+        "progress": progress,
+    }
+    if path.suffix == ".onnx":
+        return verify_graph(path, source, **options)
+    if path.is_file():
+        return verify_torchscript(path, source, **options)
+    return verify_bundle(path, source, **options)
