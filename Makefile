@@ -13,7 +13,7 @@ RUNTIME := .venv-runtime/Scripts
 endif
 INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench optional clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
@@ -25,7 +25,8 @@ help:
 demo: .venv/ready .venv-runtime/ready
 	$(BIN)/tfexport demo --runtime-python $(RUNTIME)/python
 
-test: .venv/ready .venv-runtime/ready
+# What tests can do without is left out where it cannot be had; pytest then says what it skipped.
+test: .venv/ready .venv-runtime/ready optional
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: .venv/ready
@@ -50,5 +51,23 @@ bench: .venv/ready .venv-runtime/ready
 	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece]'
 	@touch $@
 
+# The oldest onnxruntime that portable and other graphs name, to load them in.
+OLDEST := .venv-onnxruntime-1.18.1/ready .venv-onnxruntime-1.21.1/ready
+PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
+
+optional:
+	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) $(if $(shell command -v npm),$(PACKAGES))
+
+.venv-onnxruntime-%/ready:
+	$(PYTHON) -m venv .venv-onnxruntime-$*
+	$(subst .venv,.venv-onnxruntime-$*,$(BIN))/python -m pip install \
+		--disable-pip-version-check --quiet $(PIP_ARGS) onnxruntime==$* 'numpy<2'
+	@touch $@
+
+# Install scripts are left out: they fetch GPU libraries; the CPU's are in the packages.
+%/node_modules/ready: %/package-lock.json
+	cd $* && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-runtime build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* examples/*/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache

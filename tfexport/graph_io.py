@@ -22,6 +22,7 @@ LOG_PROBS = "log_probs"
 GENERATE = "generate"
 MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
+CROSS_ATTENTIONS = "cross_attentions"
 SCORES = "scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
 
@@ -171,8 +172,16 @@ def forward_graph(
     )
 
 
-def generate_graph() -> GraphSpec:
-    """Source ids to whole sequences: encoder, cache and the greedy loop in one graph."""
+def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
+    """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
+
+    Args:
+        attention: layers and heads of the cross-attention, if its weights are to come out too.
+    """
+    weights: tuple[TensorSpec, ...] = ()
+    if attention is not None:
+        shape = (BATCH, attention.num_layers, attention.num_heads, TARGET, SOURCE)
+        weights = (TensorSpec(CROSS_ATTENTIONS, "float32", shape),)
     return GraphSpec(
         GENERATE,
         inputs=(
@@ -183,6 +192,7 @@ def generate_graph() -> GraphSpec:
         outputs=(
             TensorSpec(SEQUENCES, "int64", (BATCH, TARGET)),
             TensorSpec(SCORES, "float32", (BATCH,)),
+            *weights,
         ),
     )
 
@@ -195,12 +205,14 @@ def loop_start(cache: CacheShape) -> GraphSpec:
     return GraphSpec("loop_start", (mask,), (invariants[-1], going, *state))
 
 
-def loop_step(cache: CacheShape) -> GraphSpec:
+def loop_step(cache: CacheShape, attention: bool = False) -> GraphSpec:
     """One turn of the decode loop; see ``export.graphs.LoopStep``."""
+    shape = (BATCH, cache.num_layers, cache.num_heads, SOURCE)
+    weights = (TensorSpec("attended", "float32", shape),) if attention else ()
     invariants, state = _loop_values(cache, PAST)
     going = TensorSpec("going", "bool", ())
     _, after = _loop_values(cache, f"{PAST} + 1", prefix="next_")
-    return GraphSpec("loop_step", (*invariants, *state), (going, *after))
+    return GraphSpec("loop_step", (*invariants, *state), (going, *after, *weights))
 
 
 def _loop_values(

@@ -41,6 +41,11 @@ from tfexport.cli.console import checkpoint_options, needs, print_result, progre
     "--log-probs", is_flag=True, help="With --graph forward: log-probabilities as a second output."
 )
 @click.option(
+    "--attention",
+    is_flag=True,
+    help="Let generate.onnx, in a bundle or alone, give the cross-attention weights too.",
+)
+@click.option(
     "--portable",
     is_flag=True,
     help="Standard ONNX operators only, for other runtimes and for onnxruntime back to 1.18. "
@@ -61,6 +66,7 @@ def onnx(
     graph: str | None,
     attention_biases: bool,
     log_probs: bool,
+    attention: bool,
     portable: bool,
     opset: int | None,
     no_verify: bool,
@@ -77,7 +83,7 @@ def onnx(
     from tfexport.atomic import check_new_file
     from tfexport.bundle import check_output
 
-    _check_choice(output, graph, attention_biases or log_probs)
+    _check_choice(output, graph, attention_biases or log_probs, attention)
     if graph is not None and (tokenizer or source_tokenizer or target_tokenizer):
         raise click.UsageError("a single graph holds no tokenizer; leave --tokenizer out.")
     # Before torch is loaded, which takes a second.
@@ -89,6 +95,7 @@ def onnx(
             "config": config,
             "settings": settings,
             "layout": layout,
+            "attention": attention,
             "opset": opset,
             "portable": portable,
             "verify": not no_verify,
@@ -124,9 +131,11 @@ def onnx(
     print_result(output, size, result.report)
 
 
-def _check_choice(output: str, graph: str | None, forward_only: bool) -> None:
+def _check_choice(output: str, graph: str | None, forward_only: bool, attention: bool) -> None:
     if graph != "forward" and forward_only:
         raise click.UsageError("--attention-biases and --log-probs go with --graph forward.")
+    if graph == "forward" and attention:
+        raise click.UsageError("--attention goes with a bundle or with --graph generate.")
     if graph is None and output.endswith(".onnx"):
         raise click.UsageError(
             f"{output}: a bundle is a folder. Name a folder, or one graph with --graph."

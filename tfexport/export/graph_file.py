@@ -16,7 +16,7 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
-from tfexport.export.fused import FusedAttention
+from tfexport.export.fused import attention_class
 from tfexport.export.graphs import ForwardGraph
 from tfexport.export.onnx_export import (
     choose_opset,
@@ -32,7 +32,6 @@ from tfexport.export.parity import (
 )
 from tfexport.export.source import Source, read_for_decoding, read_source
 from tfexport.export.weights import share_transposed
-from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -65,6 +64,7 @@ def export_graph(
     layout: str | None = None,
     attention_biases: bool = False,
     log_probs: bool = False,
+    attention: bool = False,
     opset: int | None = None,
     portable: bool = False,
     verify: bool = True,
@@ -83,6 +83,7 @@ def export_graph(
         layout: force a checkpoint layout.
         attention_biases: for "forward": three more inputs, added to the attention scores.
         log_probs: for "forward": a second output, the log-softmax of the logits.
+        attention: for "generate": a third output, the cross-attention weights.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare with eager PyTorch, and fail if they differ.
@@ -97,6 +98,8 @@ def export_graph(
         raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
     if graph != "forward" and (attention_biases or log_probs):
         raise ConfigError("attention_biases and log_probs go with the forward graph.")
+    if graph != "generate" and attention:
+        raise ConfigError("attention goes with the generate graph.")
     opset = choose_opset(opset, portable)
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
@@ -105,9 +108,9 @@ def export_graph(
     if log_probs and not checkpoint.config.has_embeddings:
         raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
     tell(f"exporting {graph}.onnx", 0, 1)
-    module = checkpoint.build(Attention if portable else FusedAttention)
+    module = checkpoint.build(attention_class(portable, weights=attention))
     if graph == "generate":
-        model = export_generate(module, opset)
+        model = export_generate(module, opset, attention=attention)
     else:
         spec = _spec(checkpoint.config, attention_biases, log_probs)
         model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)

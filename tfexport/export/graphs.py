@@ -104,26 +104,31 @@ class LoopStart(nn.Module):
 
 
 class LoopStep(nn.Module):
-    """One turn of the decode loop."""
+    """One turn of the decode loop.
 
-    def __init__(self, model: Transformer) -> None:
+    With ``attention`` it also gives the cross-attention weights of the turn, (B, L, H, S).
+    """
+
+    def __init__(self, model: Transformer, attention: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.attention = attention
         assert model.config.eos_id is not None
         assert model.config.pad_id is not None
         self.eos_id = model.config.eos_id
         self.pad_id = model.config.pad_id
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Invariants, state -> whether to go on, state."""
+        """Invariants, state -> whether to go on, state, weights."""
         layers = self.model.config.num_decoder_layers
         cross, bias = list(tensors[: 2 * layers]), tensors[2 * layers]
         token, ended, score, count, sequences, *past = tensors[2 * layers + 1 :]
         x = self.model.target_embedding(token, past[0].size(2))
         # The newest position may see all others, so the self-attention needs no mask.
-        x, present = self.model.decoder(x, torch.zeros(1), past, cross, bias)
+        x, present, weights = self.model.decoder(x, torch.zeros(1), past, cross, bias)
         token, ended, score, count = take_best(
             self.model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
         )
         sequences = torch.cat([sequences, token], dim=1)
-        return (~ended.all(), token, ended, score, count, sequences, *present)
+        attended = [torch.stack(weights, dim=1)[:, :, :, 0]] if self.attention else []
+        return (~ended.all(), token, ended, score, count, sequences, *present, *attended)

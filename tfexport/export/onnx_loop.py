@@ -22,22 +22,28 @@ def export_encoder(model: Transformer, opset: int) -> ir.Model:
     return export_graph_module(EncoderGraph(model), spec, opset)
 
 
-def export_generate(model: Transformer, opset: int, encoder: ir.Model | None = None) -> ir.Model:
+def export_generate(
+    model: Transformer, opset: int, encoder: ir.Model | None = None, attention: bool = False
+) -> ir.Model:
     """Export ``generate``: see ``graph_io.generate_graph``.
 
     Args:
         model: with weights.
         opset: of the standard operators.
         encoder: what ``export_encoder`` made of the same model, if that was done already.
+        attention: also give the cross-attention weights.
     """
     config, cache = model.config, _cache(model)
     joined = export_encoder(model, opset) if encoder is None else encoder.clone()
     start = export_graph_module(LoopStart(model), graph_io.loop_start(cache), opset)
-    step = export_graph_module(LoopStep(model), graph_io.loop_step(cache), opset)
+    step = export_graph_module(
+        LoopStep(model, attention), graph_io.loop_step(cache, attention), opset
+    )
     _hidden, *cross = joined.graph.outputs
     bias, begin, *state = _append(joined.graph, start.graph)
     limit = None if config.positions == "none" else config.max_positions
     _add_loop(joined.graph, step.graph, [*cross, bias], begin, state, limit)
+    _name_outputs(joined.graph, graph_io.generate_graph(cache if attention else None))
     joined.opset_imports.update(step.opset_imports)
     return joined
 
@@ -89,27 +95,35 @@ def _add_loop(
     max_length = _value(graph_io.MAX_LENGTH, "INT64", [])
     graph.inputs.append(max_length)
     nodes, trips = _trip_count(graph, max_length, limit)
+    results = body.outputs[1:]
     loop = ir.Node(
-        "", "Loop", [trips, begin, *state], [ir.AttrGraph("body", body)], num_outputs=len(state),
+        "", "Loop", [trips, begin, *state], [ir.AttrGraph("body", body)], num_outputs=len(results),
         name="greedy_loop",
     )  # fmt: skip
-    for output, value in zip(loop.outputs, body.outputs[1:], strict=True):
+    for output, value in zip(loop.outputs, results, strict=True):
         output.name, output.type = f"last_{value.name}", value.type
     _, _, score, count, sequences = loop.outputs[:5]
     one = _constant(graph, "one", np.float32(1))
     counted = ir.Node("", "Max", [count, one], num_outputs=1, name="at_least_one")
     counted.outputs[0].name = "counted"
     mean = ir.Node("", "Div", [score, counted.outputs[0]], num_outputs=1, name="mean")
-    scores = mean.outputs[0]
     graph.extend([*nodes, loop, counted, mean])
     graph.outputs.clear()
-    for value, spec in zip((sequences, scores), graph_io.generate_graph().outputs, strict=True):
-        value.name, value.shape = spec.name, ir.Shape(spec.axes)
-        value.type = ir.TensorType(
-            ir.DataType.INT64 if spec.dtype == "int64" else ir.DataType.FLOAT
-        )
-        graph.outputs.append(value)
-    graph.name = graph_io.GENERATE
+    graph.outputs.extend([sequences, mean.outputs[0]])
+    if len(results) > len(state):
+        # What a turn gives besides the state is stacked: (T, B, L, H, S) to (B, L, H, T, S).
+        order = ir.AttrInt64s("perm", [1, 2, 3, 0, 4])
+        turned = ir.Node("", "Transpose", [loop.outputs[-1]], [order], num_outputs=1, name="turned")
+        graph.append(turned)
+        graph.outputs.append(turned.outputs[0])
+
+
+def _name_outputs(graph: ir.Graph, spec: graph_io.GraphSpec) -> None:
+    graph.name = spec.name
+    for value, tensor in zip(graph.outputs, spec.outputs, strict=True):
+        value.name, value.shape = tensor.name, ir.Shape(tensor.axes)
+        kind = ir.DataType.INT64 if tensor.dtype == "int64" else ir.DataType.FLOAT
+        value.type = ir.TensorType(kind)
 
 
 def _trip_count(

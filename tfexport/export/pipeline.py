@@ -20,7 +20,7 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.export.fused import FusedAttention
+from tfexport.export.fused import attention_class
 from tfexport.export.graphs import DecoderGraph
 from tfexport.export.onnx_export import (
     choose_opset,
@@ -32,11 +32,9 @@ from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.source import Source, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
-from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.load import find_file
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -68,6 +66,7 @@ def export_bundle(
     tokenizer: str | os.PathLike[str] | None = None,
     source_tokenizer: str | os.PathLike[str] | None = None,
     target_tokenizer: str | os.PathLike[str] | None = None,
+    attention: bool = False,
     opset: int | None = None,
     portable: bool = False,
     verify: bool = True,
@@ -89,6 +88,7 @@ def export_bundle(
             Without any, one that lies beside the checkpoint is taken.
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
+        attention: let generate.onnx give the cross-attention weights too.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare the bundle with eager PyTorch, and fail if they differ.
@@ -108,8 +108,7 @@ def export_bundle(
     tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
     tokenizers.check(checkpoint.config)
     with new_bundle(output, force) as folder:
-        model = checkpoint.build(Attention if portable else FusedAttention)
-        graphs = _export_graphs(model, opset, tell)
+        graphs = _export_graphs(checkpoint, opset, portable, attention, tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         for name, graph in graphs.items():
@@ -175,7 +174,10 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
     )
 
 
-def _export_graphs(model: Transformer, opset: int, tell: Progress) -> dict[str, ir.Model]:
+def _export_graphs(
+    checkpoint: Checkpoint, opset: int, portable: bool, attention: bool, tell: Progress
+) -> dict[str, ir.Model]:
+    model = checkpoint.build(attention_class(portable, weights=attention))
     cache = graph_io.CacheShape(
         model.config.num_decoder_layers, model.config.num_heads, model.config.head_dim
     )
@@ -185,7 +187,7 @@ def _export_graphs(model: Transformer, opset: int, tell: Progress) -> dict[str, 
     jobs: dict[str, Callable[[], ir.Model]] = {
         "encoder.onnx": lambda: export_encoder(model, opset),
         "decoder.onnx": lambda: export_graph_module(DecoderGraph(model), decoder, opset),
-        "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"]),
+        "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
     }
     for done, (filename, export) in enumerate(jobs.items()):
         tell(f"exporting {filename}", done, len(jobs))

@@ -35,7 +35,11 @@ def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
 
 
 class TransformerModule(nn.Module):
-    """``forward``, ``encode`` and ``step`` of a Transformer; see there."""
+    """``forward``, ``encode`` and ``step`` of a Transformer; see there.
+
+    Attributes:
+        max_positions: the longest source and target; -1 if there is no limit.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -99,7 +103,13 @@ class TransformerModule(nn.Module):
 
 
 class GreedyModule(TransformerModule):
-    """``TransformerModule`` and ``generate``."""
+    """``TransformerModule`` and ``generate``.
+
+    Attributes:
+        bos_id: what decoding starts from.
+        eos_id: what ends a row.
+        pad_id: what stands after the end.
+    """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
@@ -129,7 +139,7 @@ class GreedyModule(TransformerModule):
         if input_ids.numel() == 0:
             max_length = 0
         else:
-            _, cross = self.model.encode(input_ids, attention_mask)
+            _hidden, cross = self.model.encode(input_ids, attention_mask)
             bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
             past = self.model.decoder.empty_cache(cross[0])
             no_bias = torch.zeros(1)  # the newest position may see all others
@@ -137,7 +147,7 @@ class GreedyModule(TransformerModule):
                 if bool(ended.all()):
                     break
                 x = self.model.target_embedding(token, i)
-                x, past = self.model.decoder(x, no_bias, past, cross, bias)
+                x, past, _weights = self.model.decoder(x, no_bias, past, cross, bias)
                 logits = self.model.output_proj(x)
                 token, ended, score, count = take_best(
                     logits, ended, score, count, self.eos_id, self.pad_id
@@ -196,7 +206,7 @@ class GreedyProgram(nn.Module):
             torch._check(filled + 1 <= sequences.size(1))
             past = [cache.narrow(2, 0, filled) for cache in caches]
             x = model.target_embedding(token, filled)
-            x, present = model.decoder(x, torch.zeros(1), past, cross, bias)
+            x, present, _ = model.decoder(x, torch.zeros(1), past, cross, bias)
             token, ended, score, count = take_best(
                 model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
             )

@@ -157,9 +157,11 @@ def _read(
 def _script(model: Transformer) -> torch.jit.ScriptModule:
     decodes = model.config.has_embeddings
     module = (GreedyModule if decodes else TransformerModule)(model).eval()
-    methods = ["encode", "step", *(["generate"] if decodes else [])]
+    kept = ["encode", "step", "max_positions"]  # freezing drops everything else but forward
+    if decodes:
+        kept += ["generate", "bos_id", "eos_id", "pad_id"]
     frozen: torch.jit.ScriptModule = torch.jit.freeze(
-        torch.jit.script(module), preserved_attrs=methods
+        torch.jit.script(module), preserved_attrs=kept
     )
     return frozen
 

@@ -134,7 +134,7 @@ class DecoderLayer(nn.Module):
         cross_key: Tensor,
         cross_value: Tensor,
         cross_bias: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Advance by T positions.
 
         Args:
@@ -149,13 +149,14 @@ class DecoderLayer(nn.Module):
         Returns:
             x: (B, T, E).
             present_key, present_value: (B, H, P + T, D).
+            weights: of the cross-attention, (B, H, T, S).
         """
         y = self.self_attn_residual.enter(x)
         y, key, value = self.self_attn.attend_cached(y, past_key, past_value, self_bias)
         x = self.self_attn_residual.leave(x, y)
         y = self.cross_attn_residual.enter(x)
-        y, _ = self.cross_attn.attend(y, cross_key, cross_value, cross_bias)
+        y, weights = self.cross_attn.attend(y, cross_key, cross_value, cross_bias)
         x = self.cross_attn_residual.leave(x, y)
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         x = self.feed_forward_residual.leave(x, y)
-        return x, key, value
+        return x, key, value, weights

@@ -79,7 +79,7 @@ class Decoder(nn.Module):
         past: list[Tensor],
         cross: list[Tensor],
         cross_bias: Tensor,
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Advance by T positions.
 
         Args:
@@ -92,19 +92,22 @@ class Decoder(nn.Module):
         Returns:
             x: (B, T, E).
             present: (B, H, P + T, D) each.
+            weights: of the cross-attention, (B, H, T, S) for each layer.
         """
         present: list[Tensor] = []
+        weights: list[Tensor] = []
         i = 0
         for _ in range(self.passes):
             for layer in self.layers:
-                x, key, value = layer(
+                x, key, value, attended = layer(
                     x, self_bias, past[i], past[i + 1], cross[i], cross[i + 1], cross_bias
                 )
                 present.append(key)
                 present.append(value)
+                weights.append(attended)
                 i += 2
         x = self.norm(x)
-        return x, present
+        return x, present, weights
 
 
 class Transformer(nn.Module):
@@ -173,7 +176,7 @@ class Transformer(nn.Module):
         past_length = past[0].size(2)
         causal = blocked_by_causality(input_ids.size(1), past_length, input_ids.device)
         padding = blocked_by_padding(encoder_attention_mask)
-        x, present = self.decoder(
+        x, present, _ = self.decoder(
             self.target_embedding(input_ids, past_length),
             bias_from_blocked(causal, self.mask_fill),
             past,
@@ -246,6 +249,6 @@ class Transformer(nn.Module):
         x: Tensor = self.target_embedding(decoder_input_ids, 0)
         cross = self.decoder.project_memory(hidden)
         past = self.decoder.empty_cache(x)
-        x, _ = self.decoder(x, decoder_bias, past, cross, cross_bias)
+        x, _, _ = self.decoder(x, decoder_bias, past, cross, cross_bias)
         x = self.output_proj(x)
         return x

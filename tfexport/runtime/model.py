@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,21 @@ class DecoderState:
 
 def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
+
+
+class Generated(NamedTuple):
+    """What a generate graph gives.
+
+    Attributes:
+        sequences: (B, T), the end token included, padded behind it.
+        scores: (B,), mean natural-log probability, the end token included.
+        attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
+            exported without.
+    """
+
+    sequences: Ids
+    scores: Floats
+    attention: Floats | None = None
 
 
 class Model:
@@ -72,18 +88,12 @@ class Model:
                 self._sessions[role] = open_session(self._files[role], self._threads)
             return self._sessions[role]
 
-    def generate(
-        self, rows: Sequence[Sequence[int]], max_length: int
-    ) -> tuple[NDArray[np.int64], Floats]:
+    def generate(self, rows: Sequence[Sequence[int]], max_length: int) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
         Args:
             rows: source ids, none of them empty.
             max_length: new tokens at most.
-
-        Returns:
-            sequences: (B, T), the end token included, padded behind it.
-            scores: (B,), mean natural-log probability, the end token included.
         """
         ids, mask = pad(rows, self._pad_id)
         feeds = {
@@ -91,9 +101,7 @@ class Model:
             graph_io.ATTENTION_MASK: mask,
             graph_io.MAX_LENGTH: np.array(max_length),
         }
-        outputs = [graph_io.SEQUENCES, graph_io.SCORES]
-        sequences, scores = self._session(graph_io.GENERATE).run(outputs, feeds)
-        return sequences, scores
+        return Generated(*self._session(graph_io.GENERATE).run(None, feeds))
 
     def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""

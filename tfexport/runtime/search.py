@@ -18,10 +18,10 @@ def greedy_in_one_call(
     model: Model, rows: Sequence[Sequence[int]], max_length: int, eos_id: int
 ) -> list[Hypothesis]:
     """What ``greedy`` gives, from a model whose graphs hold the loop: no Python runs per step."""
-    sequences, scores = model.generate(rows, max_length)
+    found = model.generate(rows, max_length)
     return [
         Hypothesis(until(row, eos_id), score)
-        for row, score in zip(sequences.tolist(), scores.tolist(), strict=True)
+        for row, score in zip(found.sequences.tolist(), found.scores.tolist(), strict=True)
     ]
 
 

@@ -8,10 +8,10 @@ import torch
 
 from tfexport.bundle import Manifest
 from tfexport.export.parity.cases import Case, Progress, eager_greedy, grid, random_case, walk
+from tfexport.export.parity.generate import compare_generated
 from tfexport.export.parity.report import (
     Comparison,
     ParityReport,
-    compare_sequences,
     compare_tokens,
     compare_values,
 )
@@ -74,5 +74,5 @@ def _compare_case(
     found = greedy(runtime, case.rows, prefix.shape[1], config.bos_id, config.eos_id)
     yield compare_tokens(case, [h.tokens for h in found], tokens, eager, config.eos_id)
     if runtime.has_generate:
-        sequences, scores = runtime.generate(case.rows, prefix.shape[1])
-        yield from compare_sequences(case, sequences, scores, tokens, eager, config.eos_id)
+        made = runtime.generate(case.rows, prefix.shape[1])
+        yield from compare_generated(case, model, made, tokens, eager)

@@ -28,6 +28,7 @@ STAGES = (
     "greedy tokens",
     "generate",
     "scores",
+    "attention",
     "forward",
     "attention biases",
 )

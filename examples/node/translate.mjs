@@ -1,0 +1,79 @@
+// Translate lines of stdin with a bundle.
+//
+//   npm ci --ignore-scripts
+//   node translate.mjs de-en.bundle < input.txt           (--ids: print token ids instead of text)
+
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { Tokenizer } from "@huggingface/tokenizers";
+import * as ort from "onnxruntime-node";
+
+const BATCH_SIZE = 32;
+const MAX_LENGTH = 256n;
+
+const [bundle, ...options] = process.argv.slice(2);
+if (!bundle) {
+  console.error("usage: node translate.mjs BUNDLE [--ids] < input.txt");
+  process.exit(2);
+}
+
+const readJson = async (name) => JSON.parse(await readFile(join(bundle, name), "utf8"));
+const manifest = await readJson("manifest.json");
+const { special_ids: special, config, tokenizers } = manifest;
+if (tokenizers.source?.kind !== "tokenizers" || tokenizers.target?.kind !== "tokenizers") {
+  console.error(`${bundle}: this example needs a tokenizer.json in the bundle.`);
+  process.exit(1);
+}
+const source = new Tokenizer(await readJson(tokenizers.source.file), {});
+const target = new Tokenizer(await readJson(tokenizers.target.file), {});
+const session = await ort.InferenceSession.create(join(bundle, manifest.graphs.generate));
+
+/** Token ids of a text as the encoder sees them; none for a blank one. */
+function encode(line) {
+  if (!line.trim()) return [];
+  return [
+    ...(config.add_source_bos ? [special.bos] : []),
+    ...source.encode(line, { add_special_tokens: false }).ids,
+    ...(config.add_source_eos ? [special.eos] : []),
+  ];
+}
+
+/** Rows of source ids to rows of target ids, in one call. */
+async function generate(rows) {
+  const longest = Math.max(1, ...rows.map((row) => row.length));
+  const dims = [rows.length, longest];
+  const ids = new BigInt64Array(rows.length * longest).fill(BigInt(special.pad));
+  const mask = new BigInt64Array(rows.length * longest); // 1 = keep, from the lengths
+  rows.forEach((row, i) => {
+    row.forEach((id, j) => {
+      ids[i * longest + j] = BigInt(id);
+      mask[i * longest + j] = 1n;
+    });
+  });
+  const { sequences } = await session.run(
+    {
+      input_ids: new ort.Tensor("int64", ids, dims),
+      attention_mask: new ort.Tensor("int64", mask, dims),
+      max_length: new ort.Tensor("int64", [MAX_LENGTH], []),
+    },
+    ["sequences"],
+  );
+  const [, length] = sequences.dims;
+  return rows.map((row, i) => {
+    if (row.length === 0) return [];
+    const found = Array.from(sequences.data.slice(i * length, (i + 1) * length), Number);
+    const end = found.indexOf(special.eos);
+    return end < 0 ? found : found.slice(0, end);
+  });
+}
+
+const lines = (await text(process.stdin)).split(/\r?\n/);
+if (lines.at(-1) === "") lines.pop();
+for (let start = 0; start < lines.length; start += BATCH_SIZE) {
+  const rows = lines.slice(start, start + BATCH_SIZE).map(encode);
+  for (const tokens of await generate(rows)) {
+    const asText = () => (tokens.length ? target.decode(tokens, { skip_special_tokens: true }) : "");
+    console.log(options.includes("--ids") ? tokens.join(" ") : asText());
+  }
+}

@@ -1,0 +1,117 @@
+"""The demo model in every form that it ships in, and eager PyTorch's answer to its test set.
+
+The oracle is torch.nn.Transformer on the shipped weights upcast to float32, with the tutorial's
+uncached greedy loop, one sentence at a time. What takes long is made once for all workers.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from tests import tutorial
+from tests.conftest import REPOSITORY
+from tfexport.export import export_bundle, export_graph, export_torchscript
+
+LIMIT = 60
+FOLDER = REPOSITORY / "examples" / "de-en"
+
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+    """Make a file or folder if no worker has done so yet."""
+    base = tmp_path_factory.getbasetemp()
+    base = base if worker_id == "master" else base.parent
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(base / f"{name}.lock"):
+            if not (base / name).exists():
+                make(base / name)
+        return base / name
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def bundle(once: Once) -> Path:
+    return once("de-en.bundle", lambda path: export_bundle(FOLDER, path, attention=True))
+
+
+@pytest.fixture(scope="session")
+def generate(once: Once) -> Path:
+    return once("fused.onnx", lambda path: export_graph(FOLDER, path, "generate"))
+
+
+@pytest.fixture(scope="session")
+def portable(once: Once) -> Path:
+    return once("portable.onnx", lambda path: export_graph(FOLDER, path, "generate", portable=True))
+
+
+@pytest.fixture(scope="session")
+def torchscript(once: Once) -> Path:
+    return once("model.ts", lambda path: export_torchscript(FOLDER, path))
+
+
+@pytest.fixture(scope="session")
+def program(once: Once) -> Path:
+    return once("model.pt2", lambda path: export_torchscript(FOLDER, path, torch_export=True))
+
+
+@pytest.fixture(scope="session")
+def pairs() -> list[list[str]]:
+    lines = (FOLDER / "test.tsv").read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def rows(pairs: list[list[str]], tokenizer: Tokenizer) -> list[list[int]]:
+    """Source ids of the test set."""
+    found = [[2, *tokenizer.encode(pair[0]).ids, 3] for pair in pairs]
+    assert len(found) == 913
+    return found
+
+
+@pytest.fixture(scope="session")
+def expected(rows: list[list[int]], once: Once) -> list[list[int]]:
+    """Eager's tokens."""
+    path = once("eager.json", lambda path: path.write_text(json.dumps(eager(rows))))
+    tokens: list[list[int]] = json.loads(path.read_text())
+    assert max(map(len, tokens)) < LIMIT, "so that a higher limit makes no difference"
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def texts(expected: list[list[int]], tokenizer: Tokenizer) -> list[str]:
+    """Eager's tokens as text."""
+    return [tokenizer.decode(row) for row in expected]
+
+
+def eager(rows: list[list[int]]) -> list[list[int]]:
+    config = json.loads((FOLDER / "config.json").read_text())
+    model = tutorial.TutorialModel(
+        source_size=6000,
+        target_size=6000,
+        d_model=256,
+        num_heads=config["num_heads"],
+        encoder_layers=3,
+        decoder_layers=3,
+        d_ff=512,
+        length=512,
+    )
+    state = load_file(FOLDER / "model.safetensors")
+    assert {tensor.dtype for tensor in state.values()} == {torch.float16}
+    model.load_state_dict({key: tensor.float() for key, tensor in state.items()})
+    model.eval()
+    return [tutorial.greedy(model, row, LIMIT, config["bos_id"], config["eos_id"]) for row in rows]

@@ -1,0 +1,176 @@
+"""The programs in examples/ that embed a model, each on the whole test set."""
+
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import REPOSITORY
+from tests.demo.conftest import FOLDER
+
+EXAMPLES = REPOSITORY / "examples"
+Tokens = list[list[int]]
+
+
+def lines(values: list[str]) -> str:
+    return "".join(f"{value}\n" for value in values)
+
+
+def ids(rows: Tokens) -> str:
+    return lines([" ".join(map(str, row)) for row in rows])
+
+
+def run(command: list[Any], text: str) -> str:
+    done = subprocess.run(command, input=text.encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def needs_packages(example: str) -> None:
+    if not (EXAMPLES / example / "node_modules").exists():
+        pytest.skip(f"needs npm packages: make examples/{example}/node_modules/ready")
+
+
+def test_python_with_onnxruntime_alone(
+    generate: Path, pairs: list[list[str]], texts: list[str]
+) -> None:
+    script = EXAMPLES / "python" / "translate.py"
+    assert "tfexport" not in {
+        line.split()[1].partition(".")[0]
+        for line in script.read_text().splitlines()
+        if line.startswith(("import ", "from "))
+    }
+    python = REPOSITORY / ".venv-runtime" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    command = [python if python.exists() else sys.executable, script, generate]
+    source = [pair[0] for pair in pairs]
+    assert run([*command, FOLDER / "tokenizer.json"], lines(source)) == lines(texts)
+    assert run([*command, FOLDER / "tokenizer.json"], "\n \nJa.\n\n").count("\n") == 4
+
+
+def test_node(bundle: Path, pairs: list[list[str]], expected: Tokens, texts: list[str]) -> None:
+    needs_packages("node")
+    command = ["node", EXAMPLES / "node" / "translate.mjs", bundle]
+    source = lines([pair[0] for pair in pairs])
+    assert run([*command, "--ids"], source) == ids(expected)
+    assert run(command, source) == lines(texts)
+    assert run(command, "\n \n").splitlines() == ["", ""]
+
+
+@pytest.fixture(scope="module")
+def cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (shutil.which("cmake") and shutil.which("c++")):
+        pytest.skip("needs cmake and a C++ compiler")
+    build = tmp_path_factory.mktemp("cpp")
+    commands: list[list[Any]] = [
+        ["cmake", "-S", EXAMPLES / "cpp", "-B", build, "-D", "CMAKE_BUILD_TYPE=Release",
+         "-D", f"CMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"],
+        ["cmake", "--build", build],
+    ]  # fmt: skip
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "generate"
+
+
+def test_cpp_with_libtorch_alone(
+    cpp: Path, torchscript: Path, rows: Tokens, expected: Tokens
+) -> None:
+    assert run([cpp, torchscript], ids(rows)) == ids(expected)
+    assert run([cpp, torchscript], "\n") == "\n"
+    for wrong, message in (("5 x\n", "not a line of token ids"), ("6000\n", "from 0 to 5999")):
+        done = subprocess.run([cpp, torchscript], input=wrong, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert message in done.stderr
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The web example in a headless Chromium, served with the bundle beside it."""
+    needs_packages("web")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    folder = tmp_path_factory.mktemp("web") / "web"
+    folder.mkdir()
+    for part in (EXAMPLES / "web").iterdir():
+        if part.name != "model.bundle":
+            (folder / part.name).symlink_to(part)
+    (folder / "model.bundle").symlink_to(bundle)
+    handler = functools.partial(_Files, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+            options.add_argument(f"--{argument}")
+        browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+        browser.set_script_timeout(300)
+        browser.get(f"http://127.0.0.1:{server.server_port}/")
+        yield browser
+        browser.quit()
+        server.shutdown()
+
+
+def wait(page: Any, text: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(page, 90).until(lambda page: text in page.find_element("id", "status").text)
+
+
+def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]) -> None:
+    wait(page, "Ready")
+    box = page.find_element("id", "source")
+    box.send_keys("Ich habe ein neues Buch gekauft.")
+    wait(page, "pieces in")
+    assert page.find_element("id", "translation").text == "I bought a new book."
+    cells = page.find_elements("css selector", "#map td")
+    columns = len(page.find_elements("css selector", "#map thead th")) - 1
+    rows = len(page.find_elements("css selector", "#map tbody tr"))
+    assert len(cells) == rows * columns
+    colours = {cell.value_of_css_property("background-color") for cell in cells}
+    assert len(colours) > 5, "a picture, not one colour"
+    book = page.find_element("css selector", '#map td[title^="book. "][title*="·Buch"]')
+    assert float(book.get_attribute("title").rpartition(" ")[2]) > 0.2
+    before = [cell.get_attribute("title") for cell in cells]
+    page.find_element("css selector", "#layer option:first-child").click()
+    after = page.find_elements("css selector", "#map td")
+    assert [cell.get_attribute("title") for cell in after] != before
+
+    page.execute_script("const box = arguments[0]; box.value = ''; "
+                        "box.dispatchEvent(new Event('input'));", box)  # fmt: skip
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(page, 30).until(lambda p: not p.find_element("id", "attention").is_displayed())
+    assert page.find_element("id", "translation").text == ""
+    assert page.get_log("browser") == []
+
+
+def test_browser_gives_eagers_tokens(page: Any, pairs: list[list[str]], expected: Tokens) -> None:
+    code = """
+        const [texts, done] = arguments;
+        (async () => {
+          const { Translator } = await import("./app.mjs");
+          const translator = await Translator.load();
+          const found = [];
+          for (const text of texts) found.push((await translator.translate(text)).tokens);
+          return found;
+        })().then(done, (error) => done(String(error)));
+    """
+    assert page.execute_async_script(code, [pair[0] for pair in pairs]) == expected
