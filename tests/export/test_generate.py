@@ -166,6 +166,42 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
             session.run(None, {**feeds, "attention_mask": np.ones((2, 1), np.int64)})
 
 
+@pytest.mark.parametrize("portable", [False, True], ids=["fused", "portable"])
+def test_attention_is_that_of_torchs_own_modules(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, portable: bool
+) -> None:
+    path = tmp_path / "g.onnx"
+    result = export_graph(
+        tutorial_model, path, "generate", config=SETTINGS, attention=True, portable=portable
+    )
+    assert result.report is not None
+    assert "attention" in {c.stage for c in result.report.comparisons}
+    feeds = {**pad([[5, 6, 7], [8]]), "max_length": np.array(6)}
+    sequences, _, attention = ort.InferenceSession(path).run(None, feeds)
+    assert attention.shape == (2, 1, 2, sequences.shape[1], 3)
+
+    seen: list[Array] = []
+    layer = tutorial_model.transformer.decoder.layers[0].multihead_attn
+    asked = layer.register_forward_pre_hook(
+        lambda module, args, kwargs: (
+            args,
+            {**kwargs, "need_weights": True, "average_attn_weights": False},
+        ),
+        with_kwargs=True,
+    )
+    kept = layer.register_forward_hook(lambda module, args, out: seen.append(out[1].numpy()))
+    for i, length in enumerate((3, 1)):
+        row = sequences[i].tolist()
+        count = row.index(2) + 1 if 2 in row else len(row)
+        source = torch.from_numpy(feeds["input_ids"][i : i + 1, :length]).T
+        tutorial_model(source, torch.tensor([[1, *row[: count - 1]]]).T)
+        ours = attention[i, 0, :, :count]
+        np.testing.assert_allclose(ours[..., :length], seen.pop()[0], atol=1e-5)
+        assert not ours[..., length:].any(), "padding is not looked at"
+    asked.remove()
+    kept.remove()
+
+
 def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
     onnx.checker.check_model(str(path), full_check=True)
     model = onnx.load(str(path))

@@ -48,7 +48,7 @@ def feeds() -> dict[str, Any]:
 
 
 def run(version: str, path: Path) -> subprocess.CompletedProcess[str]:
-    command = [python(version), "-c", RUN, path, json.dumps(feeds())]
+    command: list[Any] = [python(version), "-c", RUN, path, json.dumps(feeds())]
     return subprocess.run(command, capture_output=True, text=True)
 
 

@@ -10,8 +10,11 @@ import torch
 
 from tests import tutorial
 from tests.test_bundle import FIXTURE
+from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
+from tfexport.runtime.model import Model
+from tfexport.runtime.search import greedy, greedy_in_one_call
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +212,22 @@ def test_bad_thread_count_is_refused(tiny_bundle: Path, threads: Any) -> None:
 def test_scores_are_finite(translator: Translator) -> None:
     scores = [r.hypotheses[0].score for r in translator.generate(random_rows(10), max_length=9)]
     assert all(math.isfinite(score) and score < 0 for score in scores)
+
+
+def test_bundle_that_needs_a_newer_onnxruntime_names_both_versions(
+    tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.9.0.dev20")
+    message = r"needs onnxruntime 1\.21 or newer; this is 1\.9\.0\.dev20\. .*'onnxruntime>=1\.21'"
+    with pytest.raises(BundleError, match=message):
+        Translator(tiny_bundle)
+
+
+def test_two_graphs_and_one_call_give_the_same(tiny_bundle: Path) -> None:
+    rows = [[5, 6, 7], [8], [9, 2, 4, 4, 11], [16, 3]]
+    model = Model(tiny_bundle, read_manifest(tiny_bundle))
+    for batch in (rows, rows[:1]):
+        stepped = greedy(model, batch, 20, bos_id=1, eos_id=2)
+        called = greedy_in_one_call(model, batch, 20, eos_id=2)
+        assert [h.tokens for h in called] == [h.tokens for h in stepped]
+        assert [h.score for h in called] == pytest.approx([h.score for h in stepped], abs=1e-5)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+from tfexport.errors import InputError
 
 
 @click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
@@ -46,6 +47,18 @@ from tfexport.cli.console import checkpoint_options, needs, print_result, progre
     help="Let generate.onnx, in a bundle or alone, give the cross-attention weights too.",
 )
 @click.option(
+    "--text",
+    is_flag=True,
+    help="With --graph generate: text in and text out, through onnxruntime-extensions; only with a "
+    "tokenizer that it reproduces exactly.",
+)
+@click.option(
+    "--samples",
+    type=click.Path(),
+    metavar="FILE",
+    help="With --text: lines on which the tokenizer is compared, besides a built-in selection.",
+)
+@click.option(
     "--portable",
     is_flag=True,
     help="Standard ONNX operators only, for other runtimes and for onnxruntime back to 1.18. "
@@ -67,6 +80,8 @@ def onnx(
     attention_biases: bool,
     log_probs: bool,
     attention: bool,
+    text: bool,
+    samples: str | None,
     portable: bool,
     opset: int | None,
     no_verify: bool,
@@ -84,8 +99,9 @@ def onnx(
     from tfexport.bundle import check_output
 
     _check_choice(output, graph, attention_biases or log_probs, attention)
-    if graph is not None and (tokenizer or source_tokenizer or target_tokenizer):
-        raise click.UsageError("a single graph holds no tokenizer; leave --tokenizer out.")
+    tokenizers = [tokenizer, source_tokenizer, target_tokenizer]
+    _check_text(graph, text, samples is not None, any(tokenizers))
+    lines = [] if samples is None else _read_samples(samples)
     # Before torch is loaded, which takes a second.
     (check_output if graph is None else check_new_file)(output, force)
     with needs("export"):
@@ -96,6 +112,9 @@ def onnx(
             "settings": settings,
             "layout": layout,
             "attention": attention,
+            "tokenizer": tokenizer,
+            "source_tokenizer": source_tokenizer,
+            "target_tokenizer": target_tokenizer,
             "opset": opset,
             "portable": portable,
             "verify": not no_verify,
@@ -109,15 +128,14 @@ def onnx(
                 graph,
                 attention_biases=attention_biases,
                 log_probs=log_probs,
+                text=text,
+                samples=lines,
                 **shared,
             )
         else:
             result = export_bundle(
                 checkpoint,
                 output,
-                tokenizer=tokenizer,
-                source_tokenizer=source_tokenizer,
-                target_tokenizer=target_tokenizer,
                 **shared,
             )
     if graph is not None:
@@ -140,3 +158,19 @@ def _check_choice(output: str, graph: str | None, forward_only: bool, attention:
         raise click.UsageError(
             f"{output}: a bundle is a folder. Name a folder, or one graph with --graph."
         )
+
+
+def _check_text(graph: str | None, text: bool, samples: bool, tokenizers: bool) -> None:
+    if text and graph != "generate":
+        raise click.UsageError("--text goes with --graph generate.")
+    if samples and not text:
+        raise click.UsageError("--samples goes with --text.")
+    if graph is not None and not text and tokenizers:
+        raise click.UsageError("a graph of ids holds no tokenizer; leave --tokenizer out.")
+
+
+def _read_samples(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text.") from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateInitializersPass
 
@@ -29,8 +30,11 @@ from tfexport.export.parity import (
     Progress,
     compare_forward,
     compare_generate,
+    compare_text,
 )
-from tfexport.export.source import Source, read_for_decoding, read_source
+from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
+from tfexport.export.text_graph import OLDEST_OPSET, TEXTS, add_text, check_reproduced
+from tfexport.export.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.export.weights import share_transposed
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -65,6 +69,11 @@ def export_graph(
     attention_biases: bool = False,
     log_probs: bool = False,
     attention: bool = False,
+    text: bool = False,
+    tokenizer: str | os.PathLike[str] | None = None,
+    source_tokenizer: str | os.PathLike[str] | None = None,
+    target_tokenizer: str | os.PathLike[str] | None = None,
+    samples: Iterable[str] = (),
     opset: int | None = None,
     portable: bool = False,
     verify: bool = True,
@@ -84,6 +93,12 @@ def export_graph(
         attention_biases: for "forward": three more inputs, added to the attention scores.
         log_probs: for "forward": a second output, the log-softmax of the logits.
         attention: for "generate": a third output, the cross-attention weights.
+        text: for "generate": text in and text out, through operators of onnxruntime-extensions;
+            only with a tokenizer that these reproduce exactly.
+        tokenizer: for ``text``, for both sides; by default the one beside the checkpoint.
+        source_tokenizer: for the source side alone, together with ``target_tokenizer``.
+        target_tokenizer: for the target side alone.
+        samples: text on which the tokenizer is compared, besides a built-in selection.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare with eager PyTorch, and fail if they differ.
@@ -94,19 +109,23 @@ def export_graph(
         TfexportError: as ``export_bundle``.
     """
     tell = progress or (lambda step, done, total: None)
-    if graph not in GRAPHS:
-        raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
-    if graph != "forward" and (attention_biases or log_probs):
-        raise ConfigError("attention_biases and log_probs go with the forward graph.")
-    if graph != "generate" and attention:
-        raise ConfigError("attention goes with the generate graph.")
+    _check_options(graph, attention_biases or log_probs, attention or text, attention and text)
     opset = choose_opset(opset, portable)
+    if text and opset < OLDEST_OPSET:
+        raise ConfigError(f"opset: text needs {OLDEST_OPSET} or more, not {opset}")
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     read = read_source if graph == "forward" else read_for_decoding
     checkpoint = read(source, config, settings, layout)
     if log_probs and not checkpoint.config.has_embeddings:
         raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
+    tokenizers, samples = TokenizerFiles(), list(samples)
+    if text:
+        tell("comparing the tokenizer", 0, 1)
+        tokenizers = choose_tokenizers(
+            tokenizer, source_tokenizer, target_tokenizer, folder_of(source)
+        )
+        check_reproduced(tokenizers, checkpoint.config, samples)
     tell(f"exporting {graph}.onnx", 0, 1)
     module = checkpoint.build(attention_class(portable, weights=attention))
     if graph == "generate":
@@ -126,8 +145,14 @@ def export_graph(
             else:
                 report = compare_forward(path, spec, checkpoint, tell)
             report.require(str(output))
-        _add_metadata(model, graph, checkpoint.config, opset, report)
-        ir.save(model, path)
+        proto = add_text(model, tokenizers, checkpoint.config) if text else ir.to_proto(model)
+        if text and report is not None:
+            onnx.save_model(proto, path)
+            of_text = compare_text(path, tokenizers, checkpoint, samples, tell)
+            report.comparisons.extend(of_text.comparisons)
+            report.require(str(output))
+        onnx.helper.set_model_props(proto, _metadata(graph, checkpoint.config, opset, report))
+        onnx.save_model(proto, path)
     return GraphResult(Path(output), checkpoint, report)
 
 
@@ -159,6 +184,9 @@ def verify_graph(
     defaults = json.loads(metadata["tfexport_config"])
     if metadata["tfexport_graph"] == "generate":
         checkpoint = read_for_decoding(source, config, settings, layout, defaults)
+        if TEXTS in {value.name for value in model.graph.inputs}:
+            tokenizers = choose_tokenizers(None, None, None, folder_of(source))
+            return compare_text(path, tokenizers, checkpoint, progress=progress)
         return compare_generate(path, checkpoint, progress)
     checkpoint = read_source(source, config, settings, layout, defaults=defaults)
     names = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
@@ -166,6 +194,17 @@ def verify_graph(
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
     return compare_forward(path, spec, checkpoint, progress)
+
+
+def _check_options(graph: str, forward_only: bool, generate_only: bool, clash: bool) -> None:
+    if graph not in GRAPHS:
+        raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
+    if graph != "forward" and forward_only:
+        raise ConfigError("attention_biases and log_probs go with the forward graph.")
+    if graph != "generate" and generate_only:
+        raise ConfigError("attention and text go with the generate graph.")
+    if clash:
+        raise ConfigError("text has no tokens that attention could be shown between; choose one.")
 
 
 def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) -> graph_io.GraphSpec:
@@ -183,18 +222,13 @@ def _check_size(model: ir.Model, graph: str) -> None:
         )
 
 
-def _add_metadata(
-    model: ir.Model,
-    graph: str,
-    config: TransformerConfig,
-    opset: int,
-    report: ParityReport | None,
-) -> None:
-    values = {
+def _metadata(
+    graph: str, config: TransformerConfig, opset: int, report: ParityReport | None
+) -> dict[str, str]:
+    return {
         "tfexport_graph": graph,
         "tfexport_version": __version__,
         "tfexport_minimum_onnxruntime": oldest_onnxruntime(opset),
         "tfexport_config": json.dumps(config.to_dict()),
         "tfexport_parity": json.dumps(report.summary() if report else None),
     }
-    model.metadata_props.update(values)

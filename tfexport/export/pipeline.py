@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-from torch import nn
 
 from tfexport import __version__, graph_io
 from tfexport.bundle import (
@@ -29,10 +28,9 @@ from tfexport.export.onnx_export import (
 )
 from tfexport.export.onnx_loop import export_encoder, export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
-from tfexport.export.source import Source, read_for_decoding
+from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
-from tfexport.model_src.checkpoint.load import find_file
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -104,8 +102,7 @@ def export_bundle(
     check_output(output, force)
     tell("reading the checkpoint", 0, 1)
     checkpoint = read_for_decoding(source, config, settings, layout)
-    beside = None if isinstance(source, nn.Module) else find_file(Path(source)).parent
-    tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, beside)
+    tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, folder_of(source))
     tokenizers.check(checkpoint.config)
     with new_bundle(output, force) as folder:
         graphs = _export_graphs(checkpoint, opset, portable, attention, tell)

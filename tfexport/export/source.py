@@ -9,10 +9,15 @@ from torch import nn
 
 from tfexport.errors import ConfigError
 from tfexport.model_src.checkpoint.live import checkpoint_of
-from tfexport.model_src.checkpoint.load import read_json
+from tfexport.model_src.checkpoint.load import find_file, read_json
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint, load_checkpoint
 
 Source = str | os.PathLike[str] | nn.Module
+
+
+def folder_of(source: Source) -> Path | None:
+    """Where a checkpoint lies, and its tokenizer may; a module lies nowhere."""
+    return None if isinstance(source, nn.Module) else find_file(Path(source)).parent
 
 
 def read_source(

@@ -11,7 +11,7 @@ from pathlib import Path
 from tfexport.bundle import TokenizerEntry
 from tfexport.errors import ConfigError, TokenizerError
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.tokenizer import load_tokenizer
+from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
 _NAMES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "words": "vocab.txt"}
@@ -25,17 +25,25 @@ class TokenizerFiles:
     target: Path | None = None
 
     def check(self, config: TransformerConfig) -> None:
-        """Load both tokenizers and hold them against the model's vocabularies.
+        """Load what is there and hold it against the model's vocabularies; see ``load``."""
+        if self.source is not None:
+            self.load(config)
+
+    def load(self, config: TransformerConfig) -> tuple[Tokenizer, Tokenizer]:
+        """The tokenizers of both sides, held against the model's vocabularies.
 
         Raises:
             TokenizerError: missing, unreadable, or with ids that the model lacks.
         """
+        loaded = []
         sides = (self.source, config.source_vocab_size), (self.target, config.target_vocab_size)
         for path, size in sides:
-            if path is not None:
-                if not path.is_file():
-                    raise TokenizerError(f"{path}: no such file.")
-                load_tokenizer(path, kind_of(path), size or 0, config.unk_id)
+            if path is None or not path.is_file():
+                raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
+            hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
+            loaded.append(load_tokenizer(path, kind_of(path), size or 0, config.unk_id, hidden))
+        source, target = loaded
+        return source, target
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
         """Copy the files into a bundle; one that serves both sides is copied once."""

@@ -12,6 +12,7 @@ from tfexport.export.parity.report import (
     Comparison,
     ParityReport,
 )
+from tfexport.export.parity.text import compare_text
 
 __all__ = [
     "STAGES",
@@ -24,5 +25,6 @@ __all__ = [
     "compare_forward",
     "compare_generate",
     "compare_program",
+    "compare_text",
     "compare_torchscript",
 ]

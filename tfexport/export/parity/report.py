@@ -28,12 +28,13 @@ STAGES = (
     "greedy tokens",
     "generate",
     "scores",
+    "text",
     "attention",
     "forward",
     "attention biases",
 )
 
-TOKEN_STAGES = ("greedy tokens", "generate")  # whose differences count rows
+TOKEN_STAGES = ("greedy tokens", "generate", "text")  # whose differences count rows
 
 
 @dataclass(frozen=True)
@@ -148,14 +149,33 @@ def compare_tokens(
         for token, expected, scores in zip(ended, theirs, logits, strict=False):
             compared += 1
             if token != expected:
-                second, first = np.partition(scores, -2)[-2:]
-                near = first - second < 2 * TOLERANCE * max(1.0, abs(float(first)))
+                near = _is_near_tie(scores)
                 near_ties += int(near)
                 wrong += int(not near)
             if token != expected or expected == eos_id:
                 break
     batch, length = case.shape
     return Comparison(stage, batch, length, float(wrong), compared, near_ties)
+
+
+def compare_texts(
+    case: Case, differ: list[bool], tokens: NDArray[np.int64], eager: Floats, eos_id: int
+) -> Comparison:
+    """Rows whose text differs from that of eager's tokens (B, T), excused by a near tie in them."""
+    wrong = near_ties = compared = 0
+    for row, logits, different in zip(tokens.tolist(), eager, differ, strict=True):
+        length = min(len(until(row, eos_id)) + 1, len(row))
+        compared += length
+        near = different and any(_is_near_tie(scores) for scores in logits[:length])
+        near_ties += near
+        wrong += different and not near
+    return Comparison("text", *case.shape, float(wrong), compared, near_ties)
+
+
+def _is_near_tie(logits: Floats) -> bool:
+    """Whether the two best of (V,) logits lie so close that either order is right."""
+    second, first = np.partition(logits, -2)[-2:]
+    return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
 
 
 def compare_sequences(
