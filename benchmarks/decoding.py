@@ -1,4 +1,4 @@
-"""The demo test set through eager PyTorch's uncached loop, the runtime and one graph, in turn.
+"""The demo test set through eager PyTorch's uncached loop, two graphs and one graph, in turn.
 
 python -m benchmarks.decoding
 """
@@ -6,6 +6,7 @@ python -m benchmarks.decoding
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from tfexport.export import export_bundle, export_graph
 from tfexport.export.reference import StockReference
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
-from tfexport.runtime.model import pad
+from tfexport.runtime.model import Model, pad
+from tfexport.runtime.search import greedy, greedy_in_one_call, until
 
 RUNS = 5
 LIMIT = 60
@@ -42,44 +44,62 @@ def eager_loop(
     return found
 
 
+def in_batches(
+    decode: Callable[[list[list[int]]], list[list[int]]], rows: list[list[int]], batch_size: int
+) -> list[list[int]]:
+    """Rows of like length together, as the translator does it."""
+    found: list[list[int]] = [[] for _ in rows]
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        for i, tokens in zip(batch, decode([rows[i] for i in batch]), strict=True):
+            found[i] = tokens
+    return found
+
+
 def main() -> None:
     lines = (MODEL / "test.tsv").read_text(encoding="utf-8").splitlines()
     texts = [line.partition("\t")[0] for line in lines]
-    with tempfile.TemporaryDirectory() as folder:
-        export_bundle(MODEL, Path(folder) / "de-en.bundle", verify=False)
-        export_graph(MODEL, Path(folder) / "generate.onnx", "generate", verify=False)
-        graph = ort.InferenceSession(Path(folder) / "generate.onnx")
-        translator = Translator(Path(folder) / "de-en.bundle")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export_bundle(MODEL, folder / "de-en.bundle", verify=False)
+        export_graph(MODEL, folder / "portable.onnx", "generate", portable=True, verify=False)
+        portable = ort.InferenceSession(folder / "portable.onnx")
+        translator = Translator(folder / "de-en.bundle")
+        model = Model(folder / "de-en.bundle", translator.manifest)
         rows = [translator.encode(text) for text in texts]
         special = translator.manifest.special_ids
         reference = StockReference(load_checkpoint(MODEL))
 
-        def ours(batch_size: int) -> list[list[int]]:
-            results = translator.generate(rows, max_length=LIMIT, batch_size=batch_size)
-            return [result.hypotheses[0].tokens for result in results]
+        def two_graphs(batch: list[list[int]]) -> list[list[int]]:
+            return [h.tokens for h in greedy(model, batch, LIMIT, special.bos, special.eos)]
 
-        def one_call(batch_size: int) -> list[list[int]]:
-            found: list[list[int]] = [[] for _ in rows]
-            order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-            for start in range(0, len(order), batch_size):
-                batch = order[start : start + batch_size]
-                ids, mask = pad([rows[i] for i in batch], special.pad)
-                feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
-                for i, row in zip(batch, graph.run(["sequences"], feeds)[0].tolist(), strict=True):
-                    found[i] = row[: row.index(special.eos)] if special.eos in row else row
-            return found
+        def one_call(batch: list[list[int]]) -> list[list[int]]:
+            return [h.tokens for h in greedy_in_one_call(model, batch, LIMIT, special.eos)]
+
+        def one_portable_call(batch: list[list[int]]) -> list[list[int]]:
+            ids, mask = pad(batch, special.pad)
+            feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
+            sequences = portable.run(["sequences"], feeds)[0].tolist()
+            return [until(row, special.eos) for row in sequences]
 
         systems: dict[str, Callable[[], list[list[int]]]] = {
-            "eager PyTorch, uncached": lambda: eager_loop(
-                reference, rows, special.bos, special.eos
-            ),
-            "tfexport, batch 1": lambda: ours(1),
-            "tfexport, batch 8": lambda: ours(8),
-            "tfexport, batch 32": lambda: ours(32),
-            "generate.onnx, batch 1": lambda: one_call(1),
-            "generate.onnx, batch 8": lambda: one_call(8),
-            "generate.onnx, batch 32": lambda: one_call(32),
+            "eager PyTorch, uncached": lambda: eager_loop(reference, rows, special.bos, special.eos)
         }
+        for size in (1, 8, 32):
+            for title, decode in (
+                ("two-graph loop", two_graphs),
+                ("generate.onnx", one_call),
+                ("generate.onnx, portable", one_portable_call),
+            ):
+                systems[f"{title}, batch {size}"] = partial(in_batches, decode, rows, size)
+            systems[f"Translator, batch {size}"] = partial(
+                lambda size: [
+                    result.hypotheses[0].tokens
+                    for result in translator.generate(rows, max_length=LIMIT, batch_size=size)
+                ],
+                size,
+            )
         found: dict[str, list[float]] = {name: [] for name in systems}
         tokens: dict[str, list[list[int]]] = {}
         for _ in range(RUNS):
@@ -94,7 +114,7 @@ def main() -> None:
     for name, seconds in medians.items():
         same = "same tokens" if tokens[name] == tokens["eager PyTorch, uncached"] else "DIFFERENT"
         rate = len(texts) / seconds
-        print(f"  {name:<26}{rate:8.0f} sentences/s  {slowest / seconds:5.1f} x  {same}")
+        print(f"  {name:<36}{rate:8.0f} sentences/s  {slowest / seconds:5.1f} x  {same}")
 
 
 if __name__ == "__main__":

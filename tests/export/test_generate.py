@@ -161,9 +161,10 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
     for wrong in (-1, 19):
         with pytest.raises(Exception, match="out of data bounds"):
             session.run(None, {**feeds, "input_ids": feeds["input_ids"] * wrong})
-    if graph == "encoder":
+    mask = "attention_mask" if graph == "encoder" else "encoder_attention_mask"
+    for shape in ((2, 1), (1, 3)):
         with pytest.raises(Exception, match="ONNXRuntimeError"):
-            session.run(None, {**feeds, "attention_mask": np.ones((2, 1), np.int64)})
+            session.run(None, {**feeds, mask: np.ones(shape, np.int64)})
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["fused", "portable"])

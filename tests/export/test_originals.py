@@ -162,7 +162,11 @@ def test_rebuilt_transformer_goes_through_forward_with_its_masks(
         "decoder_attention_bias": np.zeros((2, 4, 5, 5), np.float32),
         "cross_attention_bias": memory_mask.reshape(2, 4, 5, 6).numpy(),
     }
-    (states,) = ort.InferenceSession(path).run(["decoder_hidden_states"], feeds)
+    session = ort.InferenceSession(path)
+    (states,) = session.run(["decoder_hidden_states"], feeds)
+    for name in ("attention_mask", "decoder_attention_mask"):
+        with pytest.raises(Exception, match="ONNXRuntimeError"):
+            session.run(None, {**feeds, name: np.ones((2, 1), np.int64)})
     expected = model(
         src,
         tgt,

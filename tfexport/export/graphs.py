@@ -18,9 +18,9 @@ def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:
     return torch.where(ids < 0, vocab_size, ids)
 
 
-def checked_mask(mask: Tensor, ids: Tensor) -> Tensor:
-    """A mask (B, S) that makes the graph fail if it is of another shape; it would broadcast."""
-    return torch.stack([mask, ids])[0]
+def checked_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask that makes the graph fail if it has not the shape of ``like``; it would broadcast."""
+    return torch.stack([mask, like.to(mask.dtype)])[0]
 
 
 class EncoderGraph(nn.Module):
@@ -52,6 +52,7 @@ class DecoderGraph(nn.Module):
         input_ids = checked_ids(input_ids, self.model.config.target_vocab_size)
         half = len(caches) // 2
         past, cross = caches[:half], caches[half:]
+        encoder_attention_mask = checked_mask(encoder_attention_mask, cross[0][:, 0, :, 0])
         logits, present = self.model.step(input_ids, past, cross, encoder_attention_mask)
         return (logits, *present)
 
@@ -72,6 +73,9 @@ class ForwardGraph(nn.Module):
             decoder_inputs = checked_ids(decoder_inputs, self.model.config.target_vocab_size)
             attention_mask = checked_mask(attention_mask, inputs)
             decoder_attention_mask = checked_mask(decoder_attention_mask, decoder_inputs)
+        else:
+            attention_mask = checked_mask(attention_mask, inputs[:, :, 0])
+            decoder_attention_mask = checked_mask(decoder_attention_mask, decoder_inputs[:, :, 0])
         biases = list(self.model.biases(attention_mask, decoder_attention_mask))
         if given:
             biases = [own + other for own, other in zip(biases, given, strict=True)]
