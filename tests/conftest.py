@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from tests import tutorial
-from tfexport.export import export_bundle
+from tfexport.export import export_bundle, pipeline
+from tfexport.export.weights import content_key
+from tfexport.model_src.checkpoint.read import Checkpoint
 
 REPOSITORY = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
@@ -36,6 +39,24 @@ def _one_thread() -> None:
 def _seed() -> None:
     # Every test draws the same inputs alone as it does in company.
     torch.manual_seed(0)
+
+
+_GRAPHS: dict[str, dict[str, ir.Model]] = {}
+
+
+@pytest.fixture
+def graphs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Export the graphs of one model once a worker, for tests of what is done with them."""
+    export = pipeline._export_graphs
+
+    def again(checkpoint: Checkpoint, *options: Any) -> dict[str, ir.Model]:
+        weights = sorted((name, content_key(w.numpy())) for name, w in checkpoint.weights.items())
+        key = repr((checkpoint.config, weights, options[:-1]))
+        if key not in _GRAPHS:
+            _GRAPHS[key] = export(checkpoint, *options)
+        return {name: graph.clone() for name, graph in _GRAPHS[key].items()}
+
+    monkeypatch.setattr(pipeline, "_export_graphs", again)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """The demo model in every form that it ships in, and eager PyTorch's answer to its test set.
 
 The oracle is torch.nn.Transformer on the shipped weights upcast to float32, with the tutorial's
-uncached greedy loop, one sentence at a time. What takes long is made once for all workers.
+uncached greedy loop, one sentence at a time. What takes long is made once for all workers, and not
+compared on the way where a test compares it on the whole test set.
 """
 
 import json
@@ -46,22 +47,27 @@ def bundle(once: Once) -> Path:
 
 @pytest.fixture(scope="session")
 def generate(once: Once) -> Path:
-    return once("fused.onnx", lambda path: export_graph(FOLDER, path, "generate"))
+    return once("fused.onnx", lambda path: export_graph(FOLDER, path, "generate", verify=False))
 
 
 @pytest.fixture(scope="session")
 def portable(once: Once) -> Path:
-    return once("portable.onnx", lambda path: export_graph(FOLDER, path, "generate", portable=True))
+    return once(
+        "portable.onnx",
+        lambda path: export_graph(FOLDER, path, "generate", portable=True, verify=False),
+    )
 
 
 @pytest.fixture(scope="session")
 def torchscript(once: Once) -> Path:
-    return once("model.ts", lambda path: export_torchscript(FOLDER, path))
+    return once("model.ts", lambda path: export_torchscript(FOLDER, path, verify=False))
 
 
 @pytest.fixture(scope="session")
 def program(once: Once) -> Path:
-    return once("model.pt2", lambda path: export_torchscript(FOLDER, path, torch_export=True))
+    return once(
+        "model.pt2", lambda path: export_torchscript(FOLDER, path, torch_export=True, verify=False)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -178,6 +178,7 @@ def test_one_translator_serves_many_threads(translator: Translator) -> None:
             ]
 
 
+@pytest.mark.usefixtures("graphs_once")
 def test_bundle_without_tokenizer_takes_ids_only(tmp_path: Path) -> None:
     from tests.conftest import SETTINGS
     from tfexport.export import export_bundle
