@@ -19,6 +19,9 @@ from tests import tutorial
 from tests.conftest import REPOSITORY, SETTINGS
 from tfexport import __version__
 from tfexport.cli.main import cli
+from tfexport.cli.tables import parity_table
+from tfexport.export import ParityReport, export_graph, export_torchscript
+from tfexport.export.parity import Comparison
 from tfexport.runtime import Translator
 
 IDS = [f"--set={key}={value}" for key, value in SETTINGS.items()]
@@ -303,6 +306,28 @@ def test_inspect_of_a_broken_checkpoint_names_its_problems(
     assert "problem: other was not read" in done.stdout
 
 
+@pytest.mark.parametrize("kind", ["generate", "torchscript"])
+def test_inspect_of_a_single_file(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, kind: str
+) -> None:
+    path = tmp_path / ("g.onnx" if kind == "generate" else "m.ts")
+    if kind == "generate":
+        export_graph(tutorial_model, path, "generate", config=SETTINGS, verify=False)
+    else:
+        export_torchscript(tutorial_model, path, config=SETTINGS, verify=False)
+    shown = invoke("inspect", str(path))
+    assert shown.exit_code == 0, shown.output
+    assert f"{kind}, of tfexport" in shown.output
+    assert "not compared with eager PyTorch" in shown.output
+    assert "eos_id" in shown.output
+    if kind == "generate":
+        assert "needs:        onnxruntime 1.21" in shown.output
+        assert "input:        input_ids (batch, source_length)" in shown.output
+    facts = json.loads(invoke("inspect", str(path), "--json").stdout)
+    assert facts["kind"] == kind
+    assert facts["config"]["eos_id"] == 2
+
+
 def test_inspect_of_a_bundle(tiny_bundle: Path) -> None:
     text = invoke("inspect", tiny_bundle).stdout
     assert "checksums good" in text
@@ -330,3 +355,19 @@ def test_demo_outside_a_clone_says_where_its_model_is(tmp_path: Path) -> None:
     done = invoke("demo", "--model", tmp_path)
     assert done.exit_code == 2
     assert "ships with the repository" in done.stderr
+
+
+def test_table_keeps_its_columns_where_a_stage_lacks_a_shape_or_has_it_twice() -> None:
+    comparisons = [
+        Comparison("generate", 8, 7, 0.0, 20),
+        Comparison("scores", 8, 7, 1e-6, 8),
+        Comparison("text", 8, 40, 0.0, 30),
+        Comparison("text", 8, 40, 1.0, 12, near_ties=2),
+    ]
+    table = parity_table(ParityReport("eager", comparisons), "g.onnx")
+    cells = [list(column.cells) for column in table.columns]
+    assert cells[2:] == [
+        ["20 equal", ""],
+        ["1.0e-06", ""],
+        ["", "[bold red]✗ 1 rows differ, 2 near ties[/]"],
+    ]

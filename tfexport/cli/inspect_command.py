@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfexport.model_src.checkpoint.read import Examination
 
 
-@click.command(short_help="Say what a checkpoint or a bundle is.")
+@click.command(short_help="Say what a checkpoint, a bundle or a single file is.")
 @click.argument("path", type=click.Path())
 @checkpoint_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -30,7 +30,7 @@ def inspect(
 
     Of a checkpoint: layout, config (read, assumed or missing), parameters, every key's fate and
     what stands in the way of exporting it. Of a bundle, after checking its checksums: versions,
-    limits, graphs, tokenizers, parity.
+    limits, graphs, tokenizers, parity. Of a single graph or torch file: what it holds and needs.
     """
     from tfexport.bundle import is_bundle
 
@@ -38,7 +38,12 @@ def inspect(
         _inspect_bundle(path, as_json)
         return
     with needs("export"):
+        from tfexport.export import describe_file
         from tfexport.model_src.checkpoint.read import examine_checkpoint
+    facts = describe_file(path)
+    if facts is not None:
+        _print_file(path, facts, as_json)
+        return
     found = examine_checkpoint(path, config, settings, layout)
     if as_json:
         click.echo(json.dumps(_checkpoint_facts(found), indent=2, ensure_ascii=False))
@@ -69,9 +74,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         "special ids": ", ".join(f"{k} {v}" for k, v in asdict(manifest.special_ids).items()),
         "tokenizers": ", ".join(f"{k} {v.file}" for k, v in manifest.tokenizers.items())
         or "none: ids only",
-        "parity": "not compared with eager PyTorch"
-        if parity is None
-        else f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})",
+        "parity": _parity(parity),
     }
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
@@ -81,10 +84,40 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     for name, entry in manifest.files.items():
         files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
     print_table(files)
+    _print_config(manifest.config)
+
+
+def _print_file(path: str, facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    size = human_size(Path(path).stat().st_size)
+    click.echo(f"{path}: {facts['kind']}, of tfexport {facts['tfexport_version']}, {size}")
+    for key in ("needs", "written_with"):
+        for library, version in facts.get(key, {}).items():
+            click.echo(f"{key.replace('_', ' ') + ':':<14}{library} {version}")
+    for key in ("inputs", "outputs"):
+        for name, shape in facts.get(key, {}).items():
+            click.echo(f"{key.removesuffix('s') + ':':<14}{name} ({', '.join(map(str, shape))})")
+    click.echo(f"{'parity:':<14}{_parity(facts['parity'])}")
+    _print_config(facts["config"])
+
+
+def _parity(parity: dict[str, Any] | None) -> str:
+    if parity is None:
+        return "not compared with eager PyTorch"
+    return f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})"
+
+
+def _print_config(config: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from tfexport.cli.tables import print_table
+
     values = Table()
     values.add_column("config")
     values.add_column("value")
-    for key, value in manifest.config.items():
+    for key, value in config.items():
         values.add_row(key, str(value))
     print_table(values)
 

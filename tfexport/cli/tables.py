@@ -6,12 +6,12 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from tfexport.export.parity import ParityReport
+    from tfexport.export.parity import Comparison, ParityReport
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
     """One row a shape, one column a stage."""
-    from tfexport.export.parity import STAGES, TOKEN_STAGES, TOLERANCE
+    from tfexport.export.parity import STAGES, TOLERANCE
 
     present = [stage for stage in STAGES if any(c.stage == stage for c in report.comparisons)]
     table = Table(
@@ -26,19 +26,25 @@ def parity_table(report: "ParityReport", name: str) -> Table:
         table.add_column(stage, justify="right")
     shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
     for batch, length in shapes:
-        cells = []
-        for stage in present:
-            for c in report.comparisons:
-                if (c.stage, c.batch, c.source_length) == (stage, batch, length):
-                    text = f"{c.difference:.1e}"
-                    if stage in TOKEN_STAGES:
-                        text = (
-                            f"{c.compared} equal" if c.passed else f"{c.difference:.0f} rows differ"
-                        )
-                        text += f", {c.near_ties} near ties" if c.near_ties else ""
-                    cells.append(text if c.passed else f"[bold red]✗ {text}[/]")
+        at = [c for c in report.comparisons if (c.batch, c.source_length) == (batch, length)]
+        cells = [_cell([c for c in at if c.stage == stage]) for stage in present]
         table.add_row(str(batch), str(length), *cells)
     return table
+
+
+def _cell(found: "list[Comparison]") -> str:
+    """One stage at one shape; not every stage has every shape, and text has some twice."""
+    from tfexport.export.parity import TOKEN_STAGES
+
+    if not found:
+        return ""
+    worst = max(found, key=lambda c: (not c.passed, c.difference))
+    text = f"{worst.difference:.1e}"
+    if worst.stage in TOKEN_STAGES:
+        wrong, ties = sum(c.difference for c in found), sum(c.near_ties for c in found)
+        text = f"{wrong:.0f} rows differ" if wrong else f"{sum(c.compared for c in found)} equal"
+        text += f", {ties} near ties" if ties else ""
+    return text if worst.passed else f"[bold red]✗ {text}[/]"
 
 
 def verdict(report: "ParityReport") -> str:

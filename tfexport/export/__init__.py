@@ -4,13 +4,14 @@ from tfexport.export.graph_file import GraphResult, export_graph, verify_graph
 from tfexport.export.parity import ParityReport
 from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
 from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
-from tfexport.export.verify import verify_artifact
+from tfexport.export.verify import describe_file, verify_artifact
 
 __all__ = [
     "ExportResult",
     "GraphResult",
     "ParityReport",
     "TorchResult",
+    "describe_file",
     "export_bundle",
     "export_graph",
     "export_torchscript",

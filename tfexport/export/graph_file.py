@@ -172,6 +172,28 @@ def verify_graph(
             the report.
     """
     path = Path(path)
+    facts = read_graph_facts(path)
+    if facts["kind"] == "generate":
+        checkpoint = read_for_decoding(source, config, settings, layout, facts["config"])
+        if TEXTS in facts["inputs"]:
+            tokenizers = choose_tokenizers(None, None, None, folder_of(source))
+            return compare_text(path, tokenizers, checkpoint, progress=progress)
+        return compare_generate(path, checkpoint, progress)
+    checkpoint = read_source(source, config, settings, layout, defaults=facts["config"])
+    names = {*facts["inputs"], *facts["outputs"]}
+    spec = _spec(checkpoint.config, "cross_attention_bias" in names, graph_io.LOG_PROBS in names)
+    if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
+        raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
+    return compare_forward(path, spec, checkpoint, progress)
+
+
+def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file of ``export_graph`` says about itself; it is not run.
+
+    Raises:
+        BundleError: it is no such file.
+    """
+    path = Path(path)
     if not path.is_file():
         raise BundleError(f"{path}: no such file.")
     try:
@@ -181,19 +203,21 @@ def verify_graph(
     metadata = model.metadata_props
     if metadata.get("tfexport_graph") not in GRAPHS:
         raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph' wrote.")
-    defaults = json.loads(metadata["tfexport_config"])
-    if metadata["tfexport_graph"] == "generate":
-        checkpoint = read_for_decoding(source, config, settings, layout, defaults)
-        if TEXTS in {value.name for value in model.graph.inputs}:
-            tokenizers = choose_tokenizers(None, None, None, folder_of(source))
-            return compare_text(path, tokenizers, checkpoint, progress=progress)
-        return compare_generate(path, checkpoint, progress)
-    checkpoint = read_source(source, config, settings, layout, defaults=defaults)
-    names = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
-    spec = _spec(checkpoint.config, "cross_attention_bias" in names, graph_io.LOG_PROBS in names)
-    if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
-        raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
-    return compare_forward(path, spec, checkpoint, progress)
+    return {
+        "kind": metadata["tfexport_graph"],
+        "tfexport_version": metadata["tfexport_version"],
+        "needs": {"onnxruntime": metadata["tfexport_minimum_onnxruntime"]},
+        "opset": dict(model.opset_imports),
+        "inputs": {value.name: _shape(value) for value in model.graph.inputs},
+        "outputs": {value.name: _shape(value) for value in model.graph.outputs},
+        "config": json.loads(metadata["tfexport_config"]),
+        "parity": json.loads(metadata["tfexport_parity"]),
+    }
+
+
+def _shape(value: ir.Value) -> list[int | str]:
+    axes = value.shape or ()
+    return [axis if isinstance(axis, int) else str(axis.value) for axis in axes]
 
 
 def _check_options(graph: str, forward_only: bool, generate_only: bool, clash: bool) -> None:

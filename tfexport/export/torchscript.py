@@ -115,13 +115,13 @@ def verify_torchscript(
         TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
             the report.
     """
-    metadata = read_metadata(path)
+    metadata = read_torch_facts(path)
     torch_export = metadata["kind"] == TORCH_EXPORT
     checkpoint = _read(source, config, settings, layout, torch_export, metadata["config"])
     return _compare(Path(path), checkpoint, progress)
 
 
-def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_torch_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What a file of ``export_torchscript`` says about itself; no code of the file is run.
 
     Raises:
@@ -214,7 +214,7 @@ def _save(
     metadata = {
         "kind": TORCH_EXPORT if isinstance(made, ExportedProgram) else TORCHSCRIPT,
         "tfexport_version": __version__,
-        "torch": torch.__version__.partition("+")[0],
+        "written_with": {"torch": torch.__version__.partition("+")[0]},
         "config": checkpoint.config.to_dict(),
         "parity": report.summary() if report else None,
     }
@@ -244,7 +244,7 @@ def _copy_without_sources(script: io.BytesIO, path: Path) -> None:
 
 def _compare(path: Path, checkpoint: Checkpoint, progress: Progress | None) -> ParityReport:
     """Load the file as its users will, and compare."""
-    kind = read_metadata(path)["kind"]
+    kind = read_torch_facts(path)["kind"]
     with _quiet():
         try:
             if kind == TORCH_EXPORT:

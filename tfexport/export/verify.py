@@ -1,15 +1,16 @@
-"""Any artifact beside the checkpoint that it came from: which comparison it takes."""
+"""Any artifact: what it says about itself, and which comparison with its checkpoint it takes."""
 
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfexport.export.graph_file import verify_graph
+from tfexport.errors import BundleError
+from tfexport.export.graph_file import read_graph_facts, verify_graph
 from tfexport.export.parity import ParityReport, Progress
 from tfexport.export.pipeline import verify_bundle
 from tfexport.export.source import Source
-from tfexport.export.torchscript import verify_torchscript
+from tfexport.export.torchscript import read_torch_facts, verify_torchscript
 
 
 def verify_artifact(
@@ -42,3 +43,16 @@ def verify_artifact(
     if path.is_file():
         return verify_torchscript(path, source, **options)
     return verify_bundle(path, source, **options)
+
+
+def describe_file(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What a single file of this project says about itself; None if it is none of them.
+
+    Returns:
+        kind, tfexport_version, config, parity, and what else its format tells.
+    """
+    path = Path(path)
+    try:
+        return read_graph_facts(path) if path.suffix == ".onnx" else read_torch_facts(path)
+    except BundleError:
+        return None
