@@ -135,9 +135,10 @@ def test_edges_have_a_defined_answer(loaded: Loaded, path: Path) -> None:
         {"ids": torch.tensor([5, 6, 7])},
         {"mask": torch.ones((2, 1), dtype=torch.int64)},
         {"mask": torch.ones((1, 3), dtype=torch.int64)},
+        {"mask": torch.zeros((2, 3))},
         {"ids": torch.full((1, 65), 5), "mask": torch.ones((1, 65), dtype=torch.int64)},
     ],
-    ids=["negative", "beyond", "int32", "rank 1", "mask column", "mask row", "long"],
+    ids=["negative", "beyond", "int32", "rank 1", "mask column", "mask row", "float mask", "long"],
 )
 def test_bad_input_is_an_error_and_not_tokens(loaded: Loaded, changes: dict[str, Tensor]) -> None:
     good = {

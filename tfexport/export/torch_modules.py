@@ -20,7 +20,7 @@ def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
     Args:
         name: of the ids, for the message.
         ids: (B, S) int64; (B, S, E) float for a model without embeddings, ``vocab_size`` -1.
-        mask: (B, S).
+        mask: (B, S), no floats: those of the field are added, and 0 keeps.
         vocab_size: V.
     """
     if vocab_size >= 0:
@@ -30,6 +30,8 @@ def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
             raise ValueError(f"{name}: ids must lie from 0 to {vocab_size - 1}")
     elif not ids.is_floating_point() or ids.dim() != 3:
         raise ValueError(f"{name}: expected float vectors of shape (batch, length, d_model)")
+    if mask.is_floating_point():
+        raise ValueError(f"{name}: its mask must be int64, 1 = keep, not floats")
     if mask.dim() != 2 or mask.size(0) != ids.size(0) or mask.size(1) != ids.size(1):
         raise ValueError(f"{name}: its mask must have shape (batch, length), as the ids")
 
@@ -93,7 +95,12 @@ class TransformerModule(nn.Module):
             logits: (B, T, V).
             present: (B, H, P + T, D) each.
         """
-        check_input("input_ids", input_ids, torch.ones(input_ids.shape[:2]), self.target_size)
+        check_input(
+            "input_ids",
+            input_ids,
+            torch.ones(input_ids.shape[:2], dtype=torch.int64),
+            self.target_size,
+        )
         expected = [cross[0].size(0), cross[0].size(2)]
         if list(encoder_attention_mask.shape) != expected or input_ids.size(0) != expected[0]:
             raise ValueError("encoder_attention_mask: expected the shape (batch, source length)")

@@ -115,9 +115,9 @@ def verify_torchscript(
         TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
             the report.
     """
-    metadata = read_torch_facts(path)
-    torch_export = metadata["kind"] == TORCH_EXPORT
-    checkpoint = _read(source, config, settings, layout, torch_export, metadata["config"])
+    facts = read_torch_facts(path)
+    torch_export = facts["kind"] == TORCH_EXPORT
+    checkpoint = _read(source, config, settings, layout, torch_export, facts["config"])
     return _compare(Path(path), checkpoint, progress)
 
 
@@ -250,7 +250,7 @@ def _compare(path: Path, checkpoint: Checkpoint, progress: Progress | None) -> P
             if kind == TORCH_EXPORT:
                 return compare_program(torch.export.load(path).module(), checkpoint, progress)
             return compare_torchscript(torch.jit.load(path), checkpoint, progress)
-        except (RuntimeError, torch.jit.Error) as error:
+        except (RuntimeError, AssertionError, IndexError, torch.jit.Error) as error:
             raise BundleError(f"{path}: torch cannot run it: {error}") from error
 
 
