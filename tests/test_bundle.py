@@ -139,6 +139,7 @@ def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> No
         (lambda m: m["limits"].update(source_vocab_size=0), "limits.source_vocab_size: 0"),
         (lambda m: m["config"].update(num_heads=True), "config.num_heads: True"),
         (lambda m: m["config"].pop("add_source_bos"), "config.add_source_bos"),
+        (lambda m: m.update(minimum_onnxruntime=1.2), "minimum_onnxruntime: 1.2 is not a version"),
         (lambda m: m.pop("limits"), "not a version-1 manifest"),
         (lambda m: m.update(surprise=1), "not a version-1 manifest"),
         (lambda m: m.update(files=[]), "not a version-1 manifest"),

@@ -162,6 +162,8 @@ def _wrong_values(manifest: Manifest) -> Iterator[str]:
     for role in ("encoder", "decoder"):
         if role not in manifest.graphs:
             yield f"graphs: {role} is missing"
+    if not isinstance(manifest.minimum_onnxruntime, str):
+        yield f"minimum_onnxruntime: {manifest.minimum_onnxruntime!r} is not a version"
     for name, value, least in _numbers(manifest):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             yield f"{name}: {value!r} is not a whole number from {least} on"
