@@ -20,7 +20,7 @@ if (!bundle) {
 
 const readJson = async (name) => JSON.parse(await readFile(join(bundle, name), "utf8"));
 const manifest = await readJson("manifest.json");
-const { special_ids: special, config, tokenizers } = manifest;
+const { special_ids: special, config, limits, tokenizers } = manifest;
 if (tokenizers.source?.kind !== "tokenizers" || tokenizers.target?.kind !== "tokenizers") {
   console.error(`${bundle}: this example needs a tokenizer.json in the bundle.`);
   process.exit(1);
@@ -72,6 +72,12 @@ const lines = (await text(process.stdin)).split(/\r?\n/);
 if (lines.at(-1) === "") lines.pop();
 for (let start = 0; start < lines.length; start += BATCH_SIZE) {
   const rows = lines.slice(start, start + BATCH_SIZE).map(encode);
+  const tooLong = rows.findIndex((row) => row.length > (limits.max_source_length ?? Infinity));
+  if (tooLong >= 0) {
+    const most = limits.max_source_length;
+    console.error(`line ${start + tooLong + 1}: more than the ${most} tokens that the model takes`);
+    process.exit(1);
+  }
   for (const tokens of await generate(rows)) {
     const asText = () => (tokens.length ? target.decode(tokens, { skip_special_tokens: true }) : "");
     console.log(options.includes("--ids") ? tokens.join(" ") : asText());

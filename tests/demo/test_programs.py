@@ -63,6 +63,9 @@ def test_node(bundle: Path, pairs: list[list[str]], expected: Tokens, texts: lis
     assert run([*command, "--ids"], source) == ids(expected)
     assert run(command, source) == lines(texts)
     assert run(command, "\n \n").splitlines() == ["", ""]
+    done = subprocess.run(command, input=b"Ja.\n" + b"Wort " * 600, capture_output=True)
+    assert done.returncode == 1
+    assert b"line 2: more than the 512 tokens" in done.stderr
 
 
 @pytest.fixture(scope="module")
