@@ -76,7 +76,8 @@ for (let start = 0; start < lines.length; start += BATCH_SIZE) {
   if (tooLong >= 0) {
     const most = limits.max_source_length;
     console.error(`line ${start + tooLong + 1}: more than the ${most} tokens that the model takes`);
-    process.exit(1);
+    process.exitCode = 1; // and not exit(), which may lose what is not yet written
+    break;
   }
   for (const tokens of await generate(rows)) {
     const asText = () => (tokens.length ? target.decode(tokens, { skip_special_tokens: true }) : "");

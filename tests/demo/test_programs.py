@@ -58,7 +58,7 @@ def test_python_with_onnxruntime_alone(
 
 def test_node(bundle: Path, pairs: list[list[str]], expected: Tokens, texts: list[str]) -> None:
     needs_packages("node")
-    command = ["node", EXAMPLES / "node" / "translate.mjs", bundle]
+    command: list[Any] = ["node", EXAMPLES / "node" / "translate.mjs", bundle]
     source = lines([pair[0] for pair in pairs])
     assert run([*command, "--ids"], source) == ids(expected)
     assert run(command, source) == lines(texts)
