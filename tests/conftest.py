@@ -1,12 +1,14 @@
 """What all tests share: the demo model, and one small exported bundle a worker."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests import tutorial
@@ -15,6 +17,7 @@ from tfexport.export.weights import content_key
 from tfexport.model_src.checkpoint.read import Checkpoint
 
 REPOSITORY = Path(__file__).parents[1]
+Once = Callable[[str, Callable[[Path], object]], Path]
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 
 # The machine is shared, so a slow example says nothing; what failed is found again from the
@@ -57,6 +60,21 @@ def graphs_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: graph.clone() for name, graph in _GRAPHS[key].items()}
 
     monkeypatch.setattr(pipeline, "_export_graphs", again)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+    """Make a file or folder if no worker has done so yet."""
+    base = tmp_path_factory.getbasetemp()
+    base = base if worker_id == "master" else base.parent
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        with FileLock(base / f"{name}.lock"):
+            if not (base / name).exists():
+                make(base / name)
+        return base / name
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -6,38 +6,19 @@ compared on the way where a test compares it on the whole test set.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from tests import tutorial
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Once
 from tfexport.export import export_bundle, export_graph, export_torchscript
 
 LIMIT = 60
 FOLDER = REPOSITORY / "examples" / "de-en"
-
-Once = Callable[[str, Callable[[Path], object]], Path]
-
-
-@pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
-    """Make a file or folder if no worker has done so yet."""
-    base = tmp_path_factory.getbasetemp()
-    base = base if worker_id == "master" else base.parent
-
-    def get(name: str, make: Callable[[Path], object]) -> Path:
-        with FileLock(base / f"{name}.lock"):
-            if not (base / name).exists():
-                make(base / name)
-        return base / name
-
-    return get
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, Once
 from tests.demo.conftest import FOLDER
+from tests.export.test_generate import export_family
+from tests.export.test_generate import pad as padded
+from tests.export.test_originals import FAMILIES, ROWS, greedy
+from tests.export.test_originals import LIMIT as SHORT
 
 EXAMPLES = REPOSITORY / "examples"
 Tokens = list[list[int]]
@@ -125,6 +129,7 @@ def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
             options.add_argument(f"--{argument}")
         browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
         browser.set_script_timeout(300)
+        browser.folder = str(folder)
         browser.get(f"http://127.0.0.1:{server.server_port}/")
         yield browser
         browser.quit()
@@ -177,3 +182,39 @@ def test_browser_gives_eagers_tokens(page: Any, pairs: list[list[str]], expected
         })().then(done, (error) => done(String(error)));
     """
     assert page.execute_async_script(code, [pair[0] for pair in pairs]) == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_browser_decodes_every_family(page: Any, family: str, once: Once) -> None:
+    """Random models of every architecture, and rows that end at different steps."""
+    served = Path(page.folder) / f"{family}.onnx"
+    served.symlink_to(export_family(family, once))
+    code = """
+        const [name, ids, mask, limit, done] = arguments;
+        (async () => {
+          const ort = await import("onnxruntime-web");
+          const graph = await (await fetch(name)).arrayBuffer();
+          const session = await ort.InferenceSession.create(new Uint8Array(graph), {
+            executionProviders: ["wasm"],
+          });
+          const shape = [ids.length, ids[0].length];
+          const tensor = (rows) =>
+            new ort.Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), shape);
+          const { sequences } = await session.run({
+            input_ids: tensor(ids),
+            attention_mask: tensor(mask),
+            max_length: new ort.Tensor("int64", [BigInt(limit)], []),
+          });
+          const length = sequences.dims[1];
+          return ids.map((_, i) =>
+            Array.from(sequences.data.slice(i * length, (i + 1) * length), Number),
+          );
+        })().then(done, (error) => done(String(error)));
+    """
+    feeds = {name: value.tolist() for name, value in padded(ROWS).items()}
+    found = page.execute_async_script(
+        code, served.name, feeds["input_ids"], feeds["attention_mask"], SHORT
+    )
+    assert isinstance(found, list), found
+    expected = [greedy(FAMILIES[family][1], row) for row in ROWS]
+    assert [row[: row.index(2)] if 2 in row else row for row in found] == expected
