@@ -33,7 +33,8 @@ from tfexport.export.parity import (
     compare_text,
 )
 from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
-from tfexport.export.text_graph import OLDEST_OPSET, TEXTS, add_text, check_reproduced
+from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
+from tfexport.export.text_operators import OLDEST_OPSET
 from tfexport.export.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.export.weights import share_transposed
 from tfexport.model_src.checkpoint.read import Checkpoint

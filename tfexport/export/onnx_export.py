@@ -1,9 +1,6 @@
 """A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``."""
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 import torch
@@ -12,8 +9,12 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError
+from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.quiet import quiet
 from tfexport.export.weights import content_key
-from tfexport.graph_io import GraphSpec, TensorSpec
+from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
 
 # Plain graphs reach the oldest onnxruntime with 20. Graphs with fused attention take 22, which 1.20
 # refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong values.
@@ -63,6 +64,24 @@ def oldest_onnxruntime(opset: int) -> str:
     return _OLDEST_ONNXRUNTIME[opset]
 
 
+def cache_shape(config: TransformerConfig) -> CacheShape:
+    """The shape of a model's caches."""
+    return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
+
+
+def export_encoder(model: Transformer, opset: int) -> ir.Model:
+    """Export ``encoder``: see ``graph_io.encoder_graph``."""
+    spec = graph_io.encoder_graph(cache_shape(model.config), model.config.d_model)
+    return export_graph_module(EncoderGraph(model), spec, opset)
+
+
+def export_decoder(model: Transformer, opset: int) -> ir.Model:
+    """Export ``decoder``: see ``graph_io.decoder_graph``."""
+    assert model.config.target_vocab_size is not None
+    spec = graph_io.decoder_graph(cache_shape(model.config), model.config.target_vocab_size)
+    return export_graph_module(DecoderGraph(model), spec, opset)
+
+
 def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
     """Export one wrapped module.
 
@@ -81,7 +100,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     examples = tuple(_example(tensor) for tensor in spec.inputs)
     axes = tuple(_dynamic_axes(tensor, dims) for tensor in spec.inputs)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             program = torch.onnx.export(
                 module.eval(),
                 examples,
@@ -113,21 +132,6 @@ def _dynamic_axes(
     tensor: TensorSpec, dims: Mapping[str, torch.export.Dim]
 ) -> dict[int, torch.export.Dim]:
     return {i: dims[axis] for i, axis in enumerate(tensor.axes) if isinstance(axis, str)}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    # The exporter warns and logs about its own insides; what matters is checked afterwards, by
-    # running the graphs.
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def _name_outputs(model: ir.Model, spec: GraphSpec) -> None:

@@ -8,18 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.export.graphs import EncoderGraph, LoopStart, LoopStep
-from tfexport.export.onnx_export import export_graph_module
+from tfexport.export.graphs import LoopStart, LoopStep
+from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
 from tfexport.export.weights import content_key
 from tfexport.model_src.transformer import Transformer
 
 _START, _BODY = "start/", "step/"
-
-
-def export_encoder(model: Transformer, opset: int) -> ir.Model:
-    """Export ``encoder``: see ``graph_io.encoder_graph``."""
-    spec = graph_io.encoder_graph(_cache(model), model.config.d_model)
-    return export_graph_module(EncoderGraph(model), spec, opset)
 
 
 def export_generate(
@@ -33,7 +27,7 @@ def export_generate(
         encoder: what ``export_encoder`` made of the same model, if that was done already.
         attention: also give the cross-attention weights.
     """
-    config, cache = model.config, _cache(model)
+    config, cache = model.config, cache_shape(model.config)
     joined = export_encoder(model, opset) if encoder is None else encoder.clone()
     start = export_graph_module(LoopStart(model), graph_io.loop_start(cache), opset)
     step = export_graph_module(
@@ -46,11 +40,6 @@ def export_generate(
     _name_outputs(joined.graph, graph_io.generate_graph(cache if attention else None))
     joined.opset_imports.update(step.opset_imports)
     return joined
-
-
-def _cache(model: Transformer) -> graph_io.CacheShape:
-    config = model.config
-    return graph_io.CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
 
 
 def _append(graph: ir.Graph, start: ir.Graph) -> list[ir.Value]:

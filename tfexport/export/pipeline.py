@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from tfexport import __version__, graph_io
+from tfexport import __version__
 from tfexport.bundle import (
     Limits,
     Manifest,
@@ -20,13 +20,13 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.export.fused import attention_class
-from tfexport.export.graphs import DecoderGraph
 from tfexport.export.onnx_export import (
     choose_opset,
-    export_graph_module,
+    export_decoder,
+    export_encoder,
     oldest_onnxruntime,
 )
-from tfexport.export.onnx_loop import export_encoder, export_generate
+from tfexport.export.onnx_loop import export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
@@ -175,15 +175,10 @@ def _export_graphs(
     checkpoint: Checkpoint, opset: int, portable: bool, attention: bool, tell: Progress
 ) -> dict[str, ir.Model]:
     model = checkpoint.build(attention_class(portable, weights=attention))
-    cache = graph_io.CacheShape(
-        model.config.num_decoder_layers, model.config.num_heads, model.config.head_dim
-    )
-    assert model.config.target_vocab_size is not None
-    decoder = graph_io.decoder_graph(cache, model.config.target_vocab_size)
     graphs: dict[str, ir.Model] = {}
     jobs: dict[str, Callable[[], ir.Model]] = {
         "encoder.onnx": lambda: export_encoder(model, opset),
-        "decoder.onnx": lambda: export_graph_module(DecoderGraph(model), decoder, opset),
+        "decoder.onnx": lambda: export_decoder(model, opset),
         "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
     }
     for done, (filename, export) in enumerate(jobs.items()):

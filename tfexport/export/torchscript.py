@@ -4,14 +4,11 @@ TorchScript, or the program of ``torch.export``, its successor. What a program n
 such a file travels inside it, in the extra file ``METADATA``.
 """
 
-import contextlib
 import io
 import json
-import logging
 import os
-import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from tfexport import __version__
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ExportError
 from tfexport.export.parity import ParityReport, Progress, compare_program, compare_torchscript
+from tfexport.export.quiet import quiet
 from tfexport.export.source import Source, read_for_decoding, read_source
 from tfexport.export.torch_modules import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
@@ -86,7 +84,7 @@ def export_torchscript(
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
     tell(f"exporting to {kind}", 0, 1)
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             made = _program(model) if torch_export else _script(model)
     except Exception as error:
         raise ExportError(f"{output}: {kind} failed: {error}") from error
@@ -219,7 +217,7 @@ def _save(
         "parity": report.summary() if report else None,
     }
     extra = {METADATA: json.dumps(metadata)}
-    with _quiet():
+    with quiet():
         if isinstance(made, ExportedProgram):
             with path.open("wb") as file:
                 torch.export.save(made, file, extra_files=extra)
@@ -245,24 +243,10 @@ def _copy_without_sources(script: io.BytesIO, path: Path) -> None:
 def _compare(path: Path, checkpoint: Checkpoint, progress: Progress | None) -> ParityReport:
     """Load the file as its users will, and compare."""
     kind = read_torch_facts(path)["kind"]
-    with _quiet():
+    with quiet():
         try:
             if kind == TORCH_EXPORT:
                 return compare_program(torch.export.load(path).module(), checkpoint, progress)
             return compare_torchscript(torch.jit.load(path), checkpoint, progress)
         except (RuntimeError, AssertionError, IndexError, torch.jit.Error) as error:
             raise BundleError(f"{path}: torch cannot run it: {error}") from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    # TorchScript's deprecation is known and in the docs; torch.export logs about its own insides.
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

@@ -1,0 +1,244 @@
+"""Tokenizers and detokenizers as ONNX: operators of onnxruntime-extensions, and the glue around.
+
+Written in ONNX's own text form. Inner names start with ``text_``, so that they meet no other graph's.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import parser
+
+from tfexport.errors import TokenizerError
+from tfexport.export.tokenizer_files import kind_of
+from tfexport.model_src.config import TransformerConfig
+
+OLDEST_OPSET = 20  # the first with RegexFullMatch
+DOMAIN = "ai.onnx.contrib"
+
+
+def _parse(body: str) -> onnx.ModelProto:
+    head = f'<ir_version: 10, opset_import: ["" : {OLDEST_OPSET}, "{DOMAIN}" : 1]>\n'
+    model: onnx.ModelProto = parser.parse_model(head + body)
+    return model
+
+
+# Text to rows of tokens: all tokens in one line, and where each row starts and how long it is.
+_SENTENCEPIECE_IN = """
+    text_no = Constant <value = bool[1] {0}> ()
+    text_none = Constant <value = int64[1] {0}> ()
+    text_alpha = Constant <value = float[1] {0}> ()
+    text_pieces, text_bounds, text_indices = ai.onnx.contrib.SentencepieceTokenizer
+        (texts, text_none, text_alpha, text_no, text_no, text_no, text_no)
+    text_tokens = Cast <to = 7> (text_pieces)
+    text_one = Constant <value = int64[1] {1}> ()
+    text_minus_one = Constant <value = int64[1] {-1}> ()
+    text_far = Constant <value = int64[1] {9223372036854775807}> ()
+    text_starts = Slice (text_bounds, text_none, text_minus_one)
+    text_ends = Slice (text_bounds, text_one, text_far)
+    text_lengths = Sub (text_ends, text_starts)
+"""
+_BYTE_LEVEL_IN = """
+    text_padded, text_kept = ai.onnx.contrib.GPT2Tokenizer (texts)
+    text_lengths = ReduceSum <keepdims = 0> (text_kept, text_axis_1)
+    text_flat = Constant <value = int64[1] {-1}> ()
+    text_tokens = Reshape (text_padded, text_flat)
+    text_size = Shape (text_padded)
+    text_rows, text_columns = Split <num_outputs = 2> (text_size)
+    text_row_count = Squeeze (text_rows)
+    text_row_numbers = Range (text_0, text_row_count, text_1)
+    text_starts = Mul (text_row_numbers, text_columns)
+"""
+# The rows, framed and padded. White space is what Python's str.strip() takes for it.
+_FRAME = r"""
+texts_to_rows (string[batch] texts)
+    => (int64[batch, source_length] ids, int64[batch, source_length] mask)
+{{
+    text_0 = Constant <value = int64 {{0}}> ()
+    text_1 = Constant <value = int64 {{1}}> ()
+    text_axis_1 = Constant <value = int64[1] {{1}}> ()
+    text_pad = Constant <value = int64[1] {{{pad}}}> ()
+    text_bos = Constant <value = int64 {{{bos}}}> ()
+    text_eos = Constant <value = int64 {{{eos}}}> ()
+    text_before = Constant <value = int64 {{{before}}}> ()
+    text_around = Constant <value = int64 {{{around}}}> ()
+    {tokens}
+    text_blank = RegexFullMatch <pattern = "[\\x09-\\x0d\\x1c-\\x20\\x{{85}}\\p{{Z}}]*"> (texts)
+    text_used = Where (text_blank, text_0, text_lengths)
+    text_some = Greater (text_used, text_0)
+    text_longer = Add (text_used, text_around)
+    text_framed = Where (text_some, text_longer, text_0)
+    text_longest = ReduceMax <keepdims = 0> (text_framed)
+    text_width = Max (text_longest, text_1)
+    text_positions = Range (text_0, text_width, text_1)
+    text_framed_column = Unsqueeze (text_framed, text_axis_1)
+    text_inside = Less (text_positions, text_framed_column)
+    text_inner = Sub (text_positions, text_before)
+    text_start_column = Unsqueeze (text_starts, text_axis_1)
+    text_places = Add (text_start_column, text_inner)
+    text_last = Size (text_tokens)
+    text_at_least = Max (text_places, text_0)
+    text_at = Min (text_at_least, text_last)
+    text_all = Concat <axis = 0> (text_tokens, text_pad)
+    text_found = Gather (text_all, text_at)
+    text_used_column = Unsqueeze (text_used, text_axis_1)
+    text_behind = Less (text_inner, text_used_column)
+    text_ended = Where (text_behind, text_found, text_eos)
+    text_first = Less (text_inner, text_0)
+    text_begun = Where (text_first, text_bos, text_ended)
+    ids = Where (text_inside, text_begun, text_pad)
+    mask = Cast <to = 7> (text_inside)
+}}
+"""
+_SENTENCEPIECE_OUT = """
+    text_out_no = Constant <value = bool[1] {0}> ()
+    text_out_line = ai.onnx.contrib.SentencepieceDecoder (text_out_tokens, text_out_no)
+"""
+_BYTE_LEVEL_OUT = """
+    text_out_line = ai.onnx.contrib.BpeDecoder (text_out_tokens)
+"""
+# The detokenizers take one row, and one of them no empty one.
+_ROWS_TO_TEXT = """
+rows_to_texts (int64[rows_batch, rows_length] rows) => (string[rows_batch] translations)
+{{
+    text_out_eos = Constant <value = int64 {{{eos}}}> ()
+    text_out_0 = Constant <value = int64 {{0}}> ()
+    text_out_axis = Constant <value = int64 {{1}}> ()
+    text_out_axes = Constant <value = int64[1] {{1}}> ()
+    text_out_always = Constant <value = bool {{1}}> ()
+    text_out_ends = Equal (rows, text_out_eos)
+    text_out_ends_int = Cast <to = 7> (text_out_ends)
+    text_out_ended = CumSum (text_out_ends_int, text_out_axis)
+    text_out_kept = Equal (text_out_ended, text_out_0)
+    text_out_kept_int = Cast <to = 7> (text_out_kept)
+    text_out_lengths = ReduceSum <keepdims = 0> (text_out_kept_int, text_out_axes)
+    text_out_count = Size (text_out_lengths)
+    translations = Loop (text_out_count, text_out_always) <body = one_row
+        (int64 text_out_i, bool text_out_on) => (bool text_out_go_on, string text_out_text)
+        {{
+            text_out_go_on = Identity (text_out_on)
+            text_out_length = Gather (text_out_lengths, text_out_i)
+            text_out_some = Greater (text_out_length, text_out_0)
+            text_out_text = If (text_out_some) <
+                then_branch = some () => (string text_out_written)
+                {{
+                    text_out_row = Gather (rows, text_out_i)
+                    text_out_keep = Gather (text_out_kept, text_out_i)
+                    text_out_tokens = Compress (text_out_row, text_out_keep)
+                    {decode}
+                    text_out_written = Squeeze (text_out_line)
+                }},
+                else_branch = none () => (string text_out_nothing)
+                {{
+                    text_out_nothing = Constant <value_string = ""> ()
+                }}
+            >
+        }}
+    >
+}}
+"""
+
+
+def text_in(path: Path, config: TransformerConfig) -> onnx.ModelProto:
+    """A graph from texts (B,) to ids (B, S), framed and padded, and mask (B, S).
+
+    Raises:
+        TokenizerError: there is no operator for this kind of tokenizer.
+    """
+    sentencepiece = kind_of(path) == "sentencepiece"
+    before, after = int(config.add_source_bos), int(config.add_source_eos)
+    model = _parse(
+        _FRAME.format(
+            tokens=_SENTENCEPIECE_IN if sentencepiece else _BYTE_LEVEL_IN,
+            pad=config.pad_id,
+            bos=config.bos_id,
+            eos=config.eos_id,
+            before=before,
+            around=before + after,
+        )
+    )
+    _set_attributes(model.graph, _tokenizer_attributes(path))
+    return model
+
+
+def text_out(path: Path, config: TransformerConfig) -> onnx.ModelProto:
+    """A graph from rows of ids (B, T), each cut at its end token, to translations (B,).
+
+    Raises:
+        TokenizerError: there is no operator for this kind of tokenizer.
+    """
+    decode = _SENTENCEPIECE_OUT if kind_of(path) == "sentencepiece" else _BYTE_LEVEL_OUT
+    model = _parse(_ROWS_TO_TEXT.format(eos=config.eos_id, decode=decode))
+    _set_attributes(model.graph, _tokenizer_attributes(path))
+    return model
+
+
+def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]]) -> None:
+    """Give the tokenizer's operators their tables, which are no text for a parser."""
+    for node in graph.node:
+        if node.domain == DOMAIN:
+            node.attribute.extend(
+                onnx.helper.make_attribute(name, value)
+                for name, value in attributes[node.op_type].items()
+            )
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _set_attributes(attribute.g, attributes)
+
+
+def _tokenizer_attributes(path: Path) -> dict[str, dict[str, Any]]:
+    """Operator to its attributes.
+
+    Raises:
+        TokenizerError: there is no operator for this kind of tokenizer.
+    """
+    if kind_of(path) == "sentencepiece":
+        model = {"model": path.read_bytes()}
+        return {"SentencepieceTokenizer": model, "SentencepieceDecoder": model}
+    values = _byte_level(path)
+    vocabulary: dict[str, int] = values["model"]["vocab"]
+    added = {token["content"]: token["id"] for token in values.get("added_tokens", [])}
+    special = [t["id"] for t in values.get("added_tokens", []) if t.get("special")]
+    merges = [m if isinstance(m, str) else " ".join(m) for m in values["model"]["merges"]]
+    by_id = {number: token for token, number in {**vocabulary, **added}.items()}
+    pieces = [by_id.get(i, "") for i in range(max(by_id) + 1)]
+    return {
+        "GPT2Tokenizer": {
+            "vocab": json.dumps(vocabulary),
+            "merges": "\n".join(merges),
+            "added_token": "\n".join(f"{token}={number}" for token, number in added.items()),
+            "padding_length": -1,
+        },
+        "BpeDecoder": {
+            "id_vocab": "\n".join(pieces),
+            "byte_decoder": "\n".join(f"{ord(c)}\t{byte}" for c, byte in _byte_characters()),
+            "added_tokens": "\n".join(f"{number}\t{token}" for token, number in added.items()),
+            "all_special_ids": "\n".join(map(str, special)),
+            "skip_special_tokens": 1,
+        },
+    }
+
+
+def _byte_level(path: Path) -> dict[str, Any]:
+    found = kind_of(path)
+    if found == "tokenizers":
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        splitter, joiner = values.get("pre_tokenizer") or {}, values.get("decoder") or {}
+        kinds = [part.get("type") for part in (values["model"], splitter, joiner)]
+        if kinds == ["BPE", "ByteLevel", "ByteLevel"]:
+            return values
+        found = f"{kinds[0]} with {kinds[1]}"
+    raise TokenizerError(
+        f"{path}: {found} is not reproduced exactly by onnxruntime-extensions; byte-level BPE and "
+        "SentencePiece are. Ship the tokenizer beside a graph of ids instead."
+    )
+
+
+def _byte_characters() -> Iterable[tuple[str, int]]:
+    """The character that stands for each byte. Source: Radford et al. 2019, GPT-2's encoder."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    yield from ((chr(byte), byte) for byte in printable)
+    yield from ((chr(256 + i), byte) for i, byte in enumerate(others))
