@@ -1,6 +1,7 @@
 """Tokenizers and detokenizers as ONNX: operators of onnxruntime-extensions, and the glue around.
 
-Written in ONNX's own text form. Inner names start with ``text_``, so that they meet no other graph's.
+Written in ONNX's own text form. Inner names start with ``text_``, so that they meet none of another
+graph's.
 """
 
 import json
