@@ -110,7 +110,8 @@ def encoder_graph(cache: CacheShape, d_model: int) -> GraphSpec:
 
 
 def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
-    """Target ids and both caches to logits and the longer self-attention cache."""
+    """Target ids and both caches to logits, the longer cache and the cross-attention weights."""
+    weights = (BATCH, cache.num_layers, cache.num_heads, TARGET, SOURCE)
     return GraphSpec(
         "decoder",
         inputs=(
@@ -122,6 +123,7 @@ def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
         outputs=(
             TensorSpec(LOGITS, "float32", (BATCH, TARGET, vocab_size)),
             *present_decoder(cache),
+            TensorSpec(CROSS_ATTENTIONS, "float32", weights),
         ),
     )
 

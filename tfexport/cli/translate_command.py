@@ -1,16 +1,21 @@
 """``tfexport translate``."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tfexport.atomic import check_new_file
-from tfexport.errors import OutputExistsError
+from tfexport.cli.decoding_options import decoding_options, given, spelled_as_options
+from tfexport.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tfexport.runtime import Translator
+    from tfexport.runtime.lines import Format, LineResult
+    from tfexport.runtime.search import Settings
 
 
 @click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
@@ -18,6 +23,7 @@ from tfexport.errors import OutputExistsError
 @click.argument("file", type=click.Path(), default="-")
 @click.option("-o", "--output", type=click.Path(), default="-", help="Default: stdout.")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@click.option("--resume", is_flag=True, help="Go on with an output that was not finished.")
 @click.option(
     "--ids",
     is_flag=True,
@@ -25,25 +31,38 @@ from tfexport.errors import OutputExistsError
     "out (no start, no end token).",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: text, tokens, score.")
-@click.option("--max-length", type=click.IntRange(min=0), default=256, show_default=True,
-              help="New tokens a line at most.")  # fmt: skip
-@click.option("--batch-size", type=click.IntRange(min=1), default=32, show_default=True,
-              help="Lines decoded together; 1 answers every line as it comes.")  # fmt: skip
-@click.option("--truncate", is_flag=True, help="Cut lines that are too long for the model.")
+@click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
+              "positions.")  # fmt: skip
+@click.option("--attention-plot", type=click.Path(), metavar="IMAGE",
+              help="Also draw the attention; IMAGE, then IMAGE-2, ...")  # fmt: skip
+@click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")
+@click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
+              help="The same, a line for each line.")  # fmt: skip
+@click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
+              help="Target tokens that source tokens allow.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="Default: all cores.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Batches decoded at a time, each with --threads.")  # fmt: skip
+@decoding_options()
 @click.pass_context
 def translate(
     ctx: click.Context,
+    /,
     bundle: str,
     file: str,
     output: str,
     force: bool,
+    resume: bool,
     ids: bool,
     jsonl: bool,
-    max_length: int,
-    batch_size: int,
-    truncate: bool,
+    alignment: bool,
+    attention_plot: str | None,
+    target_prefix: str | None,
+    target_prefix_file: str | None,
+    vocabulary_map: str | None,
     threads: int,
+    workers: int,
+    **options: Any,
 ) -> None:
     r"""Translate FILE (default: stdin) line by line, in UTF-8.
 
@@ -51,65 +70,162 @@ def translate(
     output line stays empty, and the exit status is 1.
 
     \b
-    echo "Guten Morgen!" | tfexport translate de-en.bundle
+    echo "Guten Morgen!" | tfexport translate de-en.bundle --beam-size 4
     """
-    from tfexport.runtime import DecodingOptions, Translator
-    from tfexport.runtime.lines import translate_lines
+    from tfexport.runtime import Translator
+    from tfexport.runtime.files import check_output
+    from tfexport.runtime.lines import json_format, text_format
 
-    options = DecodingOptions(max_length, batch_size, truncate)
-    _check_output(output, file, force)
-    with contextlib.ExitStack() as stack:
-        source = stack.enter_context(_open_input(file))
-        translator = Translator(bundle, threads=threads)
-        if not ids:
-            translator.encode("")  # says at once that there is no tokenizer
-        # Opened last: what fails before leaves an old output as it was.
-        sink = stack.enter_context(_open_output(output))
-        # A person at a terminal wants an answer to every line.
-        chunk = 1 if source.isatty() or batch_size == 1 else 16 * batch_size
-        bad = 0
-        with _line_progress(file, source, sink) as advance:
-            for result in translate_lines(translator, source, options, ids, chunk):
-                if result.problem is not None:
-                    bad += 1
-                    click.echo(f"{file}:{result.number}: {result.problem}", err=True)
-                line = result.text
-                if jsonl:
-                    best = result.hypothesis
-                    line = json.dumps(
-                        {
-                            "text": None if ids else result.text,
-                            "tokens": best.tokens if best else None,
-                            "score": best.score if best else None,
-                            **({"error": result.problem} if result.problem else {}),
-                        },
-                        ensure_ascii=False,
-                    )
-                sink.write(line + "\n")
-                sink.flush()
-                advance(result.number)
+    keywords = given(options, ids)
+    if alignment or attention_plot:
+        keywords["return_attention"] = True
+    if output != "-":
+        check_output(None if file == "-" else Path(file), Path(output), force, resume)
+    problems = _contradictions(
+        file, output, resume, ids, jsonl, alignment, attention_plot, options,
+        target_prefix, target_prefix_file,
+    )  # fmt: skip
+    translator = Translator(bundle, threads, workers=workers, vocabulary_map=vocabulary_map)
+    if not ids:
+        translator.encode("")  # says at once that there is no tokenizer
+    prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
+    with spelled_as_options():
+        settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
+    count = keywords.get("num_hypotheses", 1)
+    write = json_format(ids, count > 1) if jsonl else text_format(count, alignment)
+    run = _Run(translator, settings, write, ids, start, target_prefix_file)
+    if attention_plot:
+        from tfexport.cli.attention_plot import Plotter
+
+        run.plotter = Plotter(attention_plot, translator, ids)
+    if file != "-" and output != "-":
+        bad = run.file_to_file(file, output, force, resume, jsonl, alignment)
+    else:
+        bad = run.stream(file, output, 1 if jsonl else count)
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
+
+
+def _contradictions(
+    file: str,
+    output: str,
+    resume: bool,
+    ids: bool,
+    jsonl: bool,
+    alignment: bool,
+    attention_plot: str | None,
+    options: dict[str, Any],
+    target_prefix: str | None,
+    target_prefix_file: str | None,
+) -> list[str]:
+    """What the command's own options contradict; the runtime adds what the others do."""
+    problems = []
+    if resume and "-" in (file, output):
+        problems.append("--resume needs FILE and --output")
+    if alignment and jsonl:
+        problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
+    if target_prefix is not None and target_prefix_file is not None:
+        problems.append("--target-prefix excludes --target-prefix-file")
+    for name in ("return_token_scores", "return_attention"):
+        if options.get(name) and not jsonl:
+            problems.append(f"{name} needs --jsonl")
+    if ids and options.get("replace_unknowns"):
+        problems.append("replace_unknowns acts on text; with --ids there is none")
+    return problems
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        translator: "Translator",
+        settings: "Settings",
+        write: "Format",
+        ids: bool,
+        prefix: tuple[int, ...],
+        prefix_file: str | None,
+    ) -> None:
+        self.translator, self.settings, self.write, self.ids = translator, settings, write, ids
+        self.prefix, self.prefix_file = prefix, prefix_file
+        self.plotter: Callable[[LineResult], object] = lambda line: None
+
+    def file_to_file(
+        self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
+    ) -> int:
+        """Translate into a file that a later run could go on with; how many lines were bad."""
+        from tfexport.runtime.files import translate_file
+
+        options = self.settings.options
+        described = {
+            "options": {name: value for name, value in vars(options).items()
+                        if name not in ("callback", "batch_size", "batch_type")},
+            "format": [jsonl, alignment, self.ids],
+        }  # fmt: skip
+        with _progress(Path(file)) as advance:
+
+            def tell(line: "LineResult", offset: int) -> None:
+                self.report(file, line)
+                advance(line, offset)
+
+            summary = translate_file(
+                self.translator, file, output, self.settings, self.write,
+                ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
+                described=described, lines_each=1 if jsonl else options.num_hypotheses,
+                resume=resume, force=force, tell=tell,
+            )  # fmt: skip
+        if summary.resumed:
+            click.echo(
+                f"{output}: {summary.resumed} of {summary.lines} lines were there.", err=True
+            )
+        return len(summary.bad)
+
+    def stream(self, file: str, output: str, count: int) -> int:
+        """Translate to or from a pipe; how many lines were bad."""
+        from tfexport.runtime.lines import translate_lines
+
+        bad = 0
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(_open_input(file))
+            prefixes: Any = repeat(self.prefix)
+            if self.prefix_file is not None:
+                prefixes = stack.enter_context(open(self.prefix_file, "rb"))  # noqa: PTH123
+            # Opened last: what fails before leaves an old output as it was.
+            sink = stack.enter_context(_open_output(output))
+            size = self.settings.options.batch_size
+            # A person at a terminal wants an answer to every line.
+            chunk = 1 if source.isatty() or size == 1 else 16 * size
+            for line in translate_lines(
+                self.translator, source, self.settings, ids=self.ids, prefixes=prefixes, chunk=chunk
+            ):
+                bad += line.problem is not None
+                self.report(file, line)
+                sink.writelines(f"{text}\n" for text in self.write(line))
+                sink.flush()
+        return bad
+
+    def report(self, file: str, line: "LineResult") -> None:
+        """Say what is wrong with a line, or draw it."""
+        if line.problem is not None:
+            click.echo(f"{file}:{line.number}: {line.problem}", err=True)
+        else:
+            self.plotter(line)
+
+
+def _prefix(text: str, ids: bool) -> str | list[int]:
+    if not ids:
+        return text
+    words = text.split()
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"--target-prefix: {text!r} is not a list of ids, which --ids asks for")
+    return [int(word) for word in words]
 
 
 def _open_input(file: str) -> contextlib.AbstractContextManager[BinaryIO]:
     if file == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
     return open(file, "rb")  # noqa: PTH123 - an OSError here names the file as the user gave it
-
-
-def _check_output(output: str, file: str, force: bool) -> None:
-    if output == "-":
-        return
-    check_new_file(output, force)
-    if (
-        file != "-"
-        and Path(output).exists()
-        and Path(file).exists()
-        and Path(file).samefile(output)
-    ):
-        raise OutputExistsError(f"{output}: is also the input. Name another output.")
 
 
 @contextlib.contextmanager
@@ -122,17 +238,17 @@ def _open_output(output: str) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def _line_progress(file: str, source: BinaryIO, sink: IO[str]) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr where it disturbs nobody: a file in, and not a terminal out."""
+def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
+    """A bar on stderr, where that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    if file == "-" or sink.isatty() or not console.is_terminal:
-        yield lambda number: None
+    if not console.is_terminal:
+        yield lambda line, offset: None
         return
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("translating", total=Path(file).stat().st_size)
-        yield lambda number: bar.update(
-            task, completed=source.tell(), description=f"translating, line {number}"
+        task = bar.add_task("translating", total=source.stat().st_size)
+        yield lambda line, offset: bar.update(
+            task, completed=offset, description=f"translating, line {line.number}"
         )

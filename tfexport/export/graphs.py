@@ -47,14 +47,16 @@ class DecoderGraph(nn.Module):
         self.model = model
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """input_ids, encoder_attention_mask, both caches -> logits, self-attention cache."""
+        """ids, source mask, both caches -> logits, self-attention cache, attention weights."""
         input_ids, encoder_attention_mask, *caches = tensors
         input_ids = checked_ids(input_ids, self.model.config.target_vocab_size)
         half = len(caches) // 2
         past, cross = caches[:half], caches[half:]
         encoder_attention_mask = checked_mask(encoder_attention_mask, cross[0][:, 0, :, 0])
-        logits, present = self.model.step(input_ids, past, cross, encoder_attention_mask)
-        return (logits, *present)
+        logits, present, weights = self.model.step_attended(
+            input_ids, past, cross, encoder_attention_mask
+        )
+        return (logits, *present, torch.stack(weights, dim=1))
 
 
 class ForwardGraph(nn.Module):

@@ -175,10 +175,12 @@ def _export_graphs(
     checkpoint: Checkpoint, opset: int, portable: bool, attention: bool, tell: Progress
 ) -> dict[str, ir.Model]:
     model = checkpoint.build(attention_class(portable, weights=attention))
+    # Whoever steps by hand may ask for the weights, and on the CPU they cost nothing.
+    decoder = checkpoint.build(attention_class(portable, weights=True))
     graphs: dict[str, ir.Model] = {}
     jobs: dict[str, Callable[[], ir.Model]] = {
         "encoder.onnx": lambda: export_encoder(model, opset),
-        "decoder.onnx": lambda: export_decoder(model, opset),
+        "decoder.onnx": lambda: export_decoder(decoder, opset),
         "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
     }
     for done, (filename, export) in enumerate(jobs.items()):

@@ -173,17 +173,28 @@ class Transformer(nn.Module):
             logits: (B, T, V), unnormalised.
             present: as past, T positions longer.
         """
+        logits, present, _ = self.step_attended(input_ids, past, cross, encoder_attention_mask)
+        return logits, present
+
+    def step_attended(
+        self,
+        input_ids: Tensor,
+        past: list[Tensor],
+        cross: list[Tensor],
+        encoder_attention_mask: Tensor,
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """``step``, and the cross-attention weights, (B, H, T, S) for each layer."""
         past_length = past[0].size(2)
         causal = blocked_by_causality(input_ids.size(1), past_length, input_ids.device)
         padding = blocked_by_padding(encoder_attention_mask)
-        x, present, _ = self.decoder(
+        x, present, weights = self.decoder(
             self.target_embedding(input_ids, past_length),
             bias_from_blocked(causal, self.mask_fill),
             past,
             cross,
             bias_from_blocked(padding, self.mask_fill),
         )
-        return self.output_proj(x), present
+        return self.output_proj(x), present, weights
 
     def forward(
         self,

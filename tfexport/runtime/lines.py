@@ -3,13 +3,16 @@
 One bad line does not lose the others: it comes back with its problem and no result.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, repeat
+from typing import Any
 
 from tfexport.errors import InputError
-from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.result import Hypothesis, TranslationResult, moses
+from tfexport.runtime.search.request import Request
+from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator
 
 
@@ -19,69 +22,121 @@ class LineResult:
 
     Attributes:
         number: of the line, from 1.
-        text: the output line; empty if the input was empty or bad.
-        hypothesis: None if the input was bad.
+        result: None if the input was bad; its texts are what is written where ids were asked for.
         problem: what was wrong with the input, if anything.
     """
 
     number: int
-    text: str
-    hypothesis: Hypothesis | None
+    result: TranslationResult | None
     problem: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The output line of the best hypothesis; empty if the input was empty or bad."""
+        return _one_line(self.result.texts[0]) if self.result else ""
 
 
 def translate_lines(
     translator: Translator,
     lines: Iterable[bytes],
-    options: DecodingOptions,
+    settings: Settings,
+    *,
     ids: bool = False,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     chunk: int = 512,
+    first: int = 1,
 ) -> Iterator[LineResult]:
-    """Decode lines in their order, ``chunk`` lines at a time.
+    """Decode lines in their order.
 
     Args:
         translator: of an open bundle.
         lines: UTF-8, with or without line ends.
-        options: how to decode.
+        settings: how to decode, as the translator resolved it.
         ids: lines are space-separated ids instead of text, in and out.
-        chunk: lines read before any is decoded; batches are formed of lines of like length.
+        prefixes: what the target of each line begins with: lines like the others, or ids.
+        chunk: lines read before any is decoded; batches are formed of lines of like length. The
+            next chunk is read while one is decoded, except if it is 1.
+        first: number of the first line.
     """
-    numbered = enumerate(lines, start=1)
-    while batch := list(islice(numbered, chunk)):
-        rows: list[list[int]] = []
-        problems: list[str | None] = []
-        for number, line in batch:
-            try:
-                rows.append(_read(translator, line, number, options, ids))
-                problems.append(None)
-            except InputError as error:
-                rows.append([])
-                problems.append(str(error))
-        for (number, _), found, problem in zip(
-            batch, translator.search(rows, options), problems, strict=True
-        ):
-            if problem is not None:
-                yield LineResult(number, "", None, problem)
-                continue
-            tokens = found[0].tokens
-            text = " ".join(map(str, tokens)) if ids else _one_line(translator.decode(tokens))
-            yield LineResult(number, text, found[0])
+    # Prefixes may be more than lines; where they are fewer, the line says so.
+    given: Iterable[bytes | tuple[int, ...] | None] = (
+        repeat(()) if prefixes is None else chain(prefixes, repeat(None))
+    )
+    jobs = (
+        _read(translator, line, number, settings, ids, prefix)
+        for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first)
+    )
+    for job, found in translator.decode_stream(jobs, settings, chunk):
+        if job.problem is not None:
+            yield LineResult(job.number, None, job.problem)
+        elif ids:
+            texts = [" ".join(map(str, made.tokens)) for made in found]
+            tokens = job.request.ids if job.request else []
+            yield LineResult(job.number, TranslationResult(texts[0], found, tokens, texts))
+        else:
+            tokens = job.request.ids if job.request else []
+            yield LineResult(job.number, translator.describe(job.text, tokens, found, settings))
+
+
+@dataclass(frozen=True)
+class _Job:
+    number: int
+    text: str
+    request: Request | None
+    problem: str | None = None
 
 
 def _read(
-    translator: Translator, line: bytes, number: int, options: DecodingOptions, ids: bool
-) -> list[int]:
+    translator: Translator,
+    line: bytes,
+    number: int,
+    settings: Settings,
+    ids: bool,
+    prefix: bytes | tuple[int, ...] | None,
+) -> _Job:
+    text = ""
     try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        text = read_line(line, first=number == 1)
+        if prefix is None:
+            raise InputError("there is no line with a target prefix for it")
+        if isinstance(prefix, bytes):
+            given = read_line(prefix, first=number == 1)
+            try:
+                prefix = translator.resolver.check_prefix(
+                    read_numbers(given) if ids else given, settings.max_length, settings.end_tokens
+                )
+            except InputError as error:
+                raise InputError(f"target prefix: {error}") from None
+        source = read_numbers(text) if ids else text
+        request = translator.request(source, number - 1, prefix, settings)
+    except InputError as error:
+        return _Job(number, text, None, str(error))
+    return _Job(number, text, request)
+
+
+def read_line(line: bytes, first: bool = False) -> str:
+    """A line without its end.
+
+    Raises:
+        InputError: it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error.reason} at byte {error.start}") from None
-    if not ids:
-        return translator.encode(text, truncate=options.truncate)
+
+
+def read_numbers(text: str) -> list[int]:
+    """Ids between spaces.
+
+    Raises:
+        InputError: naming what is no whole number.
+    """
     words = text.split()
     wrong = [word for word in words if not _is_integer(word)]
     if wrong:
         raise InputError(f"{wrong[0]!r} is not a whole number")
-    return translator.check_ids([int(word) for word in words], truncate=options.truncate)
+    return [int(word) for word in words]
 
 
 def _is_integer(word: str) -> bool:
@@ -93,3 +148,67 @@ def _is_integer(word: str) -> bool:
 def _one_line(text: str) -> str:
     # A tokenizer may know line breaks; one line in stays one line out.
     return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.rstrip("\r\n")
+
+
+Format = Callable[[LineResult], list[str]]
+
+
+def text_format(count: int = 1, alignment: bool = False) -> Format:
+    """Output lines of text.
+
+    Args:
+        count: lines for every input line, one hypothesis each; empty where there are fewer.
+        alignment: ``text ||| 0-0 1-2`` instead of the text alone.
+    """
+
+    def write(line: LineResult) -> list[str]:
+        if line.result is None:
+            return [""] * count
+        written = []
+        for place, text in enumerate(line.result.texts[:count]):
+            pairs = f" ||| {moses(line.result.alignment(place))}" if alignment else ""
+            written.append(_one_line(text) + pairs)
+        return written + [""] * (count - len(written))
+
+    return write
+
+
+def json_format(ids: bool = False, several: bool = False) -> Format:
+    """One JSON object for every input line.
+
+    Args:
+        ids: ids were asked for, so there is no text.
+        several: with all hypotheses.
+    """
+
+    def write(line: LineResult) -> list[str]:
+        result = line.result
+        values: dict[str, Any] = {"text": None, "tokens": None, "score": None}
+        if result is None:
+            values |= {"text": None if ids else "", "error": line.problem}
+        else:
+            values = _describe(result, 0, ids)
+            if several:
+                values["hypotheses"] = [
+                    _describe(result, place, ids) for place in range(len(result.hypotheses))
+                ]
+        return [json.dumps(values, ensure_ascii=False)]
+
+    return write
+
+
+def _describe(result: TranslationResult, place: int, ids: bool) -> dict[str, Any]:
+    made: Hypothesis = result.hypotheses[place]
+    values: dict[str, Any] = {
+        "text": None if ids else result.texts[place],
+        "tokens": made.tokens,
+        "score": made.score,
+        "finished": made.finished,
+    }
+    if made.token_scores is not None:
+        values["token_scores"] = made.token_scores
+    if made.attention is not None:
+        values["source_tokens"] = result.source_tokens
+        values["attention"] = [[round(float(w), 6) for w in row] for row in made.attention]
+        values["alignment"] = moses(result.alignment(place))
+    return values

@@ -31,10 +31,23 @@ class DecoderState:
     past: dict[str, OrtValue]
 
     def keep(self, rows: NDArray[np.intp]) -> None:
-        """Drop all rows of the batch but these."""
+        """Make the batch of these rows, in this order; a row may come several times, or not."""
         self.mask = _take(self.mask, rows)
         self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
         self.past = {name: _take(value, rows) for name, value in self.past.items()}
+
+    def move(self, rows: NDArray[np.intp]) -> None:
+        """Put in place of row i the past of row ``rows[i]``, which attends to the same source.
+
+        Rows that stay where they are are not copied.
+        """
+        moved = np.flatnonzero(rows != np.arange(len(rows)))
+        if not moved.size:
+            return
+        for value in self.past.values():
+            # The state's own memory, which onnxruntime allocated for one output and will not reuse.
+            values = value.numpy()
+            values[moved] = values[rows[moved]]
 
 
 def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
@@ -123,21 +136,37 @@ class Model:
         hidden: Floats = self._session("encoder").run([graph_io.HIDDEN_STATES], feeds)[0]
         return hidden
 
+    @property
+    def has_attention(self) -> bool:
+        """Whether ``attend`` can be called; the first bundles have no such output."""
+        names = [output.name for output in self._session("decoder").get_outputs()]
+        return graph_io.CROSS_ATTENTIONS in names
+
     def step(self, input_ids: Ids, state: DecoderState) -> Floats:
         """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along."""
+        return self._advance(input_ids, state, [graph_io.LOGITS])[0]
+
+    def attend(self, input_ids: Ids, state: DecoderState) -> tuple[Floats, Floats]:
+        """``step``, and the cross-attention weights of it, (B, L, H, T, S); see ``has_attention``.
+
+        Weights of source padding are 0.
+        """
+        outputs = [graph_io.LOGITS, graph_io.CROSS_ATTENTIONS]
+        logits, weights = self._advance(input_ids, state, outputs)
+        return logits, weights
+
+    def _advance(self, input_ids: Ids, state: DecoderState, outputs: list[str]) -> list[Floats]:
         feeds = {
             graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(input_ids),
             graph_io.ENCODER_ATTENTION_MASK: state.mask,
             **state.past,
             **state.cross,
         }
-        outputs = [graph_io.LOGITS, *self._past_out]
-        logits, *present = self._session("decoder").run_with_ort_values(outputs, feeds)
-        state.past = dict(zip(self._past_in, present, strict=True))
-        # A view into onnxruntime's memory, which the next call may not overwrite: outputs are
-        # allocated anew each time. It lives as long as the array does.
-        values: Floats = logits.numpy()
-        return values
+        found = self._session("decoder").run_with_ort_values([*outputs, *self._past_out], feeds)
+        state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
+        # Views into onnxruntime's memory, which the next call may not overwrite: outputs are
+        # allocated anew each time. They live as long as the arrays do.
+        return [value.numpy() for value in found[: len(outputs)]]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:

@@ -1,55 +1,279 @@
 """Decoding options, checked together before any work."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
 from tfexport.errors import ConfigError, join_problems
 
+Token = int | str
+SUBJECT = "decoding options"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token of one row, as a callback sees it.
+
+    Attributes:
+        row: which input, from 0.
+        hypothesis: which of its samples, from 0.
+        position: of the token in the output, from 0.
+        token: its id; the end token too.
+        log_prob: its natural-log probability.
+        last: the row ends with it.
+    """
+
+    row: int
+    hypothesis: int
+    position: int
+    token: int
+    log_prob: float
+    last: bool
+
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How to decode.
+    """How to decode; docs/decoding.md has every definition.
+
+    A token is an id, or a piece of text that the target tokenizer knows as one token.
 
     Attributes:
-        max_length: new tokens at most; start and end token do not count. The model's own limit
+        beam_size: hypotheses that are followed at a time; 1 is greedy search.
+        num_hypotheses: hypotheses to return, best first.
+        length_penalty: a score is the summed log-probability divided by length to this power.
+        coverage_penalty: weight of a penalty on source positions that nothing attended to.
+        patience: with early stopping, a beam is done with ``beam_size * patience`` hypotheses.
+        early_stopping: false follows a beam until no hypothesis can come in any more.
+        beam_groups: groups that the beam is divided into, for hypotheses that differ.
+        diversity_penalty: what a token loses for each earlier group that chose it at this step.
+        sampling: draw tokens at random instead of taking the best.
+        temperature: logits are divided by it before a draw.
+        top_k: draw among that many best tokens only; 0 among all.
+        top_p: draw among the fewest best tokens that have this probability together.
+        seed: of the draws; the same seed gives the same results.
+        min_length: tokens a row at least; the end token does not count.
+        max_length: tokens a row at most, the start token not counted. The model's own limit
             bounds it.
-        batch_size: rows decoded together.
-        truncate: cut inputs that are longer than the model takes, instead of refusing them.
+        max_input_length: longest input in tokens, framing included; None for the model's limit.
+        no_repeat_ngram_size: no run of that many tokens comes twice; 0 allows all.
+        repetition_penalty: positive logits of tokens that came before are divided by it, negative
+            ones multiplied.
+        suppress_tokens: never chosen.
+        suppress_sequences: sequences of tokens, or texts, that are never completed.
+        disable_unk: never choose the unknown token.
+        end_tokens: end a row; none stands for the model's own.
+        return_end_token: keep the end token in the tokens of a hypothesis.
+        return_alternatives: the best ``num_hypotheses`` tokens behind the prefix, each followed by
+            its best continuation.
+        min_alternative_probability: of the first token of an alternative.
+        return_token_scores: the log-probability of every token.
+        return_attention: how much every token attended to every source token.
+        attention_layer: decoder layer that attention is taken of, from 0; negative ones count from
+            the last.
+        attention_head: head that attention is taken of; None for the mean over all.
+        replace_unknowns: in text, put for the unknown token the source token it attended to.
+        callback: called with every ``Step``; a row ends where it returns true.
+        batch_size: rows decoded together, or tokens.
+        batch_type: "rows", or "tokens": rows times the longest of them.
+        truncate: cut inputs that are too long, instead of refusing them.
     """
 
+    beam_size: int = 1
+    num_hypotheses: int = 1
+    length_penalty: float = 1.0
+    coverage_penalty: float = 0.0
+    patience: float = 1.0
+    early_stopping: bool = True
+    beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    sampling: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    min_length: int = 0
     max_length: int = 256
+    max_input_length: int | None = None
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    suppress_tokens: Sequence[Token] = ()
+    suppress_sequences: Sequence[Sequence[Token] | str] = ()
+    disable_unk: bool = False
+    end_tokens: Sequence[Token] = ()
+    return_end_token: bool = False
+    return_alternatives: bool = False
+    min_alternative_probability: float = 0.0
+    return_token_scores: bool = False
+    return_attention: bool = False
+    attention_layer: int = -1
+    attention_head: int | None = None
+    replace_unknowns: bool = False
+    callback: Callable[[Step], object] | None = None
     batch_size: int = 32
+    batch_type: str = "rows"
     truncate: bool = False
 
     def __post_init__(self) -> None:
-        problems = []
-        for name, least in (("max_length", 0), ("batch_size", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                problems.append(f"{name}: {value!r} is not a whole number")
-            elif value < least:
-                problems.append(f"{name}: {value} is less than {least}")
-        if not isinstance(self.truncate, bool):
-            problems.append(f"truncate: {self.truncate!r} is not true or false")
+        problems = list(find_problems(vars(self)))
         if problems:
-            raise ConfigError(join_problems("decoding options", problems))
+            raise ConfigError(join_problems(SUBJECT, problems))
 
     @classmethod
     def from_keywords(cls, keywords: Mapping[str, Any]) -> "DecodingOptions":
         """Options from keyword arguments.
 
         Raises:
-            ConfigError: naming every unknown option and every bad value.
+            ConfigError: naming every unknown option, every bad value and every contradiction.
         """
-        known = [field.name for field in fields(cls)]
-        problems = []
-        for key in keywords:
-            if key not in known:
-                near = get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                problems.append(f"unknown option {key!r}; {hint}")
+        problems = [*unknown_options(keywords), *find_problems(keywords)]
         if problems:
-            raise ConfigError(join_problems("decoding options", problems))
+            raise ConfigError(join_problems(SUBJECT, problems))
         return cls(**keywords)
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether anything asks for the cross-attention."""
+        return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
+
+
+_DEFAULTS = {
+    field.name: field.default for field in fields(DecodingOptions) if field.default is not MISSING
+}
+# Name, least value, whether the least value itself is allowed.
+_WHOLE = {
+    "beam_size": 1,
+    "num_hypotheses": 1,
+    "beam_groups": 1,
+    "top_k": 0,
+    "seed": 0,
+    "min_length": 0,
+    "max_length": 0,
+    "max_input_length": 1,
+    "no_repeat_ngram_size": 0,
+    "attention_layer": None,
+    "attention_head": 0,
+    "batch_size": 1,
+}
+# Name to bounds, and whether the bounds themselves are allowed.
+_REAL = {
+    "length_penalty": (-math.inf, math.inf, False),
+    "coverage_penalty": (0.0, math.inf, True),
+    "patience": (0.0, math.inf, False),
+    "diversity_penalty": (0.0, math.inf, True),
+    "temperature": (0.0, math.inf, False),
+    "top_p": (0.0, 1.0, True),
+    "repetition_penalty": (0.0, math.inf, False),
+    "min_alternative_probability": (0.0, 1.0, True),
+}
+_NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
+_NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+def unknown_options(keywords: Mapping[str, Any]) -> Iterator[str]:
+    """A problem for each keyword that is no option."""
+    for key in keywords:
+        if key not in _DEFAULTS:
+            near = get_close_matches(key, _DEFAULTS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_DEFAULTS)}"
+            yield f"unknown option {key!r}; {hint}"
+
+
+def find_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    """Every bad value, then every contradiction among the good ones."""
+    values = {**_DEFAULTS, **{name: given[name] for name in given if name in _DEFAULTS}}
+    bad = {name: problem for name in values if (problem := _bad_value(name, values[name]))}
+    for name, problem in bad.items():
+        yield f"{name}: {problem}"
+    # A bad value contradicts nothing: its default stands in for it.
+    yield from _contradictions({**values, **{name: _DEFAULTS[name] for name in bad}})
+
+
+def _bad_value(name: str, value: Any) -> str | None:
+    if name in _WHOLE:
+        return (
+            None if value is None and _DEFAULTS[name] is None else _bad_whole(value, _WHOLE[name])
+        )
+    if name in _REAL:
+        return _bad_real(value, *_REAL[name])
+    if isinstance(_DEFAULTS[name], bool):
+        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+    if name in ("suppress_tokens", "end_tokens"):
+        return _bad_tokens(value)
+    if name == "suppress_sequences":
+        return _bad_sequences(value)
+    if name == "batch_type" and value not in ("rows", "tokens"):
+        return f"{value!r} is not 'rows' or 'tokens'"
+    if name == "callback" and value is not None and not callable(value):
+        return f"{value!r} cannot be called"
+    return None
+
+
+def _bad_whole(value: Any, least: int | None) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"{value!r} is not a whole number"
+    return f"{value} is less than {least}" if least is not None and value < least else None
+
+
+def _bad_real(value: Any, low: float, high: float, inclusive: bool) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return f"{value!r} is not a number"
+    if low < value < high or (inclusive and value in (low, high)):
+        return None
+    if math.isinf(high):
+        return f"{value} is not {'at least' if inclusive else 'above'} {low:g}"
+    return f"{value} is not between {low:g} and {high:g}"
+
+
+def _bad_tokens(value: Any) -> str | None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return f"{value!r} is not a list of tokens"
+    wrong = [token for token in value if isinstance(token, bool) or not isinstance(token, Token)]
+    return f"{wrong[0]!r} is neither an id nor a token" if wrong else None
+
+
+def _bad_sequences(value: Any) -> str | None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return f"{value!r} is not a list of sequences"
+    for sequence in value:
+        if not isinstance(sequence, str) and (problem := _bad_tokens(sequence)):
+            return problem
+        if not sequence:
+            return "an empty sequence would ban every token"
+    return None
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    changed = {name for name, value in values.items() if value != _DEFAULTS[name]}
+    yield from _search_contradictions(values, changed)
+    if "patience" in changed and not values["early_stopping"]:
+        yield "patience needs early_stopping"
+    if "diversity_penalty" in changed and values["beam_groups"] == 1:
+        yield "diversity_penalty needs beam_groups above 1"
+    if values["beam_size"] > 1 and values["beam_size"] % values["beam_groups"]:
+        yield f"beam_groups {values['beam_groups']} does not divide beam_size {values['beam_size']}"
+    if values["min_length"] > values["max_length"]:
+        yield f"min_length {values['min_length']} exceeds max_length {values['max_length']}"
+    if "min_alternative_probability" in changed and not values["return_alternatives"]:
+        yield "min_alternative_probability needs return_alternatives"
+    if not changed & {"return_attention", "replace_unknowns", "coverage_penalty"}:
+        for name in sorted(changed & {"attention_layer", "attention_head"}):
+            yield f"{name} needs return_attention, replace_unknowns or coverage_penalty"
+
+
+def _search_contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Iterator[str]:
+    """Between greedy search, sampling and beam search."""
+    beam, count = values["beam_size"], values["num_hypotheses"]
+    if values["sampling"]:
+        if beam > 1:
+            yield f"beam_size {beam} excludes sampling"
+    else:
+        yield from (f"{name} needs sampling" for name in _NEEDS_SAMPLING if name in changed)
+        if count > beam and not values["return_alternatives"]:
+            yield f"num_hypotheses {count} exceeds beam_size {beam}"
+    if beam == 1:
+        yield from (f"{name} needs beam_size above 1" for name in _NEEDS_BEAM if name in changed)
+    elif values["callback"] is not None:
+        yield f"callback excludes beam_size {beam}: a beam's tokens are not known before its end"

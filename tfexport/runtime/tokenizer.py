@@ -20,6 +20,19 @@ class Tokenizer(Protocol):
     def size(self) -> int:
         """One more than the largest id."""
 
+    @property
+    def unknown_is_word(self) -> bool:
+        """Whether the unknown token stands for a whole word, with space on both sides."""
+
+    def split(self, text: str) -> list[str]:
+        """The part of the text that each id of ``encode`` stands for."""
+
+    def piece(self, token: int) -> str:
+        """An id as the vocabulary writes it, word boundary marks and all."""
+
+    def find(self, piece: str) -> int | None:
+        """The id of what the vocabulary writes so; None if it does not hold it."""
+
 
 class JsonTokenizer:
     """A tokenizer.json of Hugging Face's ``tokenizers``."""
@@ -37,6 +50,7 @@ class JsonTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
+        self.unknown_is_word = type(self._tokenizer.model).__name__ in ("WordLevel", "WordPiece")
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
@@ -47,6 +61,20 @@ class JsonTokenizer:
         """See ``Tokenizer``."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def split(self, text: str) -> list[str]:
+        """See ``Tokenizer``."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return [text[start:end].strip() for start, end in found.offsets]
+
+    def piece(self, token: int) -> str:
+        """See ``Tokenizer``."""
+        return self._tokenizer.id_to_token(token) or f"<{token}>"
+
+    def find(self, piece: str) -> int | None:
+        """See ``Tokenizer``."""
+        token: int | None = self._tokenizer.token_to_id(piece)
+        return token
 
 
 class SentencePieceTokenizer:
@@ -62,6 +90,7 @@ class SentencePieceTokenizer:
         except (RuntimeError, OSError) as error:
             raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
         self.size = int(self._processor.get_piece_size())
+        self.unknown_is_word = False
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
@@ -72,6 +101,22 @@ class SentencePieceTokenizer:
         """See ``Tokenizer``."""
         text: str = self._processor.decode([i for i in ids if i < self.size])
         return text
+
+    def split(self, text: str) -> list[str]:
+        """See ``Tokenizer``."""
+        # An unknown piece is written as it stands in the text.
+        pieces: list[str] = self._processor.encode(text, out_type=str)
+        return [piece.replace("▁", " ").strip() for piece in pieces]
+
+    def piece(self, token: int) -> str:
+        """See ``Tokenizer``."""
+        return str(self._processor.id_to_piece(token)) if token < self.size else f"<{token}>"
+
+    def find(self, piece: str) -> int | None:
+        """See ``Tokenizer``."""
+        token = int(self._processor.piece_to_id(piece))
+        # What it does not know becomes the unknown token.
+        return token if self.piece(token) == piece else None
 
 
 class WordTokenizer:
@@ -88,6 +133,7 @@ class WordTokenizer:
             raise TokenizerError(f"{path}: {twice!r} stands on more than one line.")
         self._unk_id, self._hidden = unk_id, frozenset(hidden)
         self.size = len(self._words)
+        self.unknown_is_word = True
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
@@ -102,6 +148,18 @@ class WordTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
         return " ".join(self._words[i] for i in ids if i < self.size and i not in self._hidden)
+
+    def split(self, text: str) -> list[str]:
+        """See ``Tokenizer``."""
+        return text.split()
+
+    def piece(self, token: int) -> str:
+        """See ``Tokenizer``."""
+        return self._words[token] if token < self.size else f"<{token}>"
+
+    def find(self, piece: str) -> int | None:
+        """See ``Tokenizer``."""
+        return self._ids.get(piece)
 
 
 def _missing(path: Path, library: str) -> MissingDependencyError:

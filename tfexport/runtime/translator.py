@@ -1,195 +1,615 @@
 """The front door of decoding: a bundle, texts or ids in, results out."""
 
 import os
-from collections.abc import Iterable, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, InputError, TokenizerError, join_problems
+from tfexport.errors import ConfigError, InputError, join_problems
+from tfexport.runtime.batches import make_batches
 from tfexport.runtime.model import Model
 from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.result import Hypothesis, TranslationResult
-from tfexport.runtime.search import greedy, greedy_in_one_call
-from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
+from tfexport.runtime.search import PathSearch, Request, Settings, decode, score_targets
+from tfexport.runtime.session import usable_cores
+from tfexport.runtime.stream import TextStream
+from tfexport.runtime.texts import Texts, check_text
+from tfexport.runtime.vocabulary_map import VocabularyMap
+from tfexport.runtime.workers import Workers, gather
+
+Result = TypeVar("Result")
+EMPTY = Hypothesis([], 0.0)
+_OPTIONS = frozenset(field.name for field in fields(DecodingOptions))
+_SCORE_OPTIONS = frozenset({
+    "length_penalty", "coverage_penalty", "return_attention", "attention_layer", "attention_head",
+    "return_token_scores", "return_end_token", "batch_size", "batch_type", "max_input_length",
+    "truncate",
+})  # fmt: skip
+
+
+class Job(Protocol):
+    """One row of a stream; it is not decoded if it has no request."""
+
+    @property
+    def request(self) -> Request | None:
+        """What to decode."""
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
 
 
 class Translator:
-    """Decodes with one bundle. Safe to call from several threads."""
+    """Decodes with one bundle. Safe to call from several threads.
 
-    def __init__(self, bundle: str | os.PathLike[str], threads: int = 0) -> None:
+    As a context manager, or with ``close``, it waits for what was submitted.
+    """
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str],
+        threads: int = 0,
+        *,
+        workers: int = 1,
+        queue_size: int | None = None,
+        vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
         """Check a bundle and open it.
 
         Args:
             bundle: its folder.
-            threads: threads inside an operator; 0 takes the machine's cores.
+            threads: threads inside an operator; 0 shares the machine's cores among the workers.
+            workers: batches decoded at a time, over one set of weights: ``workers * threads``
+                threads compute.
+            queue_size: batches that may wait or run before a submission waits; by default four
+                for each worker.
+            vocabulary_map: which target tokens may stand for which source tokens; a file, or ids
+                to ids. docs/decoding.md has the format.
 
         Raises:
             BundleError: it is missing, damaged or too new.
+            ConfigError: a number that cannot be.
+            InputError: the vocabulary map cannot be used.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 0:
-            raise ConfigError(f"threads: {threads!r} is not a whole number from 0 on")
+        queue_size = 4 * workers if queue_size is None and _is_whole(workers) else queue_size
+        problems = [
+            f"{name}: {value!r} is not a whole number from {least} on"
+            for name, value, least in (
+                ("threads", threads, 0), ("workers", workers, 1), ("queue_size", queue_size, 1),
+            )
+            if not _is_whole(value) or value < least
+        ]  # fmt: skip
+        if problems:
+            raise ConfigError(join_problems("translator", problems))
+        assert queue_size is not None
         self.path = Path(bundle)
         self.manifest = open_bundle(self.path)
-        self._model = Model(self.path, self.manifest, threads)
+        self._workers, self._queue_size = workers, queue_size
+        self._opening = threading.Lock()
+        self._model = Model(self.path, self.manifest, _pool_size(threads, workers))
+        self.texts = Texts(self.path, self.manifest)
+        self._map = None
+        if vocabulary_map is not None:
+            self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
 
-    def translate(self, texts: Iterable[str], **options: Any) -> list[TranslationResult]:
+    @overload
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: Literal[False] = False,
+        **options: Any,
+    ) -> list[TranslationResult]: ...
+
+    @overload
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: Literal[True],
+        **options: Any,
+    ) -> "Future[list[TranslationResult]]": ...
+
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: bool = False,
+        **options: Any,
+    ) -> "list[TranslationResult] | Future[list[TranslationResult]]":
         """Translate texts; an empty or blank one becomes an empty one.
 
         Args:
             texts: one result each, in their order.
+            target_prefix: what each target begins with: text or ids, or None.
+            asynchronous: return a future at once. Problems with the input are raised here all the
+                same; the call waits while the queue is full.
             **options: see ``DecodingOptions``.
 
         Raises:
             InputError: naming every text that cannot be decoded.
-            ConfigError: an unknown or contradictory option.
+            ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
-        checked = DecodingOptions.from_keywords(options)
         if isinstance(texts, str):
             raise InputError("texts: expected a list of strings, found one string")
-        rows, problems = [], []
-        for i, text in enumerate(texts):
-            try:
-                rows.append(self.encode(text, truncate=checked.truncate))
-            except InputError as error:
-                problems.append(f"text {i}: {error}")
-        if problems:
-            raise InputError(join_problems("translate", problems))
-        return [
-            TranslationResult(self.decode(result[0].tokens), result)
-            for result in self.search(rows, checked)
-        ]
+        sources = list(texts)
+        settings, prefixes = self._resolve(options, target_prefix, len(sources))
+        requests = self._requests("translate", "text", sources, prefixes, settings)
 
-    def generate(self, ids: Iterable[Sequence[int]], **options: Any) -> list[TranslationResult]:
+        def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
+            return [
+                self.describe(text, request.ids if request else [], hypotheses, settings)
+                for text, request, hypotheses in zip(sources, requests, found, strict=True)
+            ]
+
+        return self._run(requests, settings, assemble, asynchronous)
+
+    @overload
+    def generate(
+        self,
+        ids: Iterable[Sequence[int]],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: Literal[False] = False,
+        **options: Any,
+    ) -> list[TranslationResult]: ...
+
+    @overload
+    def generate(
+        self,
+        ids: Iterable[Sequence[int]],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: Literal[True],
+        **options: Any,
+    ) -> "Future[list[TranslationResult]]": ...
+
+    def generate(
+        self,
+        ids: Iterable[Sequence[int]],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        asynchronous: bool = False,
+        **options: Any,
+    ) -> "list[TranslationResult] | Future[list[TranslationResult]]":
         """Decode rows of source ids, taken as the encoder sees them: no framing is added.
 
         Args:
             ids: one result each, in their order; an empty row becomes an empty hypothesis.
+            target_prefix: what each target begins with: ids or text, or None.
+            asynchronous: see ``translate``.
             **options: see ``DecodingOptions``.
 
         Raises:
             InputError: naming every row that cannot be decoded.
-            ConfigError: an unknown or contradictory option.
+            ConfigError: unknown or contradictory options.
         """
-        checked = DecodingOptions.from_keywords(options)
-        rows, problems = [], []
-        for i, row in enumerate(ids):
+        rows = list(ids)
+        extra = (
+            ["replace_unknowns acts on text; generate gives ids"]
+            if options.get("replace_unknowns") is True
+            else []
+        )
+        settings, prefixes = self._resolve(options, target_prefix, len(rows), extra)
+        requests = self._requests("generate", "row", rows, prefixes, settings)
+
+        def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
+            return [
+                TranslationResult(None, hypotheses, request.ids if request else [])
+                for request, hypotheses in zip(requests, found, strict=True)
+            ]
+
+        return self._run(requests, settings, assemble, asynchronous)
+
+    def score(
+        self,
+        sources: Iterable[str | Sequence[int]],
+        targets: Iterable[str | Sequence[int]],
+        **options: Any,
+    ) -> list[Hypothesis]:
+        """How likely given targets are.
+
+        Args:
+            sources: texts, or rows of ids as the encoder sees them.
+            targets: texts, or rows of ids without start and end token; one for each source. The
+                end token is scored with them.
+            **options: ``length_penalty``, ``coverage_penalty``, ``return_attention``,
+                ``attention_layer``, ``attention_head``, ``return_token_scores``,
+                ``return_end_token``, ``batch_size``, ``batch_type``, ``max_input_length``,
+                ``truncate``.
+
+        Returns:
+            For each target what decoding would have returned, had it chosen it.
+
+        Raises:
+            InputError: naming every pair that cannot be scored.
+            ConfigError: unknown options, or such as say how to choose tokens.
+        """
+        settings = self.score_settings(options)
+        pairs = list(sources), list(targets)
+        if len(pairs[0]) != len(pairs[1]):
+            raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
+        rows: list[Request | None] = []
+        wanted: list[list[int]] = []
+        problems = []
+        for i, (source, target) in enumerate(zip(*pairs, strict=True)):
             try:
-                rows.append(self.check_ids(row, truncate=checked.truncate))
+                request, ids = self.score_request(source, target, i, settings)
+                rows.append(request)
+                wanted.append(ids)
             except InputError as error:
-                problems.append(f"row {i}: {error}")
+                problems.append(f"pair {i}: {error}")
         if problems:
-            raise InputError(join_problems("generate", problems))
-        return [TranslationResult(None, result) for result in self.search(rows, checked)]
+            raise InputError(join_problems("score", problems))
+        return self.score_requests(rows, wanted, settings)
 
-    def encode(self, text: str, truncate: bool = False) -> list[int]:
-        """A text to ids as the encoder sees them; a blank one to none at all.
+    def score_settings(self, options: Mapping[str, Any]) -> Settings:
+        """Options of ``score``, checked; see there."""
+        extra = [f"{name} says how to choose tokens, and scoring chooses none"
+                 for name in options if name in _OPTIONS - _SCORE_OPTIONS]  # fmt: skip
+        if options.get("coverage_penalty"):
+            # Decoding has it weigh the hypotheses of a beam; here there is one.
+            options = {"beam_size": 2, **options}
+        return self.resolver.resolve(options, extra=extra)[0]
+
+    def score_request(
+        self,
+        source: str | Sequence[int],
+        target: str | Sequence[int],
+        number: int,
+        settings: Settings,
+    ) -> tuple[Request | None, list[int]]:
+        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
 
         Raises:
-            InputError: it is no text, or too long and ``truncate`` is false.
-            TokenizerError: the bundle holds no tokenizer, or an unusable one.
-            MissingDependencyError: the tokenizer's library is not installed.
+            InputError: naming what is wrong.
         """
-        if self._source_tokenizer is None:
-            raise TokenizerError(
-                f"{self.path}: holds no tokenizer, so it takes ids only (--ids, or generate). "
-                "Export it with --tokenizer to translate text."
-            )
-        if not isinstance(text, str):
-            raise InputError(f"expected a string, found {text!r}")
+        request = self.request(source, number, (), settings)
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"not valid Unicode text: {error.reason}") from None
-        if not text.strip():
-            return []
-        special, config = self.manifest.special_ids, self.manifest.config
-        before = [special.bos] if config["add_source_bos"] else []
-        after = [special.eos] if config["add_source_eos"] else []
-        pieces = self._source_tokenizer.encode(text)
-        limit = self.manifest.limits.max_source_length
-        if truncate and limit is not None:
-            pieces = pieces[: max(0, limit - len(before) - len(after))]
-        return self.check_ids([*before, *pieces, *after])
+            ids = self.texts.encode_target(target)
+        except InputError as error:
+            raise InputError(f"target: {error}") from None
+        if request is None and ids:
+            raise InputError("the source is empty, and the target is not")
+        limit = self.manifest.limits.max_target_length
+        if limit is not None and len(ids) + 1 > limit:
+            raise InputError(
+                f"target: {len(ids)} tokens and the end token are more than the {limit} that the "
+                "model takes"
+            )
+        return request, ids
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Target ids to text.
+    def score_requests(
+        self, requests: Sequence[Request | None], targets: Sequence[list[int]], settings: Settings
+    ) -> list[Hypothesis]:
+        """Score checked pairs; see ``score_request``."""
+        results = [EMPTY for _ in requests]
+        end = self.manifest.special_ids.eos
+        for batch in make_batches(requests, settings.options):
+            chosen = [request for i in batch if (request := requests[i]) is not None]
+            found = score_targets(
+                self._model,
+                [request.ids for request in chosen],
+                [[*targets[i], end] for i in batch],
+                settings,
+                self.manifest.limits.target_vocab_size,
+            )
+            for i, made in zip(batch, found, strict=True):
+                results[i] = made
+        return results
+
+    def stream(self, text: str, *, target_prefix: Prefix = None, **options: Any) -> Iterator[str]:
+        """Translate one text, giving its translation piece by piece as it is decoded.
+
+        No piece ends inside a character, and all together are what ``translate`` gives.
+
+        Args:
+            text: what to translate.
+            target_prefix: what the target begins with; it is the first piece.
+            **options: see ``DecodingOptions``; greedy search or sampling.
 
         Raises:
-            TokenizerError: the bundle holds no tokenizer.
+            InputError: the text cannot be decoded.
+            ConfigError: unknown or contradictory options.
         """
-        if self._target_tokenizer is None:
-            raise TokenizerError(f"{self.path}: holds no target tokenizer.")
-        return self._target_tokenizer.decode(tokens)
+        extra = [f"{name} cannot be streamed: tokens would have to be taken back"
+                 for name in ("return_alternatives", "replace_unknowns")
+                 if options.get(name) is True]  # fmt: skip
+        for name in ("beam_size", "num_hypotheses"):
+            if _is_whole(options.get(name)) and options[name] > 1:
+                extra.append(f"{name} {options[name]} cannot be streamed: it must be 1")
+        settings, (prefix,) = self.resolver.resolve(options, [target_prefix], extra)
+        request = self.request(text, 0, prefix, settings)
+        return self._stream(request, settings)
 
-    def check_ids(self, row: Sequence[int], truncate: bool = False) -> list[int]:
-        """A row of source ids, checked, and cut if it is too long and ``truncate`` is true.
+    def _stream(self, request: Request | None, settings: Settings) -> Iterator[str]:
+        if request is None:
+            return
+        shown = TextStream(self.decode, self.texts.target.unknown_is_word)
+        for token in request.prefix:
+            if piece := shown.add(token):
+                yield piece
+        search = PathSearch(self._model, [request], settings)
+        keep_end = settings.options.return_end_token
+        while search.active:
+            for step in search.step():
+                if keep_end or step.token not in settings.end_tokens:
+                    piece = shown.add(step.token)
+                    if piece:
+                        yield piece
+        if piece := shown.end():
+            yield piece
+
+    def translate_iterable(
+        self,
+        texts: Iterable[str],
+        *,
+        target_prefix: Iterable[Prefix] | None = None,
+        **options: Any,
+    ) -> Iterator[TranslationResult]:
+        """Translate any number of texts, in constant memory.
+
+        Texts are read ahead, decoded in batches of like length, and given back in their order; the
+        next ones are read while these are decoded.
+
+        Args:
+            texts: may be endless.
+            target_prefix: one for each text.
+            **options: see ``DecodingOptions``.
+
+        Raises:
+            InputError: a text cannot be decoded; when its turn comes.
+            ConfigError: unknown or contradictory options; at once.
+        """
+        settings, _ = self.resolver.resolve(options)
+        return self._translate_iterable(texts, target_prefix, settings)
+
+    def _translate_iterable(
+        self, texts: Iterable[str], prefixes: Iterable[Prefix] | None, settings: Settings
+    ) -> Iterator[TranslationResult]:
+        def jobs() -> Iterator[_TextJob]:
+            given = iter(prefixes) if prefixes is not None else None
+            for number, text in enumerate(texts):
+                try:
+                    prefix = self.resolver.check_prefix(
+                        next(given, None) if given else None,
+                        settings.max_length,
+                        settings.end_tokens,
+                    )
+                    request = self.request(text, number, prefix, settings)
+                    yield _TextJob(text, request, None)
+                except InputError as error:
+                    yield _TextJob(text, None, InputError(f"text {number}: {error}"))
+
+        for job, found in self.decode_stream(jobs(), settings, 16 * settings.options.batch_size):
+            if job.problem is not None:
+                raise job.problem
+            ids = job.request.ids if job.request else []
+            yield self.describe(job.text, ids, found, settings)
+
+    def decode_stream(
+        self, jobs: Iterable[AnyJob], settings: Settings, chunk: int
+    ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+        """Decode jobs in their order, ``chunk`` of them read at a time.
+
+        While a chunk is decoded the next one is read, except if ``chunk`` is 1: then every job is
+        answered before the next is asked for.
+        """
+        source = iter(jobs)
+        ahead = 0 if chunk == 1 else 1
+        waiting: deque[tuple[list[AnyJob], Future[list[list[Hypothesis]]]]] = deque()
+        while read := list(islice(source, chunk)):
+            requests = [job.request for job in read]
+            waiting.append((read, self._submit(requests, settings, lambda found: found)))
+            while len(waiting) > ahead:
+                yield from _pairs(*waiting.popleft())
+        while waiting:
+            yield from _pairs(*waiting.popleft())
+
+    def request(
+        self,
+        source: str | Sequence[int],
+        number: int,
+        prefix: tuple[int, ...],
+        settings: Settings,
+    ) -> Request | None:
+        """One input, checked; None for one that is blank or empty.
 
         Raises:
             InputError: naming what is wrong with it.
         """
-        size = self.manifest.limits.source_vocab_size
-        if isinstance(row, str | bytes):
-            raise InputError(f"expected a list of ids, found {row!r}")
-        ids = []
-        for value in row:
-            if isinstance(value, bool) or not isinstance(value, int | np.integer):
-                raise InputError(f"{value!r} is not a whole number")
-            if not 0 <= value < size:
-                raise InputError(f"id {value} is not in the vocabulary (0 to {size - 1})")
-            ids.append(int(value))
-        limit = self.manifest.limits.max_source_length
-        if limit is not None and len(ids) > limit:
-            if not truncate:
-                raise InputError(
-                    f"{len(ids)} tokens are more than the {limit} that the model takes; "
-                    "shorten the input, or cut it with truncate"
-                )
-            ids = ids[:limit]
-        return ids
-
-    def search(
-        self, rows: Sequence[Sequence[int]], options: DecodingOptions
-    ) -> list[list[Hypothesis]]:
-        """Decode checked rows: for each, its hypotheses, best first."""
-        results = [[Hypothesis([], 0.0)] for _ in rows]
-        special, limit = self.manifest.special_ids, self.manifest.limits.max_target_length
-        max_length = options.max_length if limit is None else min(options.max_length, limit)
-        # Rows of like length together, so that little is padded.
-        order = sorted((i for i, row in enumerate(rows) if row), key=lambda i: len(rows[i]))
-        for start in range(0, len(order), options.batch_size):
-            batch = order[start : start + options.batch_size]
-            chosen = [rows[i] for i in batch]
-            if self._model.has_generate:
-                found = greedy_in_one_call(self._model, chosen, max_length, special.eos)
-            else:
-                found = greedy(self._model, chosen, max_length, special.bos, special.eos)
-            for i, hypothesis in zip(batch, found, strict=True):
-                results[i] = [hypothesis]
-        return results
-
-    # Loaded when text is first asked for: ids need no tokenizer, and no library for one.
-    @cached_property
-    def _source_tokenizer(self) -> Tokenizer | None:
-        return self._load_tokenizer("source")
-
-    @cached_property
-    def _target_tokenizer(self) -> Tokenizer | None:
-        return self._load_tokenizer("target")
-
-    def _load_tokenizer(self, side: str) -> Tokenizer | None:
-        entry = self.manifest.tokenizers.get(side)
-        if entry is None:
+        options = settings.options
+        read = self.texts.encode if isinstance(source, str) else self.texts.check_ids
+        ids = read(source, options.truncate, options.max_input_length)  # type: ignore[arg-type]
+        if not ids:
             return None
-        special = self.manifest.special_ids
-        return load_tokenizer(
-            self.path / entry.file,
-            entry.kind,
-            getattr(self.manifest.limits, f"{side}_vocab_size"),
-            special.unk,
-            hidden=(special.pad, special.bos, special.eos),
-        )
+        candidates = None
+        if self._map is not None:
+            candidates = self._map.candidates(ids, settings.end_tokens)
+        return Request(ids, number, prefix, candidates)
+
+    def describe(
+        self, text: str, ids: list[int], hypotheses: list[Hypothesis], settings: Settings
+    ) -> TranslationResult:
+        """Hypotheses to a result, with the texts of all.
+
+        Args:
+            text: what was translated.
+            ids: of it, as the encoder saw them.
+            hypotheses: best first.
+            settings: how they were decoded.
+        """
+        before, after = self.texts.framing if ids else (0, 0)
+        result = TranslationResult(None, hypotheses, ids, framing=(before, after))
+        texts = []
+        for place, made in enumerate(hypotheses):
+            if settings.options.replace_unknowns and ids:
+                alignment = result.alignment(place)
+                texts.append(self.texts.fill_unknowns(made.tokens, alignment, text))
+            else:
+                texts.append(self.decode(made.tokens))
+        if not settings.options.return_attention and settings.options.replace_unknowns:
+            hypotheses = [
+                Hypothesis(made.tokens, made.score, None, made.token_scores, made.finished)
+                for made in hypotheses
+            ]
+        return TranslationResult(texts[0], hypotheses, ids, texts, (before, after))
+
+    def encode(self, text: str, truncate: bool = False) -> list[int]:
+        """A text to ids as the encoder sees them; see ``Texts.encode``."""
+        return self.texts.encode(text, truncate)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Target ids to text; see ``Texts.decode``."""
+        return self.texts.decode(tokens)
+
+    @cached_property
+    def resolver(self) -> Resolver:
+        """What checks options against this bundle."""
+        return Resolver(self.manifest, self.texts, lambda: self._model.has_attention)
+
+    def _resolve(
+        self,
+        options: Mapping[str, Any],
+        prefixes: Sequence[Prefix] | None,
+        count: int,
+        extra: Sequence[str] = (),
+    ) -> tuple[Settings, list[tuple[int, ...]]]:
+        if prefixes is None:
+            return self.resolver.resolve(options, [None] * count, extra)
+        if isinstance(prefixes, str):
+            extra = [*extra, "target_prefix is one string; give a list, one prefix for each row"]
+            prefixes = []
+        elif len(prefixes) != count:
+            extra = [*extra, f"target_prefix holds {len(prefixes)} prefixes for {count} rows"]
+        return self.resolver.resolve(options, prefixes, extra)
+
+    def _requests(
+        self,
+        verb: str,
+        noun: str,
+        sources: Sequence[Any],
+        prefixes: Sequence[tuple[int, ...]],
+        settings: Settings,
+    ) -> list[Request | None]:
+        requests: list[Request | None] = []
+        problems = []
+        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            try:
+                if noun == "text":
+                    check_text(source)
+                elif isinstance(source, str):
+                    raise InputError(f"expected a list of ids, found {source!r}")
+                requests.append(self.request(source, i, prefix, settings))
+            except InputError as error:
+                problems.append(f"{noun} {i}: {error}")
+        if problems:
+            raise InputError(join_problems(verb, problems))
+        return requests
+
+    def _run(
+        self,
+        requests: Sequence[Request | None],
+        settings: Settings,
+        assemble: Callable[[list[list[Hypothesis]]], Result],
+        asynchronous: bool,
+    ) -> "Result | Future[Result]":
+        if asynchronous:
+            return self._submit(requests, settings, assemble)
+        if self._workers > 1:
+            return self._submit(requests, settings, assemble).result()
+        batches = make_batches(requests, settings.options)
+        found = [self._decode(requests, batch, settings) for batch in batches]
+        return assemble(_in_order(len(requests), batches, found))
+
+    def _submit(
+        self,
+        requests: Sequence[Request | None],
+        settings: Settings,
+        assemble: Callable[[list[list[Hypothesis]]], Result],
+    ) -> "Future[Result]":
+        batches = make_batches(requests, settings.options)
+        with self._opening:
+            pool = self._pool
+        jobs = [pool.submit(self._decode, requests, batch, settings) for batch in batches]
+        return gather(jobs, lambda found: assemble(_in_order(len(requests), batches, found)))
+
+    @cached_property
+    def _pool(self) -> Workers:
+        return Workers(self._workers, self._queue_size)
+
+    def _decode(
+        self, requests: Sequence[Request | None], batch: Sequence[int], settings: Settings
+    ) -> list[list[Hypothesis]]:
+        chosen = [request for i in batch if (request := requests[i]) is not None]
+        return decode(self._model, chosen, settings)
+
+    def close(self) -> None:
+        """Wait for what was submitted, and stop the workers."""
+        with self._opening:
+            if "_pool" in self.__dict__:
+                self._pool.close()
+                del self.__dict__["_pool"]
+
+    def __enter__(self) -> "Translator":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class _TextJob:
+    text: str
+    request: Request | None
+    problem: InputError | None
+
+
+def _pairs(
+    jobs: list[AnyJob], found: "Future[list[list[Hypothesis]]]"
+) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+    return zip(jobs, found.result(), strict=True)
+
+
+def _in_order(
+    count: int, batches: Sequence[Sequence[int]], found: Sequence[list[list[Hypothesis]]]
+) -> list[list[Hypothesis]]:
+    """What each batch gave, in the order of the rows; rows of no batch are empty."""
+    results = [[EMPTY] for _ in range(count)]
+    for batch, rows in zip(batches, found, strict=True):
+        for i, hypotheses in zip(batch, rows, strict=True):
+            results[i] = hypotheses
+    return results
+
+
+def _is_whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _pool_size(threads: int, workers: int) -> int:
+    """The size of onnxruntime's pool, which all workers share, each with its own thread besides.
+
+    0 stands for onnxruntime's own choice.
+    """
+    if threads == 0:
+        if workers == 1:
+            return 0
+        threads = max(1, usable_cores() // workers)
+    return workers * (threads - 1) + 1

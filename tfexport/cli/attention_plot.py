@@ -1,0 +1,60 @@
+"""Attention as a picture: target tokens down, source tokens across."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tfexport.cli.console import needs
+from tfexport.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tfexport.runtime import Translator
+    from tfexport.runtime.lines import LineResult
+
+MOST = 100  # images of one run
+FORMATS = (".png", ".svg", ".pdf")
+
+
+class Plotter:
+    """Draws one image for each line that it is called with."""
+
+    def __init__(self, image: str, translator: "Translator", ids: bool) -> None:
+        with needs("plot"):
+            import matplotlib
+
+        matplotlib.use("agg")  # files, not windows
+        self._path, self._translator, self._ids = Path(image), translator, ids
+        if self._path.suffix not in FORMATS:
+            raise ConfigError(f"--attention-plot: {image!r} does not end in {', '.join(FORMATS)}")
+
+    def __call__(self, line: "LineResult") -> None:
+        """Draw a line's best hypothesis; an empty one is left out."""
+        if line.result is None or line.number > MOST:
+            return
+        best = line.result.hypotheses[0]
+        if best.attention is None or not best.attention.size:
+            return
+        from matplotlib.figure import Figure
+
+        rows, columns = best.attention.shape
+        figure = Figure(figsize=(1.5 + 0.4 * columns, 1.2 + 0.32 * rows), layout="constrained")
+        axes = figure.add_subplot()
+        picture = axes.imshow(best.attention, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        texts = self._translator.texts
+        source = [str(i) if self._ids else texts.source.piece(i) for i in line.result.source_tokens]
+        target = [str(i) if self._ids else texts.target.piece(i) for i in best.tokens]
+        axes.set_xticks(range(columns), source, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(rows), target)
+        axes.xaxis.tick_top()
+        axes.set_xlabel("source")
+        axes.set_ylabel("target")
+        figure.colorbar(picture, label="attention")
+        figure.savefig(self._name(line.number), dpi=150)
+        if line.number == MOST:
+            click.echo(f"--attention-plot: drew the first {MOST} lines.", err=True)
+
+    def _name(self, number: int) -> Path:
+        if number == 1:
+            return self._path
+        return self._path.with_stem(f"{self._path.stem}-{number}")

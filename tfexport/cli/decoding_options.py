@@ -1,0 +1,131 @@
+"""The options that say how to decode, for every command that does."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from tfexport.errors import ConfigError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+# Values are checked by the runtime, all together; here only their types are. What is not given is
+# left to the runtime's defaults.
+_TYPED: tuple[tuple[str, type, str], ...] = (
+    ("max-length", int, "Tokens a line at most.  [default: 256]"),
+    ("min-length", int, "Tokens a line at least."),
+    ("max-input-length", int, "Longest input in tokens.  [default: the model's own limit]"),
+    ("beam-size", int, "Hypotheses followed at a time; 1 is greedy search.  [default: 1]"),
+    ("num-hypotheses", int, "Hypotheses a line; each becomes an output line.  [default: 1]"),
+    ("length-penalty", float, "Scores are divided by length to this power.  [default: 1]"),
+    ("coverage-penalty", float, "Weight of a penalty on source tokens that were left out."),
+    ("patience", float, "A beam ends with beam size times this hypotheses.  [default: 1]"),
+    ("beam-groups", int, "Groups of the beam, for hypotheses that differ.  [default: 1]"),
+    ("diversity-penalty", float, "What a token loses for every group that chose it before."),
+    ("temperature", float, "Of sampling.  [default: 1]"),
+    ("top-k", int, "Sample among this many best tokens."),
+    ("top-p", float, "Sample among the fewest tokens of this probability."),
+    ("seed", int, "Of sampling; the same one gives the same lines."),
+    ("no-repeat-ngram-size", int, "No run of this many tokens comes twice."),
+    ("repetition-penalty", float, "Above 1, tokens that came before become less likely."),
+    ("min-alternative-probability", float, "Of the first token of an alternative."),
+    ("attention-layer", int, "Decoder layer of the attention.  [default: -1, the last]"),
+    ("attention-head", int, "Head of the attention.  [default: the mean over all]"),
+    ("batch-size", int, "Lines (or tokens) decoded together; 1 answers every line as it comes.  "
+     "[default: 32]"),
+)  # fmt: skip
+_FLAGS = (
+    ("sampling", "Draw tokens at random instead of taking the best."),
+    ("disable-unk", "Never choose the unknown token."),
+    ("return-end-token", "Keep the end token."),
+    ("return-alternatives", "The best first tokens, each with its best continuation."),
+    ("return-token-scores", "With --jsonl: the log-probability of every token."),
+    ("return-attention", "With --jsonl: attention and alignment."),
+    ("replace-unknowns", "Put the aligned source word for the unknown token."),
+    ("truncate", "Cut lines that are too long, instead of refusing them."),
+)
+_TOKENS = (
+    ("suppress-tokens", "Never choose these, e.g. '▁Herr ▁Frau'."),
+    ("end-tokens", "End a line at these instead of the model's own end token."),
+)
+SCORING = frozenset({
+    "length-penalty", "coverage-penalty", "attention-layer", "attention-head", "max-input-length",
+    "batch-size", "batch-type", "truncate", "return-token-scores", "return-attention",
+    "return-end-token",
+})  # fmt: skip
+
+
+def decoding_options(only: frozenset[str] | None = None) -> Callable[[Command], Command]:
+    """Options whose values are the keywords of ``DecodingOptions``, ``None`` where not given.
+
+    Args:
+        only: names; None for all.
+    """
+    options: list[tuple[str, dict[str, Any]]] = [
+        *(
+            (name, {"type": kind, "help": text, "default": None})
+            for name, kind, text in _TYPED
+        ),
+        ("early-stopping/--no-early-stopping", {
+            "default": None,
+            "help": "Without, a beam goes on until no hypothesis can come in any more."}),
+        *(
+            (name, {"is_flag": True, "default": None, "help": text}) for name, text in _FLAGS
+        ),
+        *(
+            (name, {"metavar": "TOKENS", "default": None,
+                    "help": f"{text} Between spaces; ids with --ids."})
+            for name, text in _TOKENS
+        ),
+        ("suppress-sequences", {
+            "metavar": "TEXT", "multiple": True, "default": None,
+            "help": "Never write this; ids with --ids. Repeatable."}),
+        ("batch-type", {
+            "type": click.Choice(["rows", "tokens"]), "default": None,
+            "help": "What --batch-size counts.  [default: rows]"}),
+    ]  # fmt: skip
+
+    def add(command: Command) -> Command:
+        for name, settings in reversed(options):
+            if only is None or name in only:
+                command = click.option(f"--{name}", **settings)(command)
+        return command
+
+    return add
+
+
+def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
+    """What was given on the command line, as keywords of ``DecodingOptions``."""
+    values = {name: value for name, value in options.items() if value is not None and value != ()}
+    for name in ("suppress_tokens", "end_tokens"):
+        if name in values:
+            values[name] = _tokens(values[name], ids)
+    if "suppress_sequences" in values and ids:
+        values["suppress_sequences"] = [_tokens(text, ids) for text in values["suppress_sequences"]]
+    return values
+
+
+def _tokens(text: str, ids: bool) -> list[int | str]:
+    return [
+        int(word) if ids and re.fullmatch(r"-?[0-9]{1,18}", word) else word for word in text.split()
+    ]
+
+
+@contextmanager
+def spelled_as_options() -> Iterator[None]:
+    """Errors name options as they are written on the command line.
+
+    Raises:
+        ConfigError: again, with ``--beam-size`` for ``beam_size``.
+    """
+    from tfexport.runtime.options import DecodingOptions
+
+    names = sorted([*DecodingOptions.__dataclass_fields__, "target_prefix"], key=len, reverse=True)
+    pattern = re.compile(rf"(?<![-\w'])({'|'.join(names)})(?![\w'])")
+    try:
+        yield
+    except ConfigError as error:
+        text = pattern.sub(lambda found: "--" + found[1].replace("_", "-"), str(error))
+        raise ConfigError(text) from error

@@ -1,0 +1,77 @@
+"""How every search begins: encode, and take the prefix in one step.
+
+Axes: B batch, P prefix, S source, V vocabulary, L layers, H heads, T positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.runtime.model import DecoderState, Floats, Ids, Model
+from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.search.candidates import log_normalizer
+from tfexport.runtime.search.request import Request
+from tfexport.runtime.search.settings import Settings
+
+
+@dataclass
+class Beginning:
+    """A batch whose prefix has been taken.
+
+    Attributes:
+        state: of the decoder, behind the start token and the prefix.
+        logits: (B, V) of the first free position; None if the prefix is as long as may be.
+        prefix: (B, P).
+        prefix_scores: (B, P), their natural-log probabilities; no filter acts on them.
+        attention: (B, P + 1, S), or (B, P, S) without logits; None if nothing asks for it.
+    """
+
+    state: DecoderState
+    logits: Floats | None
+    prefix: Ids
+    prefix_scores: NDArray[np.float64]
+    attention: Floats | None
+
+
+def begin(model: Model, requests: Sequence[Request], settings: Settings) -> Beginning:
+    """Encode rows whose prefixes are equally long, and take these."""
+    state = model.encode([request.ids for request in requests])
+    prefix = np.array([request.prefix for request in requests], np.int64)
+    prefix = prefix.reshape(len(requests), -1)
+    length = prefix.shape[1]
+    start = np.full((len(requests), 1), settings.bos_id, np.int64)
+    tokens = np.concatenate([start, prefix], axis=1)
+    full = length >= settings.max_length
+    if full:
+        # The position behind the last token may be more than the model has.
+        tokens = tokens[:, :-1]
+    if not tokens.shape[1]:
+        nothing = np.zeros((len(requests), 0))
+        return Beginning(state, None, prefix, nothing, None)
+    logits, attention = advance(model, tokens, state, settings.options)
+    scores = np.zeros(prefix.shape)
+    for i in range(length):
+        picked = np.take_along_axis(logits[:, i], prefix[:, i, None], -1)[:, 0]
+        scores[:, i] = picked - log_normalizer(logits[:, i])
+    return Beginning(state, None if full else logits[:, -1], prefix, scores, attention)
+
+
+def advance(
+    model: Model, tokens: Ids, state: DecoderState, options: DecodingOptions
+) -> tuple[Floats, Floats | None]:
+    """Tokens (R, T) to logits (R, T, V) and, if options ask for it, attention (R, T, S)."""
+    if not options.needs_attention:
+        return model.step(tokens, state), None
+    logits, weights = model.attend(tokens, state)
+    return logits, select_attention(weights, options)
+
+
+def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
+    """(R, L, H, T, S) to (R, T, S): of the chosen layer, of one head or the mean over all."""
+    layer = weights[:, options.attention_layer]
+    if options.attention_head is not None:
+        return layer[:, options.attention_head]
+    mean: Floats = layer.mean(1)
+    return mean

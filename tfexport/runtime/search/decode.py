@@ -1,0 +1,97 @@
+"""Which search a batch takes."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfexport.runtime.model import Model
+from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.search.beam import BeamSearch
+from tfexport.runtime.search.begin import begin
+from tfexport.runtime.search.candidates import best, log_normalizer
+from tfexport.runtime.search.filters import Filters
+from tfexport.runtime.search.finish import finish
+from tfexport.runtime.search.greedy import greedy_in_one_call
+from tfexport.runtime.search.paths import PathSearch
+from tfexport.runtime.search.request import Request
+from tfexport.runtime.search.settings import Settings
+
+
+def decode(model: Model, requests: Sequence[Request], settings: Settings) -> list[list[Hypothesis]]:
+    """Decode one batch of rows whose prefixes are equally long.
+
+    Returns:
+        For each row its hypotheses, best first; at least one.
+    """
+    if settings.options.return_alternatives:
+        return _alternatives(model, requests, settings)
+    if settings.options.beam_size > 1:
+        return BeamSearch(model, requests, settings).run()
+    plain = all(not row.prefix and row.candidates is None for row in requests)
+    if model.has_generate and settings.is_plain and plain:
+        rows = [row.ids for row in requests]
+        (end,) = settings.end_tokens
+        found = greedy_in_one_call(model, rows, settings.max_length, end, settings.options)
+        return [[made] for made in found]
+    search = PathSearch(model, requests, settings)
+    while search.active:
+        search.step()
+    return search.hypotheses()
+
+
+def _alternatives(
+    model: Model, requests: Sequence[Request], settings: Settings
+) -> list[list[Hypothesis]]:
+    """The best tokens behind the prefix, likeliest first, each with its best continuation."""
+    options = settings.options
+    begun = begin(model, requests, settings)
+    inner = dataclasses.replace(
+        settings,
+        options=dataclasses.replace(
+            options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1
+        ),
+    )
+    if begun.logits is None:
+        return decode(model, requests, inner)
+    raw = log_normalizer(begun.logits), begun.logits.copy()
+    Filters(settings, requests).apply(begun.logits, begun.prefix, np.arange(len(requests)))
+    ids, values = best(begun.logits, min(options.num_hypotheses, begun.logits.shape[-1]))
+    with np.errstate(invalid="ignore"):
+        probabilities = np.exp(values - log_normalizer(begun.logits)[:, None])
+    # The best one stays, whatever its probability.
+    kept = np.isfinite(values) & (probabilities >= options.min_alternative_probability)
+    kept[:, 0] = np.isfinite(values[:, 0])
+
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    longer: list[Request] = []
+    slots: list[tuple[int, int]] = []
+    for row, rank in np.argwhere(kept):
+        token = int(ids[row, rank])
+        results[row].append(Hypothesis([], 0.0))
+        if token in settings.end_tokens:
+            score = raw[1][row, token] - raw[0][row]
+            attention = None if begun.attention is None else begun.attention[row]
+            if attention is not None:
+                attention = attention[:, : len(requests[row].ids)]
+            results[row][-1] = finish(
+                [*requests[row].prefix, token],
+                np.append(begun.prefix_scores[row], score),
+                attention,
+                True,
+                options,
+            )
+            continue
+        prefix = (*requests[row].prefix, token)
+        longer.append(dataclasses.replace(requests[row], prefix=prefix, sample=int(rank)))
+        slots.append((int(row), len(results[row]) - 1))
+    size = max(1, len(requests))
+    for start in range(0, len(longer), size):
+        part = longer[start : start + size]
+        found = decode(model, part, inner)
+        for (row, place), made in zip(slots[start:], found, strict=False):
+            results[row][place] = made[0]
+    for row, found_row in enumerate(results):
+        if not found_row:  # no token is allowed
+            results[row] = decode(model, [requests[row]], inner)[0]
+    return results

@@ -1,0 +1,65 @@
+"""Draws from a distribution that temperature, top-k and top-p shape.
+
+Axes: R rows, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.runtime.model import Floats, Ids
+from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.search.candidates import best
+
+Doubles = NDArray[np.float64]
+
+
+def draw(
+    logits: Floats, generators: Sequence[np.random.Generator], options: DecodingOptions
+) -> Ids:
+    """One token a row: (R, V) to (R,).
+
+    Temperature acts first, then top-k, then top-p on what is left. Each row takes one number from
+    its own generator, so that a row's draws do not depend on its company.
+    """
+    numbers = np.array([generator.random() for generator in generators])
+    scaled = logits.astype(np.float64) / options.temperature
+    size = logits.shape[-1]
+    if options.top_k or options.top_p < 1:
+        return _draw_from_best(scaled, numbers, options.top_k or size, options.top_p)
+    return _invert(np.exp(scaled - scaled.max(-1, keepdims=True)), numbers)
+
+
+def _draw_from_best(scaled: Doubles, numbers: Doubles, top_k: int, top_p: float) -> Ids:
+    size = scaled.shape[-1]
+    top_k = min(top_k, size)
+    # Few tokens hold most of the probability: look at more only where they do not.
+    count = top_k if top_p == 1 else min(64, top_k)
+    top = scaled.max(-1, keepdims=True)
+    whole = np.exp(scaled - top).sum(-1) if top_k == size else None
+    while True:
+        ids, values = best(scaled, count)
+        weights = np.exp(values - top)
+        if top_p == 1:
+            break
+        if count == top_k:
+            whole = weights.sum(-1)
+        if whole is not None and (count == top_k or (weights.sum(-1) >= top_p * whole).all()):
+            before = np.cumsum(weights, -1) - weights
+            weights = np.where(before < top_p * whole[:, None], weights, 0)
+            # The best token stays whatever top_p is.
+            weights[:, 0] = np.exp(values[:, 0] - top[:, 0])
+            break
+        count = min(4 * count, top_k)
+    return np.take_along_axis(ids, _invert(weights, numbers)[:, None], -1)[:, 0]
+
+
+def _invert(weights: Doubles, numbers: Doubles) -> Ids:
+    """Numbers from [0, 1) to indices, each as often as its share of the weights says."""
+    sums = np.cumsum(weights, -1)
+    drawn = (sums <= numbers[:, None] * sums[:, -1:]).sum(-1)
+    # Rounding may put a number at the very end, behind the last index that weighs anything.
+    last = weights.shape[-1] - 1 - (weights[:, ::-1] > 0).argmax(-1)
+    chosen: Ids = np.minimum(drawn, last)
+    return chosen

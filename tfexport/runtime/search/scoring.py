@@ -1,0 +1,62 @@
+"""How likely a given target is.
+
+Axes: B batch, S source, T target, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfexport.runtime.model import Floats, Model
+from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.search.begin import advance
+from tfexport.runtime.search.candidates import log_normalizer
+from tfexport.runtime.search.finish import finish
+from tfexport.runtime.search.settings import Settings
+
+LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
+
+
+def score_targets(
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    settings: Settings,
+    vocab_size: int,
+) -> list[Hypothesis]:
+    """Score one batch.
+
+    Args:
+        model: of the bundle.
+        sources: ids as the encoder sees them, none empty.
+        targets: ids as they count: without the start token, with the end token if it counts.
+        settings: how the score is made; no filter acts.
+        vocab_size: V.
+    """
+    state = model.encode(sources)
+    longest = max(len(target) for target in targets)
+    given = np.full((len(targets), longest + 1), settings.bos_id, np.int64)
+    for row, target in enumerate(targets):
+        given[row, 1 : len(target) + 1] = target
+    width = max(1, LOGITS_AT_ONCE // (len(targets) * vocab_size))
+    scores = np.zeros((len(targets), longest))
+    attention: list[Floats] = []
+    for start in range(0, longest, width):
+        part = given[:, start : min(start + width, longest)]
+        logits, weights = advance(model, part, state, settings.options)
+        if weights is not None:
+            attention.append(weights)
+        for i in range(part.shape[1]):
+            picked = np.take_along_axis(logits[:, i], given[:, start + i + 1, None], -1)[:, 0]
+            scores[:, start + i] = picked - log_normalizer(logits[:, i])
+    attended = np.concatenate(attention, axis=1) if attention else None
+    return [
+        finish(
+            list(target),
+            scores[row, : len(target)],
+            None if attended is None else attended[row, : len(target), : len(sources[row])],
+            bool(target) and target[-1] in settings.end_tokens,
+            settings.options,
+        )
+        for row, target in enumerate(targets)
+    ]

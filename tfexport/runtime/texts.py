@@ -1,0 +1,201 @@
+"""Text to ids as the encoder sees them, and target ids to text: tokenizers and framing."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tfexport.bundle import Manifest
+from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
+
+WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
+
+
+class Texts:
+    """The tokenizers of one bundle. They are loaded when text is first asked for."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder, self._manifest = folder, manifest
+        special, config = manifest.special_ids, manifest.config
+        self._before = [special.bos] if config["add_source_bos"] else []
+        self._after = [special.eos] if config["add_source_eos"] else []
+
+    @property
+    def framing(self) -> tuple[int, int]:
+        """How many source tokens stand before and behind those of the text."""
+        return len(self._before), len(self._after)
+
+    def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
+        """A text to ids as the encoder sees them; a blank one to none at all.
+
+        Raises:
+            InputError: it is no text, or too long and ``truncate`` is false.
+            TokenizerError: the bundle holds no tokenizer, or an unusable one.
+            MissingDependencyError: the tokenizer's library is not installed.
+        """
+        tokenizer = self.source
+        check_text(text)
+        if not text.strip():
+            return []
+        pieces = tokenizer.encode(text)
+        limit = self._limit(limit)
+        if truncate and limit is not None:
+            pieces = pieces[: max(0, limit - sum(self.framing))]
+        return self.check_ids([*self._before, *pieces, *self._after], limit=limit)
+
+    def check_ids(
+        self, row: Sequence[int], truncate: bool = False, limit: int | None = None
+    ) -> list[int]:
+        """A row of source ids, checked, and cut if it is too long and ``truncate`` is true.
+
+        Raises:
+            InputError: naming what is wrong with it.
+        """
+        ids = check_ids(row, self._manifest.limits.source_vocab_size)
+        limit = self._limit(limit)
+        if limit is not None and len(ids) > limit:
+            if not truncate:
+                raise InputError(
+                    f"{len(ids)} tokens are more than the {limit} that the model takes; "
+                    "shorten the input, or cut it with truncate"
+                )
+            ids = ids[:limit]
+        return ids
+
+    def _limit(self, asked: int | None) -> int | None:
+        limits = [n for n in (asked, self._manifest.limits.max_source_length) if n is not None]
+        return min(limits, default=None)
+
+    def encode_target(self, value: str | Sequence[int]) -> list[int]:
+        """Target text, without framing, or target ids, checked.
+
+        Raises:
+            InputError: naming what is wrong with it.
+            TokenizerError: it is text, and the bundle holds no target tokenizer.
+        """
+        if isinstance(value, str):
+            check_text(value)
+            value = self.target.encode(value) if value.strip() else []
+        return check_ids(value, self._manifest.limits.target_vocab_size)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Target ids to text.
+
+        Raises:
+            TokenizerError: the bundle holds no tokenizer.
+        """
+        return self.target.decode(tokens)
+
+    def fill_unknowns(
+        self, tokens: Sequence[int], alignment: Sequence[tuple[int, int]], source: str
+    ) -> str:
+        """Target ids to text, with the aligned part of the source in place of unknown tokens.
+
+        Args:
+            tokens: target ids.
+            alignment: (source position, target position) pairs; positions in the text's tokens.
+            source: the source text.
+        """
+        unk, surfaces, aligned = (
+            self._manifest.special_ids.unk,
+            self.source.split(source),
+            {target: place for place, target in alignment},
+        )
+        text, pending = "", list[int]()
+        space = ""  # what stands between the text so far and what comes next
+        for place, token in enumerate(tokens):
+            if token != unk:
+                pending.append(token)
+                continue
+            if pending:
+                text += self._space_before(pending[0], space) + self.decode(pending)
+            loose = self.target.unknown_is_word or (
+                pending and self.target.piece(pending[-1]) in WORD_MARKS
+            )
+            at = aligned.get(place, len(surfaces))
+            surface = surfaces[at] if at < len(surfaces) else self.target.piece(token)
+            text += (" " if text and loose and not text.endswith(" ") else "") + surface
+            pending, space = [], " "
+        if pending:
+            text += self._space_before(pending[0], space) + self.decode(pending)
+        return text
+
+    def _space_before(self, token: int, space: str) -> str:
+        marked = self.target.piece(token).startswith(WORD_MARKS)
+        return space if self.target.unknown_is_word or marked else ""
+
+    @cached_property
+    def source(self) -> Tokenizer:
+        """The source's tokenizer.
+
+        Raises:
+            TokenizerError: the bundle holds none.
+        """
+        found = self._load("source")
+        if found is None:
+            raise TokenizerError(
+                f"{self._folder}: holds no tokenizer, so it takes ids only (--ids, or generate). "
+                "Export it with --tokenizer to translate text."
+            )
+        return found
+
+    @cached_property
+    def target(self) -> Tokenizer:
+        """The target's tokenizer.
+
+        Raises:
+            TokenizerError: the bundle holds none.
+        """
+        found = self._load("target")
+        if found is None:
+            raise TokenizerError(f"{self._folder}: holds no target tokenizer.")
+        return found
+
+    def _load(self, side: str) -> Tokenizer | None:
+        entry = self._manifest.tokenizers.get(side)
+        if entry is None:
+            return None
+        special = self._manifest.special_ids
+        return load_tokenizer(
+            self._folder / entry.file,
+            entry.kind,
+            getattr(self._manifest.limits, f"{side}_vocab_size"),
+            special.unk,
+            hidden=(special.pad, special.bos, special.eos),
+        )
+
+
+def check_text(text: str) -> None:
+    """Refuse what is no text, or cannot be written as UTF-8.
+
+    Raises:
+        InputError: saying what it is.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"expected a string, found {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"not valid Unicode text: {error.reason}") from None
+
+
+def check_ids(row: Sequence[int], size: int) -> list[int]:
+    """A row of ids of a vocabulary of ``size``, as plain integers.
+
+    Raises:
+        InputError: naming the first that is none.
+    """
+    if isinstance(row, str | bytes):
+        raise InputError(f"expected a list of ids, found {row!r}")
+    try:
+        values = list(row)
+    except TypeError:
+        raise InputError(f"expected a list of ids, found {row!r}") from None
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise InputError(f"{value!r} is not a whole number")
+        if not 0 <= value < size:
+            raise InputError(f"id {value} is not in the vocabulary (0 to {size - 1})")
+    return [int(value) for value in values]

@@ -1,0 +1,110 @@
+"""A lexical shortlist: which target tokens may stand for which source tokens."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.bundle import Manifest
+from tfexport.errors import InputError, join_problems
+from tfexport.runtime.texts import Texts
+
+SHOWN = 5  # problems of a file that are named; it may have as many as lines
+
+
+class VocabularyMap:
+    """From source tokens to the target tokens that may be chosen where they occur.
+
+    A row may choose what any of its source tokens allows, what is always allowed, and end tokens.
+    """
+
+    def __init__(self, targets: Mapping[int, NDArray[np.int64]], always: NDArray[np.int64]) -> None:
+        self._targets, self._always = targets, always
+
+    @classmethod
+    def read(
+        cls,
+        given: str | os.PathLike[str] | Mapping[int, Sequence[int]],
+        manifest: Manifest,
+        texts: Texts,
+    ) -> "VocabularyMap":
+        """Read a map.
+
+        Args:
+            given: source ids to target ids, -1 standing for what is always allowed; or a file: a
+                line for each source token, that token, a tab, and target tokens between spaces. A
+                line that begins with the tab says what is always allowed.
+            manifest: of the bundle.
+            texts: its tokenizers, which know the file's tokens.
+
+        Raises:
+            InputError: naming tokens that no vocabulary holds, and lines that are none of these.
+        """
+        if isinstance(given, Mapping):
+            pairs: list[tuple[str, Any, Sequence[Any]]] = [
+                (f"entry {source!r}", source, targets) for source, targets in given.items()
+            ]
+            subject = "vocabulary map"
+        else:
+            subject, pairs = str(given), _read_lines(Path(given))
+        targets: dict[int, NDArray[np.int64]] = {}
+        problems: list[str] = []
+        limits = manifest.limits
+        for where, source, found in pairs:
+            try:
+                if isinstance(source, str):
+                    key = -1 if not source else _find(texts.source.find(source), source)
+                    ids = [_find(texts.target.find(token), token) for token in found]
+                else:
+                    key = _check(source, -1, limits.source_vocab_size)
+                    ids = [_check(token, 0, limits.target_vocab_size) for token in found]
+            except InputError as error:
+                problems.append(f"{where}: {error}")
+                continue
+            before = targets.get(key, np.zeros(0, np.int64))
+            targets[key] = np.union1d(before, np.array(ids, np.int64))
+        if problems:
+            more = len(problems) - SHOWN
+            named = [*problems[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
+            raise InputError(join_problems(subject, named))
+        return cls(targets, targets.pop(-1, np.zeros(0, np.int64)))
+
+    def candidates(self, ids: Sequence[int], end_tokens: Sequence[int]) -> NDArray[np.int64]:
+        """Ascending ids that may be chosen for a row of source ids."""
+        found = [self._targets[i] for i in set(ids) if i in self._targets]
+        joined = np.concatenate([*found, self._always, np.array(end_tokens, np.int64)])
+        candidates: NDArray[np.int64] = np.unique(joined)
+        return candidates
+
+
+def _read_lines(path: Path) -> list[tuple[str, Any, Sequence[Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if wrong := [i for i, line in enumerate(lines, 1) if line.strip() and "\t" not in line]:
+        raise InputError(f"{path}: line {wrong[0]} holds no tab between source and target tokens")
+    return [
+        (f"line {i}", line.split("\t", 1)[0], line.split("\t", 1)[1].split())
+        for i, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+
+
+def _find(token: int | None, piece: str) -> int:
+    if token is None:
+        raise InputError(f"{piece!r} is no token of the vocabulary")
+    return token
+
+
+def _check(token: Any, least: int, size: int) -> int:
+    if isinstance(token, bool) or not isinstance(token, int | np.integer):
+        raise InputError(f"{token!r} is not a whole number")
+    if not least <= token < size:
+        raise InputError(f"id {token} is not in the vocabulary (0 to {size - 1})")
+    return int(token)
