@@ -25,6 +25,8 @@ SEQUENCES = "sequences"
 CROSS_ATTENTIONS = "cross_attentions"
 SCORES = "scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
+SHORTLIST = "shortlist"
+CANDIDATES = "candidates"
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,19 @@ def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
             TensorSpec(LOGITS, "float32", (BATCH, TARGET, vocab_size)),
             *present_decoder(cache),
             TensorSpec(CROSS_ATTENTIONS, "float32", weights),
+        ),
+    )
+
+
+def shortlist_graph(cache: CacheShape) -> GraphSpec:
+    """``decoder_graph`` with logits of the candidates only, in their order."""
+    decoder = decoder_graph(cache, 0)
+    return GraphSpec(
+        SHORTLIST,
+        inputs=(*decoder.inputs, TensorSpec(CANDIDATES, "int64", (CANDIDATES,))),
+        outputs=(
+            TensorSpec(LOGITS, "float32", (BATCH, TARGET, CANDIDATES)),
+            *decoder.outputs[1:],
         ),
     )
 

@@ -34,7 +34,7 @@ class TableState:
 class TableModel:
     """Logits over ``vocab_size`` tokens, drawn from the seed, the source and the prefix."""
 
-    has_generate = False
+    has_generate = has_shortlist = False
 
     def __init__(self, vocab_size: int, seed: int = 0, scale: float = 2.0, step: float = 0) -> None:
         self.vocab_size, self.seed, self.scale, self.rounding = vocab_size, seed, scale, step
@@ -59,7 +59,9 @@ class TableModel:
     def encode(self, rows: Sequence[Sequence[int]]) -> TableState:
         return TableState(rows, max(len(row) for row in rows))
 
-    def attend(self, input_ids: NDArray[np.int64], state: TableState) -> tuple[Logits, Logits]:
+    def attend(
+        self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
+    ) -> tuple[Logits, Logits]:
         assert input_ids.shape[0] == len(state.seen), "rows that ended have left the batch"
         self.steps += 1
         logits, weights = [], []
@@ -74,5 +76,7 @@ class TableModel:
             weights.append([step[1] for step in steps])
         return np.array(logits), np.array(weights).transpose(0, 2, 3, 1, 4)
 
-    def step(self, input_ids: NDArray[np.int64], state: TableState) -> Logits:
+    def step(
+        self, input_ids: NDArray[np.int64], state: TableState, candidates: None = None
+    ) -> Logits:
         return self.attend(input_ids, state)[0]

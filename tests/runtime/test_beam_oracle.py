@@ -104,7 +104,7 @@ class Oracle:
     def score(self, tokens: Sequence[int], scores: Sequence[float]) -> float:
         if not tokens:
             return 0.0
-        result = sum(scores) / len(tokens) ** self.options.length_penalty
+        result: float = sum(scores) / len(tokens) ** self.options.length_penalty
         if self.options.coverage_penalty:
             length = len(self.request.ids)
             for place in range(length):
@@ -183,7 +183,8 @@ def test_n_best_of_a_wide_beam_are_the_n_best_there_are(
     )
     names = ("end_tokens", "suppress", "sequences")
     chosen = DecodingOptions(**{k: v for k, v in options.items() if k not in names}, beam_size=2)
-    oracle = Oracle(model, row, *(options[name] for name in names), chosen)
+    ends, suppress, sequences = (options[name] for name in names)
+    oracle = Oracle(model, row, ends, suppress, sequences, chosen)
     expected = sorted((score for score, _ in oracle.all()), reverse=True)[:4]
     assert [made.score for made in found] == pytest.approx(expected, abs=1e-5)
 

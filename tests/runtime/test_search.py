@@ -40,7 +40,7 @@ class TableModel:
         self.state, self.steps = State(rows), 0
         return self.state
 
-    def step(self, input_ids: Ids, state: State) -> Floats:
+    def step(self, input_ids: Ids, state: State, candidates: None = None) -> Floats:
         assert input_ids.shape == (len(state.rows), 1), "rows that ended have left the batch"
         self.steps += 1
         logits = [list(AFTER[int(token)]) for token in input_ids[:, 0]]

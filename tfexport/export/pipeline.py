@@ -28,6 +28,7 @@ from tfexport.export.onnx_export import (
 )
 from tfexport.export.onnx_loop import export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
+from tfexport.export.shortlist import make_shortlist
 from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.export.weights import share_weights
@@ -181,6 +182,7 @@ def _export_graphs(
     jobs: dict[str, Callable[[], ir.Model]] = {
         "encoder.onnx": lambda: export_encoder(model, opset),
         "decoder.onnx": lambda: export_decoder(decoder, opset),
+        "shortlist.onnx": lambda: make_shortlist(graphs["decoder.onnx"]),
         "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
     }
     for done, (filename, export) in enumerate(jobs.items()):

@@ -94,6 +94,7 @@ class Model:
         self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
         self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
         self._pad_id = manifest.special_ids.pad
+        self._vocab_size = manifest.limits.target_vocab_size
 
     def _session(self, role: str) -> InferenceSession:
         with self._opening:
@@ -142,31 +143,54 @@ class Model:
         names = [output.name for output in self._session("decoder").get_outputs()]
         return graph_io.CROSS_ATTENTIONS in names
 
-    def step(self, input_ids: Ids, state: DecoderState) -> Floats:
-        """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along."""
-        return self._advance(input_ids, state, [graph_io.LOGITS])[0]
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether ``step`` and ``attend`` take candidates; the first bundles cannot."""
+        return graph_io.SHORTLIST in self._files
 
-    def attend(self, input_ids: Ids, state: DecoderState) -> tuple[Floats, Floats]:
+    def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
+        """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along.
+
+        Args:
+            input_ids: (B, T).
+            state: of the batch.
+            candidates: (C,) ids to compute logits of; all others get -inf. None for all.
+        """
+        return self._advance(input_ids, state, [graph_io.LOGITS], candidates)[0]
+
+    def attend(
+        self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None
+    ) -> tuple[Floats, Floats]:
         """``step``, and the cross-attention weights of it, (B, L, H, T, S); see ``has_attention``.
 
         Weights of source padding are 0.
         """
         outputs = [graph_io.LOGITS, graph_io.CROSS_ATTENTIONS]
-        logits, weights = self._advance(input_ids, state, outputs)
+        logits, weights = self._advance(input_ids, state, outputs, candidates)
         return logits, weights
 
-    def _advance(self, input_ids: Ids, state: DecoderState, outputs: list[str]) -> list[Floats]:
+    def _advance(
+        self, input_ids: Ids, state: DecoderState, outputs: list[str], candidates: Ids | None
+    ) -> list[Floats]:
+        role = "decoder" if candidates is None else graph_io.SHORTLIST
         feeds = {
             graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(input_ids),
             graph_io.ENCODER_ATTENTION_MASK: state.mask,
             **state.past,
             **state.cross,
         }
-        found = self._session("decoder").run_with_ort_values([*outputs, *self._past_out], feeds)
+        if candidates is not None:
+            feeds[graph_io.CANDIDATES] = OrtValue.ortvalue_from_numpy(candidates)
+        found = self._session(role).run_with_ort_values([*outputs, *self._past_out], feeds)
         state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
         # Views into onnxruntime's memory, which the next call may not overwrite: outputs are
         # allocated anew each time. They live as long as the arrays do.
-        return [value.numpy() for value in found[: len(outputs)]]
+        values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]
+        if candidates is not None:
+            logits = np.full((*values[0].shape[:2], self._vocab_size), -np.inf, np.float32)
+            logits[:, :, candidates] = values[0]
+            values[0] = logits
+        return values
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:

@@ -8,7 +8,7 @@ import torch
 
 from tfexport.bundle import Manifest
 from tfexport.export.parity.cases import Case, Progress, eager_greedy, grid, random_case, walk
-from tfexport.export.parity.generate import compare_generated
+from tfexport.export.parity.generate import attention_weights, compare_generated
 from tfexport.export.parity.report import (
     Comparison,
     ParityReport,
@@ -65,8 +65,17 @@ def _compare_case(
     keep = case.mask.numpy().astype(bool)
     states = runtime.hidden_states(case.rows)
     yield compare_values("encoder states", case.shape, states[keep], hidden.numpy()[keep])
-    full = runtime.step(prefix, runtime.encode(case.rows))
+    if runtime.has_attention:
+        full, weights = runtime.attend(prefix, runtime.encode(case.rows))
+        expected = attention_weights(case, model, tokens)
+        yield compare_values("attention", case.shape, weights, expected)
+    else:
+        full = runtime.step(prefix, runtime.encode(case.rows))
     yield compare_values("full prefix", case.shape, full, eager)
+    if runtime.has_shortlist:
+        some = np.arange(0, eager.shape[-1], 3)
+        short = runtime.step(prefix, runtime.encode(case.rows), some)
+        yield compare_values("shortlist", case.shape, short[:, :, some], eager[:, :, some])
     state = runtime.encode(case.rows)
     steps = [runtime.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
     yield compare_values("cached steps", case.shape, np.concatenate(steps, axis=1), eager)

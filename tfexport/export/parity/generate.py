@@ -74,14 +74,14 @@ def compare_generated(
     if made.attention is not None:
         # Turned to (B, T, L, H, S): what follows the end token means nothing.
         ours = made.attention.transpose(0, 3, 1, 2, 4)
-        theirs = _attention(case, model, made.sequences).transpose(0, 3, 1, 2, 4)
+        theirs = attention_weights(case, model, made.sequences).transpose(0, 3, 1, 2, 4)
         ends = made.sequences == eos_id
         kept = np.cumsum(ends, axis=1) - ends == 0
         yield compare_values("attention", case.shape, ours[kept], theirs[kept])
 
 
 @torch.no_grad()
-def _attention(case: Case, model: Transformer, sequences: NDArray[np.int64]) -> Floats:
+def attention_weights(case: Case, model: Transformer, sequences: NDArray[np.int64]) -> Floats:
     """The modules' cross-attention weights over the decoded rows: (B, T) to (B, L, H, T, S).
 
     The originals keep theirs to themselves; that the modules equal them is compared elsewhere.

@@ -24,6 +24,7 @@ STAGES = (
     "eager modules",
     "encoder states",
     "full prefix",
+    "shortlist",
     "cached steps",
     "greedy tokens",
     "generate",

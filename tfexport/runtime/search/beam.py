@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model import Floats, Ids, Model
 from tfexport.runtime.result import Hypothesis
-from tfexport.runtime.search.begin import Beginning, advance, begin
+from tfexport.runtime.search.begin import Beginning, advance, all_candidates, begin
 from tfexport.runtime.search.candidates import best, log_normalizer
 from tfexport.runtime.search.filters import Filters
 from tfexport.runtime.search.finish import finish, normalize
@@ -94,6 +94,7 @@ class BeamSearch:
         self._groups = options.beam_groups
         self._width = options.beam_size // options.beam_groups
         self._filters = Filters(settings, requests)
+        self._candidates = all_candidates(requests)
         self._pools = [[_Pool() for _ in range(self._groups)] for _ in requests]
         self._sentences = np.arange(len(requests))
         self._stuck = np.zeros(len(requests), bool)
@@ -133,7 +134,9 @@ class BeamSearch:
                 np.arange(len(rows)).reshape(-1, self._groups, self._width),
             )
             newest = live.tokens[..., -1].reshape(-1, 1)
-            new_logits, weights = advance(self._model, newest, state, self._options)
+            new_logits, weights = advance(
+                self._model, newest, state, self._options, self._candidates
+            )
             logits, attention = new_logits[:, -1], None if weights is None else weights[:, -1]
 
     def _first(self, begun: Beginning) -> _Live:
@@ -164,7 +167,8 @@ class BeamSearch:
         # So many that `width` are left when all that can end have ended, and when earlier groups
         # have taken others.
         wanted = self._width * (1 + len(self._settings.end_tokens))
-        count = min(logits.shape[-1], wanted + self._options.beam_size - self._width)
+        ends = len(self._settings.end_tokens)
+        count = min(logits.shape[-1], wanted + (self._groups - 1) * (self._width + ends))
         ids, values = best(logits, count)
         self._stuck = ~np.isfinite(values[:, 0])
         normalizer = log_normalizer(logits)
@@ -198,8 +202,8 @@ class BeamSearch:
         batch, _, count = ids.shape
         totals = sums[..., None] + scores
         flat = (totals - penalties).reshape(batch, -1)
-        # A stable sort keeps equal ones in the order of hypotheses, and these in that of ids.
-        order = np.argsort(-flat, axis=-1, kind="stable")[:, :wanted]
+        parents = np.broadcast_to(np.arange(flat.shape[-1]) // count, flat.shape)
+        order = np.lexsort((ids.reshape(batch, -1), parents, -flat), axis=-1)[:, :wanted]
         tokens = np.take_along_axis(ids.reshape(batch, -1), order, -1)
         found = np.take_along_axis(totals.reshape(batch, -1), order, -1)
         own = np.take_along_axis(scores.reshape(batch, -1), order, -1)

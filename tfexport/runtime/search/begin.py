@@ -50,7 +50,9 @@ def begin(model: Model, requests: Sequence[Request], settings: Settings) -> Begi
     if not tokens.shape[1]:
         nothing = np.zeros((len(requests), 0))
         return Beginning(state, None, prefix, nothing, None)
-    logits, attention = advance(model, tokens, state, settings.options)
+    # A prefix may hold what no candidate is: its probability is the whole model's.
+    candidates = None if length else all_candidates(requests)
+    logits, attention = advance(model, tokens, state, settings.options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):
         picked = np.take_along_axis(logits[:, i], prefix[:, i, None], -1)[:, 0]
@@ -59,13 +61,34 @@ def begin(model: Model, requests: Sequence[Request], settings: Settings) -> Begi
 
 
 def advance(
-    model: Model, tokens: Ids, state: DecoderState, options: DecodingOptions
+    model: Model,
+    tokens: Ids,
+    state: DecoderState,
+    options: DecodingOptions,
+    candidates: Ids | None = None,
 ) -> tuple[Floats, Floats | None]:
-    """Tokens (R, T) to logits (R, T, V) and, if options ask for it, attention (R, T, S)."""
+    """Tokens (R, T) to logits (R, T, V) and, if options ask for it, attention (R, T, S).
+
+    Only ``candidates`` get logits above -inf, if they are given and the model can save the others.
+    """
+    if candidates is not None and not model.has_shortlist:
+        candidates = None
     if not options.needs_attention:
-        return model.step(tokens, state), None
-    logits, weights = model.attend(tokens, state)
+        return model.step(tokens, state, candidates), None
+    logits, weights = model.attend(tokens, state, candidates)
     return logits, select_attention(weights, options)
+
+
+def all_candidates(requests: Sequence[Request]) -> Ids | None:
+    """What any row of the batch may choose, ascending; None if one of them may choose anything.
+
+    A row's own candidates are a matter of ``Filters``.
+    """
+    given = [row.candidates for row in requests if row.candidates is not None]
+    if len(given) < len(requests):
+        return None
+    union: Ids = np.unique(np.concatenate(given))
+    return union
 
 
 def select_attention(weights: Floats, options: DecodingOptions) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 from tfexport.runtime.model import Floats, Model
 from tfexport.runtime.options import Step
 from tfexport.runtime.result import Hypothesis
-from tfexport.runtime.search.begin import advance, begin
+from tfexport.runtime.search.begin import advance, all_candidates, begin
 from tfexport.runtime.search.candidates import log_normalizer
 from tfexport.runtime.search.filters import Filters
 from tfexport.runtime.search.finish import finish
@@ -45,6 +45,7 @@ class PathSearch:
         samples = self._options.num_hypotheses if self._options.sampling else 1
         begun = begin(model, requests, settings)
         self._filters = Filters(settings, requests)
+        self._candidates = all_candidates(requests)
         self._paths = [
             _Path(i, sample, [*request.prefix], begun.prefix_scores[i].tolist(),
                   [settings.seed, request.number, sample])
@@ -104,7 +105,9 @@ class PathSearch:
             self._continue(going)
             chosen = chosen[going]
         if self._active:
-            logits, attention = advance(self._model, chosen[:, None], self._state, self._options)
+            logits, attention = advance(
+                self._model, chosen[:, None], self._state, self._options, self._candidates
+            )
             self._logits = logits[:, -1]
             self._attention = None if attention is None else attention[:, -1]
         return steps

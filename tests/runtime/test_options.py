@@ -1,0 +1,135 @@
+"""Options are checked all together, before any work."""
+
+from typing import Any
+
+import pytest
+
+from tfexport.errors import ConfigError
+from tfexport.runtime import DecodingOptions, Translator
+
+
+@pytest.fixture(scope="module")
+def translator(request: pytest.FixtureRequest) -> Translator:
+    return Translator(request.getfixturevalue("tiny_bundle"), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_p": 0.5}, "top_p needs sampling"),
+        ({"top_k": 5}, "top_k needs sampling"),
+        ({"temperature": 0.5}, "temperature needs sampling"),
+        ({"seed": 5}, "seed needs sampling"),
+        ({"num_hypotheses": 5, "beam_size": 4}, "num_hypotheses 5 exceeds beam_size 4"),
+        ({"sampling": True, "beam_size": 4}, "beam_size 4 excludes sampling"),
+        ({"patience": 2.0}, "patience needs beam_size above 1"),
+        ({"early_stopping": False}, "early_stopping needs beam_size above 1"),
+        ({"coverage_penalty": 0.1}, "coverage_penalty needs beam_size above 1"),
+        (
+            {"beam_size": 4, "patience": 2.0, "early_stopping": False},
+            "patience needs early_stopping",
+        ),
+        ({"beam_size": 4, "beam_groups": 3}, "beam_groups 3 does not divide beam_size 4"),
+        ({"beam_size": 4, "diversity_penalty": 0.1}, "diversity_penalty needs beam_groups above 1"),
+        ({"min_length": 5, "max_length": 4}, "min_length 5 exceeds max_length 4"),
+        ({"beam_size": 2, "callback": print}, "callback excludes beam_size 2"),
+        ({"min_alternative_probability": 0.1}, "needs return_alternatives"),
+        ({"attention_layer": 0}, "attention_layer needs return_attention"),
+        ({"temperature": 0.0, "sampling": True}, "temperature: 0.0 is not above 0"),
+        ({"top_p": 1.5, "sampling": True}, "top_p: 1.5 is not between 0 and 1"),
+        ({"length_penalty": float("nan")}, "length_penalty: nan is not a number"),
+        ({"length_penalty": "1"}, "length_penalty: '1' is not a number"),
+        ({"max_length": True}, "max_length: True is not a whole number"),
+        ({"sampling": 1}, "sampling: 1 is not true or false"),
+        ({"batch_type": "bytes"}, "'bytes' is not 'rows' or 'tokens'"),
+        ({"callback": 5}, "callback: 5 cannot be called"),
+        ({"suppress_tokens": "w5"}, "'w5' is not a list of tokens"),
+        ({"suppress_tokens": [1.5]}, "1.5 is neither an id nor a token"),
+        ({"suppress_sequences": [[]]}, "an empty sequence would ban every token"),
+        ({"suppress_sequences": "w5"}, "'w5' is not a list of sequences"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        DecodingOptions(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"suppress_tokens": [99]}, "suppress_tokens: id 99 is not in the vocabulary (0 to 18)"),
+        ({"suppress_tokens": ["nope"]}, "suppress_tokens: 'nope' is no token of the vocabulary"),
+        ({"end_tokens": ["nope", 5]}, "end_tokens: 'nope' is no token"),
+        ({"suppress_sequences": [[5, -1]]}, "suppress_sequences: id -1 is not in the vocabulary"),
+        ({"suppress_sequences": ["  "]}, "suppress_sequences: '  ' holds no token"),
+        ({"return_attention": True, "attention_layer": 1}, "attention_layer 1 is not in a decoder"),
+        ({"return_attention": True, "attention_head": 2}, "attention_head 2 is not one of 2 heads"),
+        (
+            {"target_prefix": [[5, 6]], "max_length": 1},
+            "row 0: 2 tokens are more than max_length 1",
+        ),
+        ({"target_prefix": [[2]]}, "target_prefix of row 0: holds the end token 2"),
+        ({"target_prefix": [[77]]}, "target_prefix of row 0: id 77 is not in the vocabulary"),
+        ({"target_prefix": [None, None]}, "target_prefix holds 2 prefixes for 1 rows"),
+        ({"target_prefix": "w5"}, "target_prefix is one string"),
+        ({"replace_unknowns": True}, "replace_unknowns acts on text"),
+    ],
+    ids=str,
+)
+def test_what_this_model_cannot_do_is_named(
+    translator: Translator, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        translator.generate([[5]], **options)
+    assert message in str(caught.value)
+
+
+def test_all_problems_stand_in_one_message(translator: Translator) -> None:
+    with pytest.raises(ConfigError) as caught:
+        translator.translate(
+            ["w5"],
+            target_prefix=["w5 w6 w7"],
+            top_p=0.5,
+            num_hypotheses=5,
+            beam_size=4,
+            max_length=2,
+            suppress_tokens=["nope"],
+            lenght_penalty=1.0,
+            batch_size="many",
+        )
+    text = str(caught.value)
+    assert "6 problems" in text
+    for part in (
+        "unknown option 'lenght_penalty'; did you mean 'length_penalty'?",
+        "batch_size: 'many' is not a whole number",
+        "top_p needs sampling",
+        "num_hypotheses 5 exceeds beam_size 4",
+        "suppress_tokens: 'nope' is no token",
+        "target_prefix of row 0: 3 tokens are more than max_length 2",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("option", ["beam_size", "sampling", "callback", "max_length", "nonsense"])
+def test_scoring_takes_no_option_that_chooses_tokens(translator: Translator, option: str) -> None:
+    with pytest.raises(ConfigError, match=option):
+        translator.score([[5]], [[6]], **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 2}, "beam_size 2 cannot be streamed"),
+        ({"return_alternatives": True}, "return_alternatives cannot be streamed"),
+        ({"replace_unknowns": True}, "replace_unknowns cannot be streamed"),
+        ({"sampling": True, "num_hypotheses": 2}, "num_hypotheses 2 cannot be streamed"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_streamed_is_refused_at_once(
+    translator: Translator, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        translator.stream("w5", **options)
