@@ -56,7 +56,13 @@ OLDEST := .venv-onnxruntime-1.18.1/ready .venv-onnxruntime-1.21.1/ready
 PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
 
 optional:
-	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) $(if $(shell command -v npm),$(PACKAGES))
+	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers \
+		$(if $(shell command -v npm),$(PACKAGES))
+
+# What results and speed are compared with.
+.venv/peers: .venv/ready
+	$(BIN)/python $(INSTALL) ctranslate2 transformers
+	@touch $@
 
 .venv-onnxruntime-%/ready:
 	$(PYTHON) -m venv .venv-onnxruntime-$*

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -371,3 +372,124 @@ def test_table_keeps_its_columns_where_a_stage_lacks_a_shape_or_has_it_twice() -
         ["1.0e-06", ""],
         ["", "[bold red]✗ 1 rows differ, 2 near ties[/]"],
     ]
+
+
+# --- decoding options ---------------------------------------------------------------------------
+
+
+def test_contradictions_stand_in_one_message_as_they_are_written(tiny_bundle: Path) -> None:
+    result = invoke(
+        "translate", tiny_bundle, "--top-p", 0.5, "--num-hypotheses", 5, "--beam-size", 4,
+        "--suppress-tokens", "nope", "--target-prefix", "w5 w6", "--max-length", 1, "--resume",
+        "--return-attention",
+    )  # fmt: skip
+    assert result.exit_code == 2
+    for part in (
+        "6 problems",
+        "--top-p needs --sampling",
+        "--num-hypotheses 5 exceeds --beam-size 4",
+        "--suppress-tokens: 'nope' is no token of the vocabulary",
+        "--target-prefix of row 0: 2 tokens are more than --max-length 1",
+        "--resume needs FILE and --output",
+        "--return-attention needs --jsonl",
+    ):
+        assert part in result.stderr
+    assert not result.stdout
+
+
+def test_every_decoding_option_reaches_the_decoder(tiny_bundle: Path) -> None:
+    """Each option, given, is what the same keyword gives in Python."""
+    translator = Translator(tiny_bundle)
+    text = "w5 w6 w7"
+    ways: list[tuple[list[Any], dict[str, Any]]] = [
+        (["--beam-size", 4, "--length-penalty", 0.2, "--no-early-stopping"],
+         {"beam_size": 4, "length_penalty": 0.2, "early_stopping": False}),
+        (["--beam-size", 4, "--patience", 2, "--coverage-penalty", 0.5],
+         {"beam_size": 4, "patience": 2.0, "coverage_penalty": 0.5}),
+        (["--beam-size", 4, "--beam-groups", 2, "--diversity-penalty", 2],
+         {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 2.0}),
+        (["--sampling", "--temperature", 2, "--top-k", 9, "--top-p", 0.9, "--seed", 3],
+         {"sampling": True, "temperature": 2.0, "top_k": 9, "top_p": 0.9, "seed": 3}),
+        (["--min-length", 9, "--no-repeat-ngram-size", 2, "--repetition-penalty", 1.5],
+         {"min_length": 9, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5}),
+        (["--suppress-tokens", "w9 w16", "--suppress-sequences", "w4 w4", "--disable-unk"],
+         {"suppress_tokens": ["w9", "w16"], "suppress_sequences": ["w4 w4"], "disable_unk": True}),
+        (["--end-tokens", "w16 w9", "--return-end-token"],
+         {"end_tokens": ["w16", "w9"], "return_end_token": True}),
+        (["--batch-size", 7, "--batch-type", "tokens", "--max-input-length", 3, "--truncate"],
+         {"max_input_length": 3, "truncate": True}),
+        (["--replace-unknowns", "--attention-layer", 0, "--attention-head", 1],
+         {"replace_unknowns": True, "attention_layer": 0, "attention_head": 1}),
+    ]  # fmt: skip
+    for flags, keywords in ways:
+        options: dict[str, Any] = {"max_length": 12, **keywords}
+        result = invoke("translate", tiny_bundle, "--max-length", 12, *flags, stdin=text + "\n")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout == f"{translator.translate([text], **options)[0].text}\n"
+
+
+def test_n_best_lines_alignments_and_prefixes(tmp_path: Path, tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle)
+    lines = "w5 w6\n\nw7 w8 w9\n"
+    args = ("translate", tiny_bundle, "--max-length", 5)
+    many = invoke(*args, "--beam-size", 3, "--num-hypotheses", 3, "--alignment", stdin=lines)
+    found = translator.translate(lines.split("\n")[:3], max_length=5, beam_size=3,
+                                 num_hypotheses=3, return_attention=True)  # fmt: skip
+    expected = []
+    for result in found:
+        written = [
+            f"{text} ||| " + " ".join(f"{s}-{t}" for s, t in result.alignment(place))
+            for place, text in enumerate(result.texts)
+        ]
+        expected += written + [""] * (3 - len(written))
+    assert many.stdout.split("\n")[:-1] == expected
+
+    (tmp_path / "prefix.txt").write_text("w9\n\nw10 w4\n", encoding="utf-8")
+    prefixed = invoke(*args, "--target-prefix-file", tmp_path / "prefix.txt", stdin=lines)
+    assert [line[:6] for line in prefixed.stdout.splitlines()] == ["w9 w" + prefixed.stdout[4:6],
+                                                                    "", "w10 w4"]  # fmt: skip
+    short = invoke(*args, "--target-prefix-file", tmp_path / "prefix.txt", stdin=lines + "w5\n")
+    assert short.exit_code == 1
+    assert "-:4: there is no line with a target prefix for it" in short.stderr
+    ids = invoke(*args, "--ids", "--target-prefix", "9 10", stdin="5 6 2\n")
+    assert ids.stdout.startswith("9 10 ")
+    assert invoke(*args, "--ids", "--target-prefix", "w9", stdin="5\n").exit_code == 2
+
+
+def test_attention_is_drawn(tmp_path: Path, tiny_bundle: Path) -> None:
+    pytest.importorskip("matplotlib")
+    args = ("translate", tiny_bundle, "--max-length", 4, "--attention-plot")
+    done = invoke(*args, tmp_path / "a.png", stdin="w5 w6\n\nw7\n")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-3.png", "a.png"]
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    wrong = invoke(*args, tmp_path / "a.gif", stdin="w5\n")
+    assert wrong.exit_code == 2
+    assert ".png, .svg, .pdf" in wrong.stderr
+
+
+def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle)
+    sources = ["w5 w6", "w7", "", "w8 w9"]
+    found = translator.translate(sources, max_length=30, beam_size=2)
+    (tmp_path / "a.txt").write_text("".join(f"{s}\n" for s in sources) + "w4\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("".join(f"{r.text}\n" for r in found), encoding="utf-8")
+    done = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
+    assert done.exit_code == 1
+    assert "a.txt:5: " in done.stderr
+    assert "has no such line" in done.stderr
+    *scores, last = done.stdout.split("\n")[:-1]
+    assert last == ""
+    for line, result in zip(scores, found, strict=True):
+        if result.hypotheses[0].finished:
+            assert float(line) == pytest.approx(result.hypotheses[0].score, abs=2e-6)
+    wrong = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--beam-size", 2)
+    assert wrong.exit_code == 2
+    jsonl = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--jsonl",
+                   "--return-token-scores", "-o", tmp_path / "c.jsonl")  # fmt: skip
+    assert jsonl.exit_code == 1
+    values = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
+    assert values[4]["score"] is None
+    assert sum(values[0]["token_scores"]) / len(values[0]["token_scores"]) == pytest.approx(
+        values[0]["score"]
+    )

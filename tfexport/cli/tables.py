@@ -70,7 +70,7 @@ def print_table(table: Table, stderr: bool = False) -> None:
     """Print to stdout or stderr; without a terminal, wide enough not to be cut."""
     console = Console(stderr=stderr)
     if not console.is_terminal:
-        console = Console(stderr=stderr, width=120)
+        console = Console(stderr=stderr, width=160)
     console.print(table)
 
 
@@ -79,7 +79,7 @@ def save_html(table: Table, path: str, title: str) -> None:
     import io
     from pathlib import Path
 
-    console = Console(record=True, width=120, file=io.StringIO())
+    console = Console(record=True, width=160, file=io.StringIO())
     console.print(f"[bold]{title}[/]\n")
     console.print(table)
     Path(path).write_text(console.export_html(), encoding="utf-8")

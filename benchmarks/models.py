@@ -1,0 +1,94 @@
+"""The models that are measured: random ones of two sizes, and the demo's.
+
+Random weights never end a row, so that every system writes the same number of tokens.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tfexport.model_src import Transformer, TransformerConfig, load_checkpoint, save_checkpoint
+from tfexport.model_src.build import build_transformer
+
+DEMO = Path(__file__).parents[1] / "examples" / "de-en"
+NEVER = -1e4  # added to the logit of the end token
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a random model is made of."""
+
+    d_model: int
+    layers: int
+    d_ff: int
+    vocab_size: int
+
+
+SIZES = {"small": Size(256, 3, 1024, 8_000), "base": Size(512, 6, 2048, 32_000)}
+
+
+def config_of(size: Size) -> TransformerConfig:
+    """Post-norm without final norms: what Marian is, and CTranslate2 expresses."""
+    return TransformerConfig(
+        d_model=size.d_model,
+        num_heads=8,
+        num_encoder_layers=size.layers,
+        num_decoder_layers=size.layers,
+        d_ff=size.d_ff,
+        source_vocab_size=size.vocab_size,
+        target_vocab_size=size.vocab_size,
+        norm_placement="post",
+        encoder_final_norm=False,
+        decoder_final_norm=False,
+        max_positions=256,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+    )
+
+
+def make_random(size: Size) -> Transformer:
+    """A random model whose tokens differ from input to input and from step to step."""
+    torch.manual_seed(0)
+    model = build_transformer(config_of(size)).eval().requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.xavier_uniform_(parameter)
+        if name.endswith("cross_attn.out_proj.weight"):
+            parameter.mul_(3.0)  # listen to the source
+        if "embedding" in name:
+            torch.nn.init.normal_(parameter, std=size.d_model**-0.5)
+    bias = model.output_proj.bias
+    assert isinstance(bias, torch.Tensor)
+    bias.zero_()
+    bias[2] = NEVER
+    return model
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """Write everything that the systems load, unless it is there; the checkpoint's path."""
+    from benchmarks.peers import build_marian, save_ctranslate2
+    from tfexport.export import export_bundle, export_graph, export_torchscript
+
+    checkpoint = DEMO
+    if name != "demo":
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint = folder / "model.safetensors"
+        if not checkpoint.exists():
+            save_checkpoint(make_random(SIZES[name]), checkpoint)
+    if not (folder / "a.bundle").exists():
+        export_bundle(checkpoint, folder / "a.bundle", verify=False)
+    if not (folder / "generate.onnx").exists():
+        export_graph(checkpoint, folder / "generate.onnx", "generate", verify=False)
+    if not (folder / "model.ts").exists():
+        export_torchscript(checkpoint, folder / "model.ts", verify=False)
+    if name != "demo":  # whose final norms behind post-norm layers neither peer has
+        loaded = load_checkpoint(checkpoint)
+        for target, quantization in (("ctranslate2", None), ("ctranslate2-int8", "int8")):
+            if not (folder / target).exists():
+                save_ctranslate2(loaded, folder / target, quantization)
+        if not (folder / "marian").exists():
+            build_marian(loaded).save_pretrained(folder / "marian")
+    return checkpoint
