@@ -12,8 +12,8 @@ from tfexport.runtime.search.begin import begin
 from tfexport.runtime.search.candidates import best, log_normalizer
 from tfexport.runtime.search.filters import Filters
 from tfexport.runtime.search.finish import finish
-from tfexport.runtime.search.greedy import greedy_in_one_call
 from tfexport.runtime.search.paths import PathSearch
+from tfexport.runtime.search.plain import greedy_in_one_call
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.settings import Settings
 
