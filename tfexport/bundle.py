@@ -82,6 +82,8 @@ class Manifest:
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle but the manifest.
         parity: the result of the comparison with eager PyTorch; None if it was not made.
+        quantization: kind of weights, what stayed float32, what the comparison with the original
+            gave; None for float32 weights. Parity is the original's then.
     """
 
     tfexport_version: str
@@ -95,6 +97,7 @@ class Manifest:
     tokenizers: dict[str, TokenizerEntry] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
     parity: dict[str, Any] | None = None
+    quantization: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         """The manifest with format, version and its own digest, as JSON text."""

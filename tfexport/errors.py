@@ -5,6 +5,7 @@ TfexportError
 ├── CheckpointError          (ValueError)       a file that is no usable checkpoint
 ├── ExportError              (RuntimeError)     a graph that could not be made
 ├── ParityError              (RuntimeError)     exported files and eager PyTorch differ
+├── QualityError             (RuntimeError)     quantised weights change too much
 ├── OutputExistsError        (FileExistsError)  an output that stands in the way
 ├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
 ├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
@@ -36,6 +37,10 @@ class ExportError(TfexportError, RuntimeError):
 
 class ParityError(TfexportError, RuntimeError):
     """Exported files and eager PyTorch differ by more than the tolerance."""
+
+
+class QualityError(TfexportError, RuntimeError):
+    """Quantised weights change tokens or text by more than is allowed."""
 
 
 class OutputExistsError(TfexportError, FileExistsError):

@@ -11,6 +11,7 @@ from tfexport import __version__
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
+from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
@@ -58,7 +59,7 @@ def cli() -> None:
     """
 
 
-for _command in (onnx, torchscript, verify, translate, score, inspect, demo):
+for _command in (onnx, torchscript, verify, translate, score, quantize, inspect, demo):
     cli.add_command(_command)
 
 

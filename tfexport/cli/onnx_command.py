@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+from tfexport.cli.quantize_command import print_quantized
 from tfexport.errors import InputError
 
 
@@ -56,7 +57,13 @@ from tfexport.errors import InputError
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="With --text: lines on which the tokenizer is compared, besides a built-in selection.",
+    help="With --text: lines on which the tokenizer is compared, besides a built-in selection. "
+    "With --quantize: texts (or ids), a reference behind a tab, on which the weights are.",
+)
+@click.option(
+    "--quantize",
+    type=click.Choice(["int8", "int4"]),
+    help="Smaller weights, quantised after the comparison with eager PyTorch; see quantize.",
 )
 @click.option(
     "--portable",
@@ -82,6 +89,7 @@ def onnx(
     attention: bool,
     text: bool,
     samples: str | None,
+    quantize: str | None,
     portable: bool,
     opset: int | None,
     no_verify: bool,
@@ -100,8 +108,9 @@ def onnx(
 
     _check_choice(output, graph, attention_biases or log_probs, attention)
     tokenizers = [tokenizer, source_tokenizer, target_tokenizer]
-    _check_text(graph, text, samples is not None, any(tokenizers))
-    lines = [] if samples is None else _read_samples(samples)
+    _check_quantize(quantize, graph, portable)
+    _check_text(graph, text, samples is not None and quantize is None, any(tokenizers))
+    lines = [] if samples is None or quantize is not None else _read_samples(samples)
     # Before torch is loaded, which takes a second.
     (check_output if graph is None else check_new_file)(output, force)
     with needs("export"):
@@ -132,6 +141,12 @@ def onnx(
                 samples=lines,
                 **shared,
             )
+        elif quantize is not None:
+            from tfexport.export.pipeline import export_quantized_bundle
+
+            result, made = export_quantized_bundle(
+                checkpoint, output, quantize, samples=samples, **shared
+            )
         else:
             result = export_bundle(
                 checkpoint,
@@ -146,7 +161,9 @@ def onnx(
     if not result.tokenizers:
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
     size = sum(entry.size for entry in result.manifest.files.values())
-    print_result(output, size, result.report)
+    print_result(f"{output}, before quantising" if quantize else output, size, result.report)
+    if quantize:
+        print_quantized(output, made)
 
 
 def _check_choice(output: str, graph: str | None, forward_only: bool, attention: bool) -> None:
@@ -160,11 +177,20 @@ def _check_choice(output: str, graph: str | None, forward_only: bool, attention:
         )
 
 
+def _check_quantize(quantize: str | None, graph: str | None, portable: bool) -> None:
+    if quantize is not None and graph is not None:
+        raise click.UsageError("--quantize goes with a bundle, not with --graph.")
+    if quantize is not None and portable:
+        raise click.UsageError(
+            "--quantize takes onnxruntime's own operators; leave --portable out."
+        )
+
+
 def _check_text(graph: str | None, text: bool, samples: bool, tokenizers: bool) -> None:
     if text and graph != "generate":
         raise click.UsageError("--text goes with --graph generate.")
     if samples and not text:
-        raise click.UsageError("--samples goes with --text.")
+        raise click.UsageError("--samples goes with --text or --quantize.")
     if graph is not None and not text and tokenizers:
         raise click.UsageError("a graph of ids holds no tokenizer; leave --tokenizer out.")
 

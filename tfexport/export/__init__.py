@@ -1,22 +1,48 @@
-"""Module to files, and the proof that they say the same (torch, onnx)."""
+"""Module to files, and the proof that they say the same (torch, onnx).
 
-from tfexport.export.graph_file import GraphResult, export_graph, verify_graph
-from tfexport.export.parity import ParityReport
-from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
-from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
-from tfexport.export.verify import describe_file, verify_artifact
+Names are imported when they are first used: quantising needs no torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfexport.export.graph_file import GraphResult, export_graph, verify_graph
+    from tfexport.export.parity import ParityReport
+    from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
+    from tfexport.export.quantization import QuantizeResult, quantize_bundle
+    from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
+    from tfexport.export.verify import describe_file, verify_artifact
 
 __all__ = [
     "ExportResult",
     "GraphResult",
     "ParityReport",
+    "QuantizeResult",
     "TorchResult",
     "describe_file",
     "export_bundle",
     "export_graph",
     "export_torchscript",
+    "quantize_bundle",
     "verify_artifact",
     "verify_bundle",
     "verify_graph",
     "verify_torchscript",
 ]
+
+_WHERE = {
+    "graph_file": ("GraphResult", "export_graph", "verify_graph"),
+    "parity": ("ParityReport",),
+    "pipeline": ("ExportResult", "export_bundle", "verify_bundle"),
+    "quantization": ("QuantizeResult", "quantize_bundle"),
+    "torchscript": ("TorchResult", "export_torchscript", "verify_torchscript"),
+    "verify": ("describe_file", "verify_artifact"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WHERE.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

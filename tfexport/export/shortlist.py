@@ -29,17 +29,16 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
     logits = graph.outputs[0]
     node = logits.producer()
     if node is not None and node.op_type == "Add":
-        _gather(graph, node, 1, candidates, axis=0)
+        bias = _insert(graph, node, _weight(node, 1), "Gather", candidates)
+        node.replace_input_with(1, bias)
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node is None or node.op_type != "MatMul":
         raise ExportError("decoder.onnx: its logits do not come from a matrix product.")
-    weights = node.inputs[1]
-    transposed = weights.producer() if weights is not None else None
-    if transposed is None:
-        _gather(graph, node, 1, candidates, axis=1)
-    else:  # a tied table, which the embedding gathers rows of
-        _gather(graph, transposed, 0, candidates, axis=0)
-        transposed.outputs[0].shape = None
+    # Rows are gathered, not columns, whose values lie apart. onnxruntime turns the weight when it
+    # loads it, and multiplies by what was gathered, turned back, without writing that down.
+    turned = _insert(graph, node, _weight(node, 1), "Transpose")
+    gathered = _insert(graph, node, turned, "Gather", candidates)
+    node.replace_input_with(1, _insert(graph, node, gathered, "Transpose"))
     for output in node.outputs:
         output.shape = None
     logits.shape = ir.Shape([graph_io.BATCH, graph_io.TARGET, graph_io.CANDIDATES])
@@ -47,16 +46,21 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
     return model
 
 
-def _gather(graph: ir.Graph, node: ir.Node, place: int, ids: ir.Value, axis: int) -> None:
-    """Let a node take chosen rows or columns of a weight instead of all."""
-    weight = node.inputs[place]
-    if weight is None or not weight.is_initializer():
+def _weight(node: ir.Node, place: int) -> ir.Value:
+    value = node.inputs[place]
+    if value is None or not value.is_initializer():
         raise ExportError(f"decoder.onnx: input {place} of {node.op_type} is not a weight.")
-    chosen = ir.Node(
-        "", "Gather", [weight, ids], [ir.AttrInt64("axis", axis)], num_outputs=1,
-        name=f"candidates_of_{node.name}",
-    )  # fmt: skip
-    chosen.outputs[0].name = f"candidates_of_{weight.name}"
-    chosen.outputs[0].type = weight.type
-    graph.insert_before(node, chosen)
-    node.replace_input_with(place, chosen.outputs[0])
+    return value
+
+
+def _insert(
+    graph: ir.Graph, before: ir.Node, value: ir.Value, operator: str, ids: ir.Value | None = None
+) -> ir.Value:
+    """Gather rows of a value, or turn it."""
+    inputs = [value] if ids is None else [value, ids]
+    attribute = ir.AttrInt64("axis", 0) if ids is not None else ir.AttrInt64s("perm", [1, 0])
+    name = f"{operator.lower()}_of_{value.name}"
+    node = ir.Node("", operator, inputs, [attribute], num_outputs=1, name=name)
+    node.outputs[0].name, node.outputs[0].type = name, value.type
+    graph.insert_before(before, node)
+    return node.outputs[0]

@@ -24,23 +24,23 @@ def draw(
     its own generator, so that a row's draws do not depend on its company.
     """
     numbers = np.array([generator.random() for generator in generators])
-    scaled = logits.astype(np.float64) / options.temperature
+    scaled = logits / np.float32(options.temperature)
     size = logits.shape[-1]
     if options.top_k or options.top_p < 1:
         return _draw_from_best(scaled, numbers, options.top_k or size, options.top_p)
-    return _invert(np.exp(scaled - scaled.max(-1, keepdims=True)), numbers)
+    return _invert(np.exp(scaled - scaled.max(-1, keepdims=True)).astype(np.float64), numbers)
 
 
-def _draw_from_best(scaled: Doubles, numbers: Doubles, top_k: int, top_p: float) -> Ids:
+def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) -> Ids:
     size = scaled.shape[-1]
     top_k = min(top_k, size)
     # Few tokens hold most of the probability: look at more only where they do not.
     count = top_k if top_p == 1 else min(64, top_k)
     top = scaled.max(-1, keepdims=True)
-    whole = np.exp(scaled - top).sum(-1) if top_k == size else None
+    whole = np.exp(scaled - top).sum(-1, dtype=np.float64) if top_k == size else None
     while True:
         ids, values = best(scaled, count)
-        weights = np.exp(values - top)
+        weights = np.exp((values - top).astype(np.float64))
         if top_p == 1:
             break
         if count == top_k:
@@ -49,7 +49,7 @@ def _draw_from_best(scaled: Doubles, numbers: Doubles, top_k: int, top_p: float)
             before = np.cumsum(weights, -1) - weights
             weights = np.where(before < top_p * whole[:, None], weights, 0)
             # The best token stays whatever top_p is.
-            weights[:, 0] = np.exp(values[:, 0] - top[:, 0])
+            weights[:, 0] = 1
             break
         count = min(4 * count, top_k)
     return np.take_along_axis(ids, _invert(weights, numbers)[:, None], -1)[:, 0]

@@ -1,0 +1,51 @@
+"""``tfexport quantize``."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tfexport.bundle import check_output
+from tfexport.cli.console import human_size, needs, progress_bar
+
+if TYPE_CHECKING:
+    from tfexport.export import QuantizeResult
+
+
+@click.command(short_help="Make a bundle with int8 or int4 weights. Needs no torch.")
+@click.argument("bundle", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(), help="The new bundle's folder.")
+@click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True)
+@click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+              help="Texts (or ids), a reference behind a tab: compare with the original, and fail "
+              "if too much changes.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
+def quantize(bundle: str, output: str, weights: str, samples: str | None, force: bool) -> None:
+    r"""Write BUNDLE again with smaller weights.
+
+    With samples, the new bundle has to choose the original's tokens at 97 % of the positions and
+    may lose 0.3 BLEU; parameters that hurt stay float32. Without, a warning says that nothing was
+    compared.
+
+    \b
+    tfexport quantize de-en.bundle -o de-en-int8.bundle --samples test.tsv
+    """
+    check_output(output, force)
+    with needs("quantize"):
+        from tfexport.export.quantization import quantize_bundle
+    with progress_bar() as tell:
+        result = quantize_bundle(
+            bundle, output, weights, samples=samples, force=force, progress=tell
+        )
+    print_quantized(output, result)
+
+
+def print_quantized(output: str, result: "QuantizeResult") -> None:
+    """What quantising made, and what it cost."""
+    size = sum(entry.size for entry in result.manifest.files.values())
+    weights = (result.manifest.quantization or {})["weights"]
+    if result.kept:
+        click.echo(f"kept in float32: {', '.join(result.kept)}", err=True)
+    if result.quality is None:
+        click.echo("Not gated: give --samples to see what quantisation costs.", err=True)
+    verdict = result.quality or "not compared with the original"
+    click.echo(f"{output}: {human_size(size)}, {weights} weights, {verdict}")

@@ -1,0 +1,163 @@
+"""What quantisation costs: tokens and text of a quantised bundle beside those of its original."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfexport.bundle import Manifest
+from tfexport.runtime import Translator
+from tfexport.runtime.model import Floats, Model
+from tfexport.runtime.search.candidates import log_normalizer
+
+LEAST_AGREEMENT = 0.97
+MOST_BLEU_LOSS = 0.3
+BATCH = 32
+LIMIT = 256  # tokens of a sample at most
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One source, as ids, and perhaps as text with a reference translation."""
+
+    ids: list[int]
+    text: str | None = None
+    reference: str | None = None
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A quantised bundle beside its original.
+
+    Attributes:
+        samples: how many inputs.
+        tokens: how many positions were compared.
+        agreement: share of the positions at which the quantised model, behind the original's
+            tokens, would choose the original's next token, the end token included.
+        bleu: of the quantised text: against the references, or against the original's text.
+        bleu_loss: against the original's BLEU; None without references.
+    """
+
+    samples: int
+    tokens: int
+    agreement: float
+    bleu: float | None = None
+    bleu_loss: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether it may be used."""
+        loss = self.bleu_loss or 0.0
+        return self.agreement >= LEAST_AGREEMENT and loss <= MOST_BLEU_LOSS
+
+    def __str__(self) -> str:
+        """One line."""
+        text = f"{self.agreement:.2%} of {self.tokens} tokens agree"
+        if self.bleu_loss is not None:
+            text += f", BLEU {self.bleu:.2f} (loss {self.bleu_loss:+.2f})"
+        elif self.bleu is not None:
+            text += f", BLEU {self.bleu:.2f} against the original's text"
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {**asdict(self), "passed": self.passed}
+
+
+class Gate:
+    """The original's answers to some samples, to hold quantised models against."""
+
+    def __init__(self, bundle: Path, samples: Sequence[Sample]) -> None:
+        self._original = Translator(bundle)
+        self.samples = [sample for sample in samples if sample.ids]
+        rows = [sample.ids for sample in self.samples]
+        limit = self._original.manifest.limits.max_target_length
+        length = LIMIT if limit is None else min(LIMIT, limit - 1)
+        found = self._original.generate(rows, max_length=length, return_end_token=True)
+        self._targets = [result.hypotheses[0].tokens for result in found]
+        self._special = self._original.manifest.special_ids
+
+    def agreement(self, folder: Path, manifest: Manifest) -> tuple[float, int]:
+        """Share of agreeing positions, and how many there are."""
+        agreeing = total = 0
+        for logits, targets in self._logits(Model(folder, manifest)):
+            for row, target in zip(logits.argmax(-1), targets, strict=True):
+                agreeing += int((row[: len(target)] == target).sum())
+                total += len(target)
+        return agreeing / max(1, total), total
+
+    def distance(self, folder: Path, manifest: Manifest, count: int = BATCH) -> float:
+        """Mean Kullback-Leibler divergence from the original's next-token distributions."""
+        original = self._logits(Model(self._original.path, self._original.manifest), count)
+        quantized = self._logits(Model(folder, manifest), count)
+        sums, tokens = 0.0, 0
+        for (theirs, targets), (ours, _) in zip(original, quantized, strict=True):
+            for one, two, target in zip(theirs, ours, targets, strict=True):
+                p = one[: len(target)] - log_normalizer(one[: len(target)])[:, None]
+                q = two[: len(target)] - log_normalizer(two[: len(target)])[:, None]
+                sums += float((np.exp(p) * (p - q)).sum())
+                tokens += len(target)
+        return sums / max(1, tokens)
+
+    def _logits(
+        self, model: Model, count: int | None = None
+    ) -> "list[tuple[Floats, list[list[int]]]]":
+        found = []
+        rows = [sample.ids for sample in self.samples][:count]
+        for start in range(0, len(rows), BATCH):
+            batch, targets = rows[start : start + BATCH], self._targets[start : start + BATCH]
+            targets = targets[: len(batch)]
+            longest = max(1, *(len(target) for target in targets))
+            given = np.full((len(batch), longest), self._special.bos, np.int64)
+            for row, target in enumerate(targets):
+                given[row, 1 : len(target)] = target[:-1]
+            found.append((model.step(given, model.encode(batch)), targets))
+        return found
+
+    def judge(self, folder: Path, manifest: Manifest) -> Quality:
+        """Hold one quantised bundle against the original."""
+        agreement, tokens = self.agreement(folder, manifest)
+        texts = [sample.text for sample in self.samples]
+        if any(text is None for text in texts) or not texts:
+            return Quality(len(self.samples), tokens, agreement)
+        import sacrebleu
+
+        sources = [text or "" for text in texts]
+        ours = [result.text or "" for result in Translator(folder).translate(sources)]
+        theirs = [result.text or "" for result in self._original.translate(sources)]
+        references = [sample.reference for sample in self.samples]
+        if any(reference is None for reference in references):
+            bleu = sacrebleu.corpus_bleu(ours, [theirs]).score
+            return Quality(len(self.samples), tokens, agreement, bleu)
+        expected = [[reference or "" for reference in references]]
+        bleu = sacrebleu.corpus_bleu(ours, expected).score
+        loss = sacrebleu.corpus_bleu(theirs, expected).score - bleu
+        return Quality(len(self.samples), tokens, agreement, bleu, loss)
+
+
+def read_samples(path: Path, translator: Translator) -> list[Sample]:
+    """Sources from a file: a text a line, with a reference behind a tab if there is one; or ids.
+
+    Lines are ids if the bundle holds no tokenizer.
+
+    Raises:
+        InputError: naming a line that cannot be used.
+    """
+    from tfexport.errors import InputError
+    from tfexport.runtime.lines import read_line, read_numbers
+
+    samples = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            text, _, reference = read_line(line, first=number == 1).partition("\t")
+            if not translator.manifest.tokenizers:
+                samples.append(Sample(translator.texts.check_ids(read_numbers(text))))
+            else:
+                samples.append(Sample(translator.encode(text), text, reference or None))
+        except InputError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+    if not any(sample.ids for sample in samples):
+        raise InputError(f"{path}: holds no sample.")
+    return samples

@@ -1,0 +1,309 @@
+"""Graphs with int8 or int4 weights from graphs with float32 ones. Needs no torch.
+
+int8: symmetric, one scale for each column of a matrix and each row of an embedding table;
+activations are quantised as they come, by onnxruntime's DynamicQuantizeMatMul. int4: blocks of 32,
+onnxruntime's MatMulNBits; embedding tables, and projections that are tied to one, stay int8.
+Source: onnxruntime, docs/ContribOperators.md.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+from tfexport.export.weights import content_key
+
+DOMAIN = "com.microsoft"
+KINDS = ("int8", "int4")
+BLOCK = 32  # weights that share a scale in int4
+SMALLEST = 32  # rows and columns of a matrix that is worth it
+_PLACES = {"MatMul": 1, "Gather": 0}  # operator to the input that is the weight
+SCOPES = ("start/", "step/")  # what the joined graph writes in front of a part's names
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One use of a weight that can be quantised.
+
+    Attributes:
+        name: of the parameter.
+        key: of its contents, by which graphs share it.
+        node: the MatMul or Gather.
+        weight: the initializer.
+        transposed: the node takes it through a Transpose.
+    """
+
+    name: str
+    key: str
+    node: ir.Node
+    weight: ir.Value
+    transposed: bool = False
+
+
+def find_targets(model: ir.Model, vocabularies: Collection[int]) -> Iterator[Target]:
+    """Every constant matrix that a MatMul multiplies by, and every embedding table.
+
+    Args:
+        model: a graph of a bundle.
+        vocabularies: sizes by which a table of embeddings is told from one of positions.
+    """
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        if node.domain or node.op_type not in _PLACES:
+            continue
+        value, turns = _behind_transposes(node.inputs[_PLACES[node.op_type]])
+        if value is None or not _is_matrix(value):
+            continue
+        sizes = _array(value).shape[:: -1 if turns % 2 else 1]
+        if node.op_type == "MatMul" or sizes[_axis(node)] in vocabularies:
+            yield Target(_name(value), _key(value), node, value, transposed=turns % 2 == 1)
+
+
+def _behind_transposes(value: ir.Value | None) -> tuple[ir.Value | None, int]:
+    """A matrix, and how often it is turned on its way to here."""
+    turns = 0
+    while value is not None and (node := value.producer()) is not None:
+        if node.op_type != "Transpose":
+            break
+        value, turns = node.inputs[0], turns + 1
+    return value, turns
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    tensor = value.const_value
+    return (
+        value.is_initializer()
+        and tensor is not None
+        and tensor.dtype == ir.DataType.FLOAT
+        and len(tensor.shape) == 2
+        and min(tensor.shape.numpy()) >= SMALLEST
+    )
+
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+
+
+def _array(value: ir.Value) -> Floats:
+    assert value.const_value is not None
+    array: Floats = value.const_value.numpy()
+    return array
+
+
+def _key(value: ir.Value) -> str:
+    return content_key(_array(value))
+
+
+def _name(value: ir.Value) -> str:
+    name = value.name or ""
+    for scope in SCOPES:
+        name = name.removeprefix(scope)
+    return name.removesuffix(".table").removesuffix(".T")
+
+
+def quantize_graphs(
+    models: Sequence[ir.Model],
+    kind: str,
+    vocabularies: Collection[int],
+    keep: Collection[str] = (),
+) -> set[str]:
+    """Quantise the weights of graphs in place; what several use is quantised alike for all.
+
+    Args:
+        models: the graphs of a bundle, their weights readable.
+        kind: "int8" or "int4".
+        vocabularies: see ``find_targets``.
+        keep: names of parameters that stay float32.
+
+    Returns:
+        The names of those that were quantised.
+    """
+    targets = [
+        [target for target in find_targets(model, vocabularies) if target.name not in keep]
+        for model in models
+    ]
+    # What somebody gathers rows of is quantised by rows, for all who use it; a projection, which a
+    # shortlist gathers rows of after turning it, by columns.
+    uses = [target for found in targets for target in found]
+    gathered = [target for target in uses if target.node.op_type == "Gather"]
+    tables = {target.key for target in gathered if not target.transposed}
+    shortlists = {target.key for target in gathered if target.transposed}
+    for model, found in zip(models, targets, strict=True):
+        store = _Store(model.graph)
+        for target in found:
+            if target.key in tables:
+                _replace_target(target, *store.rows(target.weight), store)
+            elif kind == "int8" or target.key in shortlists:
+                _replace_target(target, *store.columns(target.weight), store)
+            else:
+                shape = _array(target.weight).shape
+                _replace_by_blocks(target.node, *store.blocks(target.weight), shape)
+        RemoveUnusedNodesPass()(model)
+        model.opset_imports.setdefault(DOMAIN, 1)
+    return {target.name for target in uses}
+
+
+def _replace_target(target: Target, weight: ir.Value, scale: ir.Value, store: "_Store") -> None:
+    if target.node.op_type == "Gather":
+        _replace_gather(target.node, _transpose(target, weight), scale, store.last_axis())
+    else:
+        _replace_matmul(target.node, _transpose(target, weight), scale)
+
+
+class _Store:
+    """Quantised weights of one graph, each made once."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._made: dict[tuple[str, str], tuple[ir.Value, ir.Value]] = {}
+
+    def rows(self, weight: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """int8 with a scale for each row."""
+        return self._get(weight, "int8", by_rows)
+
+    def columns(self, weight: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """int8 with a scale for each column."""
+        return self._get(weight, "int8", by_columns)
+
+    def blocks(self, weight: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """int4 with a scale for each block."""
+        return self._get(weight, "int4", by_blocks)
+
+    def last_axis(self) -> ir.Value:
+        """The axes input of an Unsqueeze that adds one at the end."""
+        name = "quantized.last_axis"
+        if name not in self._graph.initializers:
+            self._register(name, np.array([-1]))
+        return self._graph.initializers[name]
+
+    def _get(
+        self, weight: ir.Value, kind: str, make: Callable[[Floats], tuple[Array, Floats]]
+    ) -> tuple[ir.Value, ir.Value]:
+        key = (weight.name or "", kind)
+        if key not in self._made:
+            values, scales = make(_array(weight))
+            self._made[key] = (
+                self._register(f"{weight.name}.{kind}", values),
+                self._register(f"{weight.name}.scale", scales),
+            )
+        return self._made[key]
+
+    def _register(self, name: str, array: Array) -> ir.Value:
+        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value.shape = ir.Shape(array.shape)
+        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        self._graph.register_initializer(value)
+        return value
+
+
+def by_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
+    scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / 127
+    quantized = np.clip(np.rint(matrix / scale[:, None]), -127, 127).astype(np.int8)
+    return quantized, scale.astype(np.float32)
+
+
+def by_columns(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """(K, N) to int8 (K, N) and a scale for each column, (N,)."""
+    values, scale = by_rows(matrix.T)
+    return np.ascontiguousarray(values.T), scale
+
+
+def by_blocks(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low half first, and scales."""
+    rows = np.ascontiguousarray(matrix.T)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))
+    blocks = padded.reshape(len(rows), -1, BLOCK)
+    scale = np.maximum(np.abs(blocks).max(-1), np.finfo(np.float32).tiny) / 7
+    values = np.clip(np.rint(blocks / scale[..., None]), -7, 7).astype(np.int8) + 8
+    halves = values.astype(np.uint8).reshape(*values.shape[:2], -1, 2)
+    return halves[..., 0] | (halves[..., 1] << 4), scale.astype(np.float32).reshape(-1)
+
+
+def _replace_matmul(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
+    inputs = [node.inputs[0], weight, scale, None]
+    last, bias = _bias_behind(node)
+    _replace(node, last, ir.Node(DOMAIN, "DynamicQuantizeMatMul", [*inputs, bias], num_outputs=1,
+                                 name=f"{node.name}_int8"))  # fmt: skip
+
+
+def _replace_by_blocks(
+    node: ir.Node, weight: ir.Value, scale: ir.Value, shape: tuple[int, ...]
+) -> None:
+    attributes = {"K": shape[0], "N": shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+    made = ir.Node(
+        DOMAIN, "MatMulNBits", [node.inputs[0], weight, scale],
+        [ir.AttrInt64(name, value) for name, value in attributes.items()],
+        num_outputs=1, name=f"{node.name}_int4",
+    )  # fmt: skip
+    _replace(node, node, made)
+
+
+def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis: ir.Value) -> None:
+    """Gather int8 rows and their scales, and multiply."""
+    ids = node.inputs[1]
+    assert node.graph is not None
+    values = _node("Gather", [weight, ids], f"{node.name}_int8")
+    scales = _node("Gather", [scale, ids], f"{node.name}_scale")
+    to = ir.AttrInt64("to", ir.DataType.FLOAT)
+    as_float = _node("Cast", values.outputs, f"{node.name}_cast", to)
+    widened = _node("Unsqueeze", [scales.outputs[0], last_axis], f"{node.name}_widened")
+    node.graph.insert_before(node, [values, scales, as_float, widened])
+    factors = [as_float.outputs[0], widened.outputs[0]]
+    _replace(node, node, _node("Mul", factors, f"{node.name}_scaled"))
+
+
+def _node(
+    operator: str, inputs: Sequence[ir.Value | None], name: str, *attributes: ir.Attr
+) -> ir.Node:
+    made = ir.Node("", operator, inputs, attributes, num_outputs=1, name=name)
+    made.outputs[0].name = f"{name}.out"
+    return made
+
+
+def _transpose(target: Target, weight: ir.Value) -> ir.Value:
+    if not target.transposed:
+        return weight
+    value = target.node.inputs[_PLACES[target.node.op_type]]
+    through = value.producer() if value is not None else None
+    assert through is not None
+    assert through.graph is not None
+    order = ir.AttrInt64s("perm", [1, 0])
+    made = _node("Transpose", [weight], f"{target.node.name}_transpose", order)
+    through.graph.insert_before(through, made)
+    return made.outputs[0]
+
+
+def _bias_behind(node: ir.Node) -> tuple[ir.Node, ir.Value | None]:
+    """An Add of a vector that alone takes the product, which the operator does as well."""
+    (output,) = node.outputs
+    users = list(output.uses())
+    if len(users) == 1 and not output.is_graph_output():
+        after = users[0].node
+        if after.op_type == "Add" and after.graph is node.graph:
+            others = [value for value in after.inputs if value is not output]
+            bias = others[0] if others else None
+            vector = bias.const_value if bias is not None and bias.is_initializer() else None
+            if vector is not None and len(vector.shape) == 1:
+                return after, bias
+    return node, None
+
+
+def _replace(node: ir.Node, last: ir.Node, made: ir.Node) -> None:
+    """Put a node in place of one, or of a node and the last behind it."""
+    assert last.graph is not None
+    (old,), (new,) = last.outputs, made.outputs
+    new.name, new.shape, new.type = old.name, old.shape, old.type
+    last.graph.insert_before(last, made)
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    old.name = f"{old.name}.float"
+    last.graph.remove(last, safe=True)
+    if node is not last:
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
