@@ -19,7 +19,7 @@ help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
-	@echo "make bench  measure start-up and decoding speed on this machine"
+	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make clean  remove the virtual environments and caches"
 
 demo: .venv/ready .venv-runtime/ready
@@ -36,8 +36,10 @@ check: .venv/ready
 	$(BIN)/lint-imports
 
 bench: .venv/ready .venv-runtime/ready
+	-@$(MAKE) --no-print-directory .venv/peers
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
+	$(BIN)/python -m benchmarks.compare
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

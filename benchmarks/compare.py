@@ -22,7 +22,7 @@ from benchmarks.systems import SYSTEMS
 OURS = "tfexport"
 LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
-BEAM_SYSTEMS = ("tfexport", "CTranslate2", "CTranslate2 MKL", "CTranslate2 int8",
+BEAM_SYSTEMS = ("tfexport", "tfexport int8", "CTranslate2", "CTranslate2 MKL", "CTranslate2 int8",
                 "Transformers")  # fmt: skip
 
 

@@ -69,8 +69,8 @@ def make_random(size: Size) -> Transformer:
 
 def prepare(name: str, folder: Path) -> Path:
     """Write everything that the systems load, unless it is there; the checkpoint's path."""
-    from benchmarks.peers import build_marian, save_ctranslate2
-    from tfexport.export import export_bundle, export_graph, export_torchscript
+    from benchmarks.peers import save_ctranslate2
+    from tfexport.export import export_bundle, export_graph, export_torchscript, quantize_bundle
 
     checkpoint = DEMO
     if name != "demo":
@@ -80,6 +80,8 @@ def prepare(name: str, folder: Path) -> Path:
             save_checkpoint(make_random(SIZES[name]), checkpoint)
     if not (folder / "a.bundle").exists():
         export_bundle(checkpoint, folder / "a.bundle", verify=False)
+    if not (folder / "int8.bundle").exists():
+        quantize_bundle(folder / "a.bundle", folder / "int8.bundle")
     if not (folder / "generate.onnx").exists():
         export_graph(checkpoint, folder / "generate.onnx", "generate", verify=False)
     if not (folder / "model.ts").exists():
@@ -89,6 +91,4 @@ def prepare(name: str, folder: Path) -> Path:
         for target, quantization in (("ctranslate2", None), ("ctranslate2-int8", "int8")):
             if not (folder / target).exists():
                 save_ctranslate2(loaded, folder / target, quantization)
-        if not (folder / "marian").exists():
-            build_marian(loaded).save_pretrained(folder / "marian")
     return checkpoint

@@ -79,6 +79,23 @@ def test_best_is_the_head_of_a_sort_with_the_lowest_id_first(
         assert kept == [row[i] for i in expected]
 
 
+@given(
+    seed=st.integers(0, 1000),
+    size=st.integers(600, 900),
+    count=st.integers(1, 12),
+    step=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_best_of_many_is_the_head_of_a_sort(seed: int, size: int, count: int, step: float) -> None:
+    values = np.random.default_rng(seed).normal(size=(3, size)).astype(np.float32)
+    values = np.round(values / step) * np.float32(step) if step else values
+    values[1, 50:] = -np.inf
+    ids, found = best(values, count)
+    for row, chosen, kept in zip(values, ids.tolist(), found.tolist(), strict=True):
+        expected = sorted(range(size), key=lambda i: (-row[i], i))[:count]
+        assert chosen == expected
+        assert kept == row[expected].tolist()
+
+
 def log_probs(model: TableModel, row: Request, tokens: Sequence[int]) -> list[float]:
     logits = [float(v) for v in model.logits(row.ids, [BOS, *tokens])]
     whole = math.log(sum(math.exp(v) for v in logits))

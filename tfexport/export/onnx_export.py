@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.packing import pack_projections
 from tfexport.export.quiet import quiet
 from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
@@ -120,6 +121,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     _name_outputs(model, spec)
     _number_operators(model)
     _name_weights(model, dict(module.named_parameters()) | dict(module.named_buffers()))
+    pack_projections(model)
     return model
 
 
