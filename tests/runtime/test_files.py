@@ -120,6 +120,22 @@ def test_only_the_same_run_goes_on(translator: Translator, source: Path, tmp_pat
     assert run(translator, source, output, force=True).lines == 61
 
 
+def test_a_translator_takes_files_itself(
+    translator: Translator, source: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.txt"
+    options: dict[str, Any] = {"beam_size": 2, "max_length": 5}
+    assert translator.translate_file(source, output, **options) == FileSummary(60, 0, (7, 31))
+    expected = translator.translate([LINES[0]], **options)[0].text
+    assert output.read_text(encoding="utf-8").split("\n")[0] == expected
+    with pytest.raises(OutputExistsError, match="already exists"):
+        translator.translate_file(source, output, **options)
+    assert translator.translate_file(source, output, resume=True, **options).resumed == 60
+    translator.translate_file(source, output, force=True, jsonl=True, target_prefix=[9], **options)
+    values = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert [value["tokens"][:1] for value in values if value["tokens"]] == [[9]] * 57
+
+
 def test_resume_begins_what_was_never_begun(
     translator: Translator, source: Path, tmp_path: Path
 ) -> None:

@@ -155,14 +155,9 @@ class _Run:
         self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
     ) -> int:
         """Translate into a file that a later run could go on with; how many lines were bad."""
-        from tfexport.runtime.files import translate_file
+        from tfexport.runtime.files import describe_run, translate_file
 
-        options = self.settings.options
-        described = {
-            "options": {name: value for name, value in vars(options).items()
-                        if name not in ("callback", "batch_size", "batch_type")},
-            "format": [jsonl, alignment, self.ids],
-        }  # fmt: skip
+        count = self.settings.options.num_hypotheses
         with _progress(Path(file)) as advance:
 
             def tell(line: "LineResult", offset: int) -> None:
@@ -172,7 +167,8 @@ class _Run:
             summary = translate_file(
                 self.translator, file, output, self.settings, self.write,
                 ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
-                described=described, lines_each=1 if jsonl else options.num_hypotheses,
+                described=describe_run(self.settings, jsonl, alignment, self.ids),
+                lines_each=1 if jsonl else count,
                 resume=resume, force=force, tell=tell,
             )  # fmt: skip
         if summary.resumed:

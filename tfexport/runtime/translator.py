@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypeGuard, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError, join_problems
@@ -25,6 +25,9 @@ from tfexport.runtime.stream import TextStream
 from tfexport.runtime.texts import Texts, check_text
 from tfexport.runtime.vocabulary_map import VocabularyMap
 from tfexport.runtime.workers import Workers, gather
+
+if TYPE_CHECKING:
+    from tfexport.runtime.files import FileSummary
 
 Result = TypeVar("Result")
 EMPTY = Hypothesis([], 0.0)
@@ -398,6 +401,48 @@ class Translator:
                 raise job.problem
             ids = job.request.ids if job.request else []
             yield self.describe(job.text, ids, found, settings)
+
+    def translate_file(
+        self,
+        source: str | os.PathLike[str],
+        output: str | os.PathLike[str],
+        *,
+        target_prefix: Prefix = None,
+        jsonl: bool = False,
+        resume: bool = False,
+        force: bool = False,
+        **options: Any,
+    ) -> "FileSummary":
+        """Translate a file line by line, in constant memory; what ``tfexport translate`` does.
+
+        Args:
+            source: UTF-8 lines.
+            output: a line for each hypothesis that was asked for; empty for a bad line.
+            target_prefix: what every target begins with.
+            jsonl: write one JSON object for each line instead.
+            resume: go on with an output that was not finished; begin it if there is none.
+            force: replace an output that exists.
+            **options: see ``DecodingOptions``.
+
+        Returns:
+            How many lines there were, and which could not be decoded.
+
+        Raises:
+            ConfigError: unknown or contradictory options.
+            OutputExistsError: the output stands in the way, or was begun in another way.
+            OSError: a file cannot be read or written.
+        """
+        from tfexport.runtime.files import describe_run, translate_file
+        from tfexport.runtime.lines import json_format, text_format
+
+        settings, (prefix,) = self.resolver.resolve(options, [target_prefix])
+        count = settings.options.num_hypotheses
+        write = json_format(several=count > 1) if jsonl else text_format(count)
+        return translate_file(
+            self, source, output, settings, write, prefix=prefix,
+            described=describe_run(settings, jsonl=jsonl), lines_each=1 if jsonl else count,
+            resume=resume, force=force,
+        )  # fmt: skip
 
     def decode_stream(
         self, jobs: Iterable[AnyJob], settings: Settings, chunk: int
