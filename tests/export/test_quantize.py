@@ -209,6 +209,10 @@ def test_command_needs_no_torch(tmp_path: Path, bundle: Path, samples: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "int8 weights" in done.stdout
     assert "tokens agree" in done.stdout
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "q.bundle")]).stdout
+    assert "before quantising" in shown
+    assert "int8, " in shown
+    assert "tokens are the float32 bundle's; kept in float32: " in shown
 
 
 def test_export_and_quantise_in_one_command(tmp_path: Path, model: tutorial.TutorialModel) -> None:

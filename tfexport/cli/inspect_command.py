@@ -74,7 +74,8 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         "special ids": ", ".join(f"{k} {v}" for k, v in asdict(manifest.special_ids).items()),
         "tokenizers": ", ".join(f"{k} {v.file}" for k, v in manifest.tokenizers.items())
         or "none: ids only",
-        "parity": _parity(parity),
+        "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
+        "weights": _weights(manifest.quantization),
     }
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
@@ -107,6 +108,19 @@ def _parity(parity: dict[str, Any] | None) -> str:
     if parity is None:
         return "not compared with eager PyTorch"
     return f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})"
+
+
+def _weights(quantization: dict[str, Any] | None) -> str:
+    if quantization is None:
+        return "float32"
+    gate = quantization.get("gate")
+    agreement = (
+        f"{gate['agreement']:.2%} of {gate['tokens']} tokens are the float32 bundle's"
+        if isinstance(gate, dict)
+        else "not compared with the float32 bundle"
+    )
+    kept = ", ".join(quantization.get("kept", ())) or "none"
+    return f"{quantization.get('weights')}, {agreement}; kept in float32: {kept}"
 
 
 def _print_config(config: dict[str, Any]) -> None:
