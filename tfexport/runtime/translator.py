@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tfexport.runtime.files import FileSummary
 
 Result = TypeVar("Result")
-EMPTY = Hypothesis([], 0.0)
 _OPTIONS = frozenset(field.name for field in fields(DecodingOptions))
 _SCORE_OPTIONS = frozenset({
     "length_penalty", "coverage_penalty", "return_attention", "attention_layer", "attention_head",
@@ -298,7 +297,7 @@ class Translator:
         self, requests: Sequence[Request | None], targets: Sequence[list[int]], settings: Settings
     ) -> list[Hypothesis]:
         """Score checked pairs; see ``score_request``."""
-        results = [EMPTY for _ in requests]
+        results = [_empty() for _ in requests]
         end = self.manifest.special_ids.eos
         for batch in make_batches(requests, settings.options):
             chosen = [request for i in batch if (request := requests[i]) is not None]
@@ -637,11 +636,16 @@ def _in_order(
     count: int, batches: Sequence[Sequence[int]], found: Sequence[list[list[Hypothesis]]]
 ) -> list[list[Hypothesis]]:
     """What each batch gave, in the order of the rows; rows of no batch are empty."""
-    results = [[EMPTY] for _ in range(count)]
+    results = [[_empty()] for _ in range(count)]
     for batch, rows in zip(batches, found, strict=True):
         for i, hypotheses in zip(batch, rows, strict=True):
             results[i] = hypotheses
     return results
+
+
+def _empty() -> Hypothesis:
+    # A new one each time: its list of tokens is the caller's.
+    return Hypothesis([], 0.0)
 
 
 def _is_whole(value: Any) -> TypeGuard[int]:
