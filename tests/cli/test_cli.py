@@ -19,11 +19,13 @@ from click.testing import CliRunner, Result
 from tests import tutorial
 from tests.conftest import REPOSITORY, SETTINGS
 from tfexport import __version__
+from tfexport.cli.decoding_options import SCORING
 from tfexport.cli.main import cli
 from tfexport.cli.tables import parity_table
 from tfexport.export import ParityReport, export_graph, export_torchscript
 from tfexport.export.parity import Comparison
 from tfexport.runtime import Translator
+from tfexport.runtime import translator as translator_module
 
 IDS = [f"--set={key}={value}" for key, value in SETTINGS.items()]
 
@@ -374,6 +376,12 @@ def test_table_keeps_its_columns_where_a_stage_lacks_a_shape_or_has_it_twice() -
     ]
 
 
+def test_scoring_options_are_those_of_the_runtime() -> None:
+    # Listed twice, since the command line may not load the runtime to show its help.
+    names = {name.replace("-", "_") for name in SCORING}
+    assert names == translator_module._SCORE_OPTIONS
+
+
 # --- decoding options ---------------------------------------------------------------------------
 
 
@@ -483,6 +491,11 @@ def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> No
     for line, result in zip(scores, found, strict=True):
         if result.hypotheses[0].finished:
             assert float(line) == pytest.approx(result.hypotheses[0].score, abs=2e-6)
+    # As Windows writes files: a byte-order mark is no part of the first word.
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
+    marked = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
+    assert marked.stdout == done.stdout
     wrong = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--beam-size", 2)
     assert wrong.exit_code == 2
     jsonl = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--jsonl",

@@ -15,6 +15,7 @@ import torch
 from tests import tutorial
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import TranslationResult, Translator
+from tfexport.runtime.model import Model
 from tfexport.runtime.options import Step
 from tfexport.runtime.stream import TextStream
 
@@ -164,10 +165,26 @@ def test_a_stream_is_the_translation_in_pieces(
     assert len(list(translator.stream("w5 w6 w7", max_length=12))) > 3
 
 
-def test_a_stream_that_is_left_stops_decoding(translator: Translator) -> None:
+def test_a_stream_decodes_no_further_than_it_is_read(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    step = Model.step
+
+    def counted(self: Model, *arguments: Any) -> Any:
+        steps.append(1)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Model, "step", counted)
     stream = translator.stream("w5 w6 w7", max_length=12)
-    assert next(iter(stream))
+    assert not steps, "nothing is decoded before it is asked for"
+    next(stream)
+    read = len(steps)
+    assert read <= 3
     stream.close()  # type: ignore[attr-defined]
+    assert len(steps) == read
+    list(translator.stream("w5 w6 w7", max_length=12))
+    assert len(steps) - read == 12
 
 
 def test_no_piece_of_a_stream_splits_a_character() -> None:
@@ -219,6 +236,12 @@ def test_reading_stays_a_little_ahead(translator: Translator) -> None:
     for _ in range(100):
         next(results)
     assert asked <= 100 + 3 * 16 * 2
+    asked = 0
+    results = translator.translate_iterable(
+        texts(), max_length=2, batch_size=64, batch_type="tokens"
+    )
+    next(results)
+    assert asked <= 3 * 16 * 2, "64 tokens are about two rows"
 
 
 def test_a_bad_text_is_raised_when_its_turn_comes(translator: Translator) -> None:
@@ -226,6 +249,8 @@ def test_a_bad_text_is_raised_when_its_turn_comes(translator: Translator) -> Non
     assert len([next(results), next(results)]) == 2
     with pytest.raises(InputError, match="text 2: not valid Unicode"):
         next(results)
+    with pytest.raises(InputError, match=r"text 0: expected a string, found \[5, 6\]"):
+        next(translator.translate_iterable([[5, 6]]))  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="top_k needs sampling"):
         translator.translate_iterable([], top_k=3)
 

@@ -50,6 +50,7 @@ def score(
     tfexport score de-en.bundle german.txt english.txt
     """
     from tfexport.runtime import Translator
+    from tfexport.runtime.batches import rows_ahead
 
     keywords = given(options, ids)
     translator = Translator(bundle, threads)
@@ -63,12 +64,12 @@ def score(
         targets = stack.enter_context(Path(target).open("rb"))
         sink = stack.enter_context(_open(output, force))
         pairs = enumerate(zip_longest(sources, targets), start=1)
-        while chunk := list(islice(pairs, 16 * settings.options.batch_size)):
+        while chunk := list(islice(pairs, rows_ahead(settings.options))):
             requests, wanted, problems = [], [], {}
             for number, lines in chunk:
                 request, tokens = None, list[int]()
                 try:
-                    found = [_read(line, name, ids) for line, name in zip(
+                    found = [_read(line, name, number, ids) for line, name in zip(
                         lines, (source, target), strict=True)]  # fmt: skip
                     request, tokens = translator.score_request(
                         found[0], found[1], number - 1, settings
@@ -100,12 +101,12 @@ def score(
         ctx.exit(1)
 
 
-def _read(line: bytes | None, name: str, ids: bool) -> str | list[int]:
+def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:
     from tfexport.runtime.lines import read_line, read_numbers
 
     if line is None:
         raise InputError(f"{name} has no such line")
-    text = read_line(line)
+    text = read_line(line, first=number == 1)
     return read_numbers(text) if ids else text
 
 

@@ -101,7 +101,7 @@ def translate(
     if file != "-" and output != "-":
         bad = run.file_to_file(file, output, force, resume, jsonl, alignment)
     else:
-        bad = run.stream(file, output, 1 if jsonl else count)
+        bad = run.stream(file, output)
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
@@ -177,8 +177,9 @@ class _Run:
             )
         return len(summary.bad)
 
-    def stream(self, file: str, output: str, count: int) -> int:
+    def stream(self, file: str, output: str) -> int:
         """Translate to or from a pipe; how many lines were bad."""
+        from tfexport.runtime.batches import rows_ahead
         from tfexport.runtime.lines import translate_lines
 
         bad = 0
@@ -189,9 +190,10 @@ class _Run:
                 prefixes = stack.enter_context(open(self.prefix_file, "rb"))  # noqa: PTH123
             # Opened last: what fails before leaves an old output as it was.
             sink = stack.enter_context(_open_output(output))
-            size = self.settings.options.batch_size
+            options = self.settings.options
             # A person at a terminal wants an answer to every line.
-            chunk = 1 if source.isatty() or size == 1 else 16 * size
+            at_once = source.isatty() or options.batch_size == 1
+            chunk = 1 if at_once else rows_ahead(options)
             for line in translate_lines(
                 self.translator, source, self.settings, ids=self.ids, prefixes=prefixes, chunk=chunk
             ):

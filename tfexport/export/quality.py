@@ -1,7 +1,8 @@
 """What quantisation costs: tokens and text of a quantised bundle beside those of its original."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ class Quality:
 class Gate:
     """The original's answers to some samples, to hold quantised models against."""
 
-    def __init__(self, bundle: Path, samples: Sequence[Sample]) -> None:
-        self._original = Translator(bundle)
+    def __init__(self, original: Translator, samples: Sequence[Sample]) -> None:
+        self._original = original
         self.samples = [sample for sample in samples if sample.ids]
         rows = [sample.ids for sample in self.samples]
         limit = self._original.manifest.limits.max_target_length
@@ -88,12 +89,11 @@ class Gate:
                 total += len(target)
         return agreeing / max(1, total), total
 
-    def distance(self, folder: Path, manifest: Manifest, count: int = BATCH) -> float:
-        """Mean Kullback-Leibler divergence from the original's next-token distributions."""
-        original = self._logits(Model(self._original.path, self._original.manifest), count)
-        quantized = self._logits(Model(folder, manifest), count)
+    def distance(self, folder: Path, manifest: Manifest) -> float:
+        """Mean divergence (Kullback-Leibler) from the original's next tokens, on few samples."""
+        quantized = self._logits(Model(folder, manifest), BATCH)
         sums, tokens = 0.0, 0
-        for (theirs, targets), (ours, _) in zip(original, quantized, strict=True):
+        for (theirs, targets), (ours, _) in zip(self._first_logits, quantized, strict=True):
             for one, two, target in zip(theirs, ours, targets, strict=True):
                 p = one[: len(target)] - log_normalizer(one[: len(target)])[:, None]
                 q = two[: len(target)] - log_normalizer(two[: len(target)])[:, None]
@@ -101,10 +101,21 @@ class Gate:
                 tokens += len(target)
         return sums / max(1, tokens)
 
+    @cached_property
+    def _first_logits(self) -> list[tuple[Floats, list[list[int]]]]:
+        """The original's on the first samples: every parameter is held against them."""
+        model = Model(self._original.path, self._original.manifest)
+        return list(self._logits(model, BATCH))
+
+    @cached_property
+    def _original_texts(self) -> list[str]:
+        sources = [sample.text or "" for sample in self.samples]
+        return [result.text or "" for result in self._original.translate(sources)]
+
     def _logits(
         self, model: Model, count: int | None = None
-    ) -> "list[tuple[Floats, list[list[int]]]]":
-        found = []
+    ) -> Iterator[tuple[Floats, list[list[int]]]]:
+        # Batch by batch: those of all samples together may be larger than memory.
         rows = [sample.ids for sample in self.samples][:count]
         for start in range(0, len(rows), BATCH):
             batch, targets = rows[start : start + BATCH], self._targets[start : start + BATCH]
@@ -113,8 +124,7 @@ class Gate:
             given = np.full((len(batch), longest), self._special.bos, np.int64)
             for row, target in enumerate(targets):
                 given[row, 1 : len(target)] = target[:-1]
-            found.append((model.step(given, model.encode(batch)), targets))
-        return found
+            yield model.step(given, model.encode(batch)), targets
 
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Hold one quantised bundle against the original."""
@@ -126,7 +136,7 @@ class Gate:
 
         sources = [text or "" for text in texts]
         ours = [result.text or "" for result in Translator(folder).translate(sources)]
-        theirs = [result.text or "" for result in self._original.translate(sources)]
+        theirs = self._original_texts
         references = [sample.reference for sample in self.samples]
         if any(reference is None for reference in references):
             bleu = sacrebleu.corpus_bleu(ours, [theirs]).score

@@ -85,7 +85,8 @@ def quantize_bundle(
     gate = None
     if samples is not None:
         tell("reading samples", 0, 1)
-        gate = Gate(source, read_samples(Path(samples), Translator(source)))
+        original = Translator(source)
+        gate = Gate(original, read_samples(Path(samples), original))
     with new_bundle(output, force) as folder:
         keep: list[str] = []
         ranking: dict[str, float] = {}

@@ -5,6 +5,17 @@ from collections.abc import Sequence
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
 
+BATCHES_AHEAD = 16  # that are sorted by length together
+USUAL_LENGTH = 32  # tokens of a row, where a batch is counted in tokens
+
+
+def rows_ahead(options: DecodingOptions) -> int:
+    """How many rows of an endless input to read before any is decoded."""
+    rows = options.batch_size
+    if options.batch_type == "tokens":
+        rows = max(1, rows // USUAL_LENGTH)
+    return BATCHES_AHEAD * rows
+
 
 def make_batches(requests: Sequence[Request | None], options: DecodingOptions) -> list[list[int]]:
     """Indices of rows that go together: prefixes of one length, and sources of like length.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from tfexport.errors import ConfigError, OutputExistsError
+from tfexport.runtime.batches import rows_ahead
 from tfexport.runtime.lines import Format, LineResult, translate_lines
 from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator
@@ -127,7 +128,7 @@ def translate_file(
         for result in translate_lines(
             translator, lines, settings, ids=ids, first=done + 1,
             prefixes=prefixes if prefixes is not None else _always(prefix),
-            chunk=16 * settings.options.batch_size,
+            chunk=rows_ahead(settings.options),
         ):  # fmt: skip
             number = result.number
             if result.problem is not None:

@@ -108,7 +108,7 @@ def _read(
             except InputError as error:
                 raise InputError(f"target prefix: {error}") from None
         source = read_numbers(text) if ids else text
-        request = translator.request(source, number - 1, prefix, settings)
+        request = translator.request(source, number - 1, prefix, settings, as_ids=ids)
     except InputError as error:
         return _Job(number, text, None, str(error))
     return _Job(number, text, request)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, ov
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError, join_problems
-from tfexport.runtime.batches import make_batches
+from tfexport.runtime.batches import make_batches, rows_ahead
 from tfexport.runtime.model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.resolve import Prefix, Resolver
@@ -22,7 +22,7 @@ from tfexport.runtime.result import Hypothesis, TranslationResult
 from tfexport.runtime.search import PathSearch, Request, Settings, decode, score_targets
 from tfexport.runtime.session import usable_cores
 from tfexport.runtime.stream import TextStream
-from tfexport.runtime.texts import Texts, check_text
+from tfexport.runtime.texts import Texts
 from tfexport.runtime.vocabulary_map import VocabularyMap
 from tfexport.runtime.workers import Workers, gather
 
@@ -148,7 +148,7 @@ class Translator:
             raise InputError("texts: expected a list of strings, found one string")
         sources = list(texts)
         settings, prefixes = self._resolve(options, target_prefix, len(sources))
-        requests = self._requests("translate", "text", sources, prefixes, settings)
+        requests = self._requests(sources, prefixes, settings, as_ids=False)
 
         def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
             return [
@@ -205,7 +205,7 @@ class Translator:
             else []
         )
         settings, prefixes = self._resolve(options, target_prefix, len(rows), extra)
-        requests = self._requests("generate", "row", rows, prefixes, settings)
+        requests = self._requests(rows, prefixes, settings, as_ids=True)
 
         def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
             return [
@@ -278,7 +278,8 @@ class Translator:
         Raises:
             InputError: naming what is wrong.
         """
-        request = self.request(source, number, (), settings)
+        as_ids = not isinstance(source, str)
+        request = self.request(source, number, (), settings, as_ids=as_ids)
         try:
             ids = self.texts.encode_target(target)
         except InputError as error:
@@ -333,7 +334,7 @@ class Translator:
             if _is_whole(options.get(name)) and options[name] > 1:
                 extra.append(f"{name} {options[name]} cannot be streamed: it must be 1")
         settings, (prefix,) = self.resolver.resolve(options, [target_prefix], extra)
-        request = self.request(text, 0, prefix, settings)
+        request = self.request(text, 0, prefix, settings, as_ids=False)
         return self._stream(request, settings)
 
     def _stream(self, request: Request | None, settings: Settings) -> Iterator[str]:
@@ -390,12 +391,12 @@ class Translator:
                         settings.max_length,
                         settings.end_tokens,
                     )
-                    request = self.request(text, number, prefix, settings)
+                    request = self.request(text, number, prefix, settings, as_ids=False)
                     yield _TextJob(text, request, None)
                 except InputError as error:
                     yield _TextJob(text, None, InputError(f"text {number}: {error}"))
 
-        for job, found in self.decode_stream(jobs(), settings, 16 * settings.options.batch_size):
+        for job, found in self.decode_stream(jobs(), settings, rows_ahead(settings.options)):
             if job.problem is not None:
                 raise job.problem
             ids = job.request.ids if job.request else []
@@ -468,15 +469,24 @@ class Translator:
         number: int,
         prefix: tuple[int, ...],
         settings: Settings,
+        *,
+        as_ids: bool,
     ) -> Request | None:
         """One input, checked; None for one that is blank or empty.
+
+        Args:
+            source: a text, or ids as the encoder sees them.
+            number: of the input in its call; draws depend on it.
+            prefix: of its target.
+            settings: how to decode it.
+            as_ids: which of the two it has to be.
 
         Raises:
             InputError: naming what is wrong with it.
         """
         options = settings.options
-        read = self.texts.encode if isinstance(source, str) else self.texts.check_ids
-        ids = read(source, options.truncate, options.max_input_length)  # type: ignore[arg-type]
+        read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
+        ids = read(source, options.truncate, options.max_input_length)
         if not ids:
             return None
         candidates = None
@@ -542,21 +552,17 @@ class Translator:
 
     def _requests(
         self,
-        verb: str,
-        noun: str,
         sources: Sequence[Any],
         prefixes: Sequence[tuple[int, ...]],
         settings: Settings,
+        as_ids: bool,
     ) -> list[Request | None]:
+        verb, noun = ("generate", "row") if as_ids else ("translate", "text")
         requests: list[Request | None] = []
         problems = []
         for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             try:
-                if noun == "text":
-                    check_text(source)
-                elif isinstance(source, str):
-                    raise InputError(f"expected a list of ids, found {source!r}")
-                requests.append(self.request(source, i, prefix, settings))
+                requests.append(self.request(source, i, prefix, settings, as_ids=as_ids))
             except InputError as error:
                 problems.append(f"{noun} {i}: {error}")
         if problems:

@@ -7,6 +7,7 @@ Sources: Graves 2012 (beam search), Kasai et al. 2022 (patience), Vijayakumar et
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,22 @@ class _Chosen:
         )
 
 
+class _Candidates(NamedTuple):
+    """What one group may take at one step: the best, and the best of those that do not end."""
+
+    ranked: _Chosen
+    followed: _Chosen
+
+
+class _Newest(NamedTuple):
+    """A token that completes a hypothesis; its attention is (S,)."""
+
+    token: int
+    score: float
+    ends: bool
+    attention: Floats | None
+
+
 @dataclass
 class _Pool:
     """Finished hypotheses of one group of one sentence."""
@@ -105,15 +122,16 @@ class BeamSearch:
         live = self._first(begun)
         if begun.logits is None:
             for sentence in range(len(self._requests)):
-                self._add(live, sentence, 0, 0, newest=None)
+                self._add(live, sentence, 0, 0)
             return self._results()
         state, logits = begun.state, begun.logits
         attention = None if begun.attention is None else begun.attention[:, -1]
         while True:
-            chosen = self._choose(live, logits)
-            for group, candidates in enumerate(chosen):
+            followed = []
+            for group, candidates in enumerate(self._choose(live, logits)):
                 self._finish(live, group, candidates, attention)
-            live = self._continue(live, chosen, attention)
+                followed.append(candidates.followed)
+            live = self._continue(live, followed, attention)
             self._close(live)
             going = np.array(
                 [not all(pool.closed for pool in self._pools[s]) for s in self._sentences]
@@ -155,7 +173,7 @@ class BeamSearch:
             np.broadcast_to(np.arange(batch)[:, None, None], shape),
         )
 
-    def _choose(self, live: _Live, logits: Floats) -> list[_Chosen]:
+    def _choose(self, live: _Live, logits: Floats) -> list[_Candidates]:
         """The best candidates of every group."""
         length = live.tokens.shape[-1]
         rows = live.rows.ravel()
@@ -174,7 +192,7 @@ class BeamSearch:
         normalizer = log_normalizer(logits)
         scores = np.where(np.isfinite(values), values - np.where(
             np.isfinite(normalizer), normalizer, 0)[:, None], -np.inf)  # fmt: skip
-        chosen: list[_Chosen] = []
+        chosen: list[_Candidates] = []
         taken = np.full((len(self._sentences), 0), NOBODY, np.int64)
         for group in range(self._groups):
             rows = live.rows[:, group]
@@ -183,13 +201,13 @@ class BeamSearch:
                 if taken.size
                 else np.zeros(ids[rows].shape)
             )
-            candidates = self._rank(live.sums[:, group], ids[rows], scores[rows], penalties, wanted)
-            chosen.append(candidates)
-            followed = self._followed(candidates)
+            ranked = self._rank(live.sums[:, group], ids[rows], scores[rows], penalties, wanted)
+            followed = self._followed(ranked)
+            chosen.append(_Candidates(ranked, followed))
             took = np.where(np.isfinite(followed.totals), followed.tokens, NOBODY)
-            ended = candidates.take(_first_columns(candidates.totals, self._width))
-            ended_tokens = np.where(ended.ends, ended.tokens, NOBODY)
-            taken = np.concatenate([taken, took, ended_tokens], axis=-1)
+            top = slice(self._width)
+            ended = np.where(ranked.ends[:, top], ranked.tokens[:, top], NOBODY)
+            taken = np.concatenate([taken, took, ended], axis=-1)
         return chosen
 
     def _rank(
@@ -229,18 +247,25 @@ class BeamSearch:
         return kept
 
     def _finish(
-        self, live: _Live, group: int, candidates: _Chosen, attention: Floats | None
+        self, live: _Live, group: int, candidates: _Candidates, attention: Floats | None
     ) -> None:
         """Put aside what is complete: ended, at its full length, or without a way on."""
         last = live.tokens.shape[-1] + 1 >= self._settings.max_length
-        top = candidates.take(_first_columns(candidates.totals, self._width))
-        complete = np.isfinite(top.totals) & (top.ends | last)
-        for place, rank in np.argwhere(complete):
-            newest = top.take(np.full((len(top.totals), 1), rank))
-            self._add(live, place, group, int(newest.parents[place, 0]), (newest, attention))
+        ranked = candidates.ranked
+        complete = np.isfinite(ranked.totals) & (ranked.ends | last)
+        for place, rank in np.argwhere(complete[:, : self._width]):
+            beam = int(ranked.parents[place, rank])
+            attended = None if attention is None else attention[live.rows[place, group, beam]]
+            newest = _Newest(
+                int(ranked.tokens[place, rank]),
+                float(ranked.scores[place, rank]),
+                bool(ranked.ends[place, rank]),
+                attended,
+            )
+            self._add(live, place, group, beam, newest)
         stuck = np.isfinite(live.sums[:, group]) & self._stuck[live.rows[:, group]]
         for place, beam in np.argwhere(stuck):
-            self._add(live, place, group, beam, None)
+            self._add(live, place, group, beam)
 
     def _add(
         self,
@@ -248,7 +273,7 @@ class BeamSearch:
         place: int,
         group: int,
         beam: int,
-        newest: tuple[_Chosen, Floats | None] | None,
+        newest: _Newest | None = None,
     ) -> None:
         """Put one hypothesis aside, with or without a newest token."""
         sentence = int(self._sentences[place])
@@ -260,20 +285,17 @@ class BeamSearch:
         attended = None if live.attention is None else live.attention[place, group, beam]
         ended = False
         if newest is not None:
-            chosen, attention = newest
-            tokens.append(int(chosen.tokens[place, 0]))
-            scores = np.append(scores, chosen.scores[place, 0])
-            ended = bool(chosen.ends[place, 0])
-            if attended is not None and attention is not None:
-                row = live.rows[place, group, beam]
-                attended = np.concatenate([attended, attention[row, None]])
+            tokens.append(newest.token)
+            scores = np.append(scores, newest.score)
+            ended = newest.ends
+            if attended is not None and newest.attention is not None:
+                attended = np.concatenate([attended, newest.attention[None]])
         if attended is not None:
             attended = attended[:, :length]
         pool.found.append(finish(tokens, scores, attended, ended, self._options))
 
-    def _continue(self, live: _Live, chosen: list[_Chosen], attention: Floats | None) -> _Live:
+    def _continue(self, live: _Live, followed: list[_Chosen], attention: Floats | None) -> _Live:
         """The hypotheses that are followed from here."""
-        followed = [self._followed(candidates) for candidates in chosen]
         parents = np.stack([part.parents for part in followed], axis=1)
         rows = np.take_along_axis(live.rows, parents, -1)
         totals, tokens, scores = (
@@ -326,8 +348,3 @@ class BeamSearch:
             together.sort(key=lambda made: -made.score)
             found.append(together[: self._options.num_hypotheses])
         return found
-
-
-def _first_columns(values: Doubles, count: int) -> Rows:
-    """The order that keeps the first columns of (B, N)."""
-    return np.broadcast_to(np.arange(min(count, values.shape[-1])), (len(values), count))

@@ -54,7 +54,7 @@ def _alternatives(
     )
     if begun.logits is None:
         return decode(model, requests, inner)
-    raw = log_normalizer(begun.logits), begun.logits.copy()
+    log_probs = begun.logits - log_normalizer(begun.logits)[:, None]  # the model's own
     Filters(settings, requests).apply(begun.logits, begun.prefix, np.arange(len(requests)))
     ids, values = best(begun.logits, min(options.num_hypotheses, begun.logits.shape[-1]))
     with np.errstate(invalid="ignore"):
@@ -70,13 +70,12 @@ def _alternatives(
         token = int(ids[row, rank])
         results[row].append(Hypothesis([], 0.0))
         if token in settings.end_tokens:
-            score = raw[1][row, token] - raw[0][row]
             attention = None if begun.attention is None else begun.attention[row]
             if attention is not None:
                 attention = attention[:, : len(requests[row].ids)]
             results[row][-1] = finish(
                 [*requests[row].prefix, token],
-                np.append(begun.prefix_scores[row], score),
+                np.append(begun.prefix_scores[row], log_probs[row, token]),
                 attention,
                 True,
                 options,

@@ -22,13 +22,12 @@ from tfexport.runtime.search.settings import Settings
 class _Path:
     """What one row has become."""
 
-    def __init__(
-        self, request: int, sample: int, prefix: list[int], scores: list[float], seed: list[int]
-    ) -> None:
+    generator: np.random.Generator  # of a row that is sampled
+
+    def __init__(self, request: int, sample: int, prefix: list[int], scores: list[float]) -> None:
         self.request, self.sample = request, sample
         self.tokens, self.scores = prefix, scores
         self.attention: list[Floats] = []
-        self.generator = np.random.default_rng(seed)
         self.finished = False
 
 
@@ -47,11 +46,14 @@ class PathSearch:
         self._filters = Filters(settings, requests)
         self._candidates = all_candidates(requests)
         self._paths = [
-            _Path(i, sample, [*request.prefix], begun.prefix_scores[i].tolist(),
-                  [settings.seed, request.number, sample])
+            _Path(i, sample, [*request.prefix], begun.prefix_scores[i].tolist())
             for i, request in enumerate(requests)
             for sample in range(request.sample, request.sample + samples)
-        ]  # fmt: skip
+        ]
+        if self._options.sampling:
+            for path in self._paths:
+                seed = [settings.seed, requests[path.request].number, path.sample]
+                path.generator = np.random.default_rng(seed)
         self._active = self._paths if begun.logits is not None else []
         self._state, self._logits, self._attention = begun.state, begun.logits, None
         rows = np.repeat(np.arange(len(requests)), samples)
