@@ -10,7 +10,7 @@ import onnx_ir as ir
 from tfexport import graph_io
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
-from tfexport.export.weights import content_key
+from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 
 _START, _BODY = "start/", "step/"
@@ -161,11 +161,7 @@ def _value(name: str, dtype: str, shape: list[int]) -> ir.Value:
 
 
 def _constant(graph: ir.Graph, name: str, number: np.generic) -> ir.Value:
-    tensor = ir.tensor(np.asarray(number), name=f"loop/{name}")
-    value = ir.Value(name=tensor.name, const_value=tensor, shape=ir.Shape([]))
-    value.type = ir.TensorType(tensor.dtype)
-    graph.register_initializer(value)
-    return value
+    return add_initializer(graph, f"loop/{name}", np.asarray(number))
 
 
 def _key(value: ir.Value) -> str:

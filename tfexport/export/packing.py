@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.fused import OPERATOR
+from tfexport.export.weights import add_initializer
 
 DOMAIN, ATTENTION = OPERATOR.split("::")
 BIAS = 3  # the operator's input
@@ -40,10 +41,12 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
         return False
     weights = [_array(product.inputs[1]) for product in products if product is not None]
     name = str(products[0].inputs[1].name)  # type: ignore[union-attr]
-    weight = _register(graph, name.replace(PARTS[0], "qkv_proj"), np.concatenate(weights, axis=1))
+    weight = add_initializer(
+        graph, name.replace(PARTS[0], "qkv_proj"), np.concatenate(weights, axis=1)
+    )
     product = ir.Node("", "MatMul", [products[0].inputs[0], weight], num_outputs=1,
                       name=f"{attention.name}_qkv")  # fmt: skip
-    sizes = _register(graph, f"{weight.name}.sizes", np.array([w.shape[1] for w in weights]))
+    sizes = add_initializer(graph, f"{weight.name}.sizes", np.array([w.shape[1] for w in weights]))
     axis = ir.AttrInt64("axis", -1)
     split = ir.Node("", "Split", [product.outputs[0], sizes], [axis], num_outputs=3,
                     name=f"{attention.name}_split")  # fmt: skip
@@ -55,7 +58,7 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
         attention.replace_input_with(place, output)
     if all(given):
         vectors = np.concatenate([_array(bias) for bias in biases])
-        bias = _register(graph, f"{weight.name}.bias", vectors)
+        bias = add_initializer(graph, f"{weight.name}.bias", vectors)
         attention.replace_input_with(BIAS, bias)
     return True
 
@@ -78,18 +81,3 @@ def _array(value: ir.Value | None) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     assert value is not None
     assert value.const_value is not None
     return value.const_value.numpy()
-
-
-def _register(
-    graph: ir.Graph, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
-) -> ir.Value:
-    """An initializer; a layer that is applied several times has one."""
-    if name in graph.initializers:
-        return graph.initializers[name]
-    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-    value.shape, value.type = (
-        ir.Shape(array.shape),
-        ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-    )
-    graph.register_initializer(value)
-    return value

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.weights import content_key
+from tfexport.export.weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")
@@ -177,10 +177,7 @@ class _Store:
 
     def last_axis(self) -> ir.Value:
         """The axes input of an Unsqueeze that adds one at the end."""
-        name = "quantized.last_axis"
-        if name not in self._graph.initializers:
-            self._register(name, np.array([-1]))
-        return self._graph.initializers[name]
+        return add_initializer(self._graph, "quantized.last_axis", np.array([-1]))
 
     def _get(
         self, weight: ir.Value, kind: str, make: Callable[[Floats], tuple[Array, Floats]]
@@ -189,17 +186,10 @@ class _Store:
         if key not in self._made:
             values, scales = make(_array(weight))
             self._made[key] = (
-                self._register(f"{weight.name}.{kind}", values),
-                self._register(f"{weight.name}.scale", scales),
+                add_initializer(self._graph, f"{weight.name}.{kind}", values),
+                add_initializer(self._graph, f"{weight.name}.scale", scales),
             )
         return self._made[key]
-
-    def _register(self, name: str, array: Array) -> ir.Value:
-        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-        value.shape = ir.Shape(array.shape)
-        value.type = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-        self._graph.register_initializer(value)
-        return value
 
 
 def by_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:

@@ -78,6 +78,17 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
     ]
 
 
+def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
+    """Put a constant into a graph; if one of this name is there, that one is returned."""
+    if name in graph.initializers:
+        return graph.initializers[name]
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape))
+    value.type = ir.TensorType(tensor.dtype)
+    graph.register_initializer(value)
+    return value
+
+
 def content_key(array: NDArray[Any]) -> str:
     """Equal for equal arrays: same type, same shape, same values."""
     head = f"{array.dtype}{array.shape}".encode()
