@@ -161,3 +161,18 @@ def test_no_axis_is_baked_in(
         outputs = ort.InferenceSession(tiny_bundle / spec.filename).run(None, feeds)
         for value, tensor in zip(outputs, spec.outputs, strict=True):
             assert value.shape == shape(tensor)
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_onnxruntime_joins_no_residual_with_its_norm(placement: str, tmp_path: Path) -> None:
+    model = build_transformer(TransformerConfig(**SIZES, norm_placement=placement))
+    export_graph(model, tmp_path / "generate.onnx", "generate", verify=False)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(tmp_path / "generate.onnx", options)
+    optimized = onnx.load(tmp_path / "optimized.onnx", load_external_data=False)
+    (loop,) = [node for node in optimized.graph.node if node.op_type == "Loop"]
+    operators = [node.op_type for node in [*optimized.graph.node, *loop.attribute[0].g.node]]
+    assert "LayerNormalization" in operators
+    assert "SkipLayerNormalization" not in operators

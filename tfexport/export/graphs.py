@@ -7,7 +7,7 @@ those of ``tfexport.graph_io``.
 import torch
 from torch import Tensor, nn
 
-from tfexport.export.greedy import first_state, take_best
+from tfexport.export.greedy import best_in_blocks, block_size, first_state, take_best
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
@@ -121,8 +121,10 @@ class LoopStep(nn.Module):
         self.attention = attention
         assert model.config.eos_id is not None
         assert model.config.pad_id is not None
+        assert model.config.target_vocab_size is not None
         self.eos_id = model.config.eos_id
         self.pad_id = model.config.pad_id
+        self.block = block_size(model.config.target_vocab_size)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Invariants, state -> whether to go on, state, weights."""
@@ -132,8 +134,10 @@ class LoopStep(nn.Module):
         x = self.model.target_embedding(token, past[0].size(2))
         # The newest position may see all others, so the self-attention needs no mask.
         x, present, weights = self.model.decoder(x, torch.zeros(1), past, cross, bias)
+        logits = self.model.output_proj(x)
+        best = best_in_blocks(logits, self.block)
         token, ended, score, count = take_best(
-            self.model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
+            logits, best, ended, score, count, self.eos_id, self.pad_id
         )
         sequences = torch.cat([sequences, token], dim=1)
         attended = [torch.stack(weights, dim=1)[:, :, :, 0]] if self.attention else []

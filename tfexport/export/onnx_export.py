@@ -12,6 +12,7 @@ from tfexport.errors import ConfigError, ExportError
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.packing import pack_projections
 from tfexport.export.quiet import quiet
+from tfexport.export.residuals import keep_residuals_apart
 from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
@@ -122,6 +123,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     _number_operators(model)
     _name_weights(model, dict(module.named_parameters()) | dict(module.named_buffers()))
     pack_projections(model)
+    keep_residuals_apart(model)
     return model
 
 

@@ -157,7 +157,7 @@ class GreedyModule(TransformerModule):
                 x, past, _weights = self.model.decoder(x, no_bias, past, cross, bias)
                 logits = self.model.output_proj(x)
                 token, ended, score, count = take_best(
-                    logits, ended, score, count, self.eos_id, self.pad_id
+                    logits, logits.argmax(-1), ended, score, count, self.eos_id, self.pad_id
                 )
                 tokens.append(token)
         return torch.cat(tokens, dim=1)
@@ -214,8 +214,9 @@ class GreedyProgram(nn.Module):
             past = [cache.narrow(2, 0, filled) for cache in caches]
             x = model.target_embedding(token, filled)
             x, present, _ = model.decoder(x, torch.zeros(1), past, cross, bias)
+            logits = model.output_proj(x)
             token, ended, score, count = take_best(
-                model.output_proj(x), ended, score, count, self.eos_id, self.pad_id
+                logits, logits.argmax(-1), ended, score, count, self.eos_id, self.pad_id
             )
             written = [
                 cache.index_copy(2, position, new.narrow(2, filled, 1))
