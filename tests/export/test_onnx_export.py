@@ -164,7 +164,7 @@ def test_no_axis_is_baked_in(
 
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_onnxruntime_joins_no_residual_with_its_norm(placement: str, tmp_path: Path) -> None:
+def test_onnxruntime_joins_no_residual_with_its_norm(placement: Any, tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, norm_placement=placement))
     export_graph(model, tmp_path / "generate.onnx", "generate", verify=False)
     options = ort.SessionOptions()

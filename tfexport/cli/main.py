@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tfexport import __version__
+from tfexport.cli.bench_command import bench
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
@@ -59,7 +60,7 @@ def cli() -> None:
     """
 
 
-for _command in (onnx, torchscript, verify, translate, score, quantize, inspect, demo):
+for _command in (onnx, torchscript, verify, translate, score, quantize, bench, inspect, demo):
     cli.add_command(_command)
 
 

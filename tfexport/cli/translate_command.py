@@ -40,9 +40,10 @@ if TYPE_CHECKING:
               help="The same, a line for each line.")  # fmt: skip
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="Target tokens that source tokens allow.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Default: all cores.")
-@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Batches decoded at a time, each with --threads.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(min=0), help="Threads inside an operator; 0: all "
+              "cores.  [default: 0, or for FILE what bench --tune found]")  # fmt: skip
+@click.option("--workers", type=click.IntRange(min=1), help="Batches decoded at a time, each with "
+              "--threads.  [default: 1, or for FILE what bench --tune found]")  # fmt: skip
 @decoding_options()
 @click.pass_context
 def translate(
@@ -60,8 +61,8 @@ def translate(
     target_prefix: str | None,
     target_prefix_file: str | None,
     vocabulary_map: str | None,
-    threads: int,
-    workers: int,
+    threads: int | None,
+    workers: int | None,
     **options: Any,
 ) -> None:
     r"""Translate FILE (default: stdin) line by line, in UTF-8.
@@ -72,6 +73,7 @@ def translate(
     \b
     echo "Guten Morgen!" | tfexport translate de-en.bundle --beam-size 4
     """
+    from tfexport.cli.tuning import read_split
     from tfexport.runtime import Translator
     from tfexport.runtime.files import check_output
     from tfexport.runtime.lines import json_format, text_format
@@ -85,7 +87,13 @@ def translate(
         file, output, resume, ids, jsonl, alignment, attention_plot, options,
         target_prefix, target_prefix_file,
     )  # fmt: skip
-    translator = Translator(bundle, threads, workers=workers, vocabulary_map=vocabulary_map)
+    if file != "-" and threads is None and workers is None:
+        split = read_split(Path(bundle))
+        if split is not None:
+            threads, workers = split.threads, split.workers
+    translator = Translator(
+        bundle, threads or 0, workers=workers or 1, vocabulary_map=vocabulary_map
+    )
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
     prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)

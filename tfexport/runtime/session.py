@@ -1,6 +1,5 @@
 """Opening onnxruntime sessions."""
 
-import os
 import re
 from pathlib import Path
 
@@ -29,13 +28,6 @@ def check_onnxruntime(path: Path, minimum: str) -> None:
 def _release(version: str) -> tuple[int, ...]:
     found = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def usable_cores() -> int:
-    """Cores that this process may use, of those that the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:

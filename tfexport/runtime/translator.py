@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, ov
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError, join_problems
 from tfexport.runtime.batches import make_batches, rows_ahead
+from tfexport.runtime.cores import are_restricted, usable_cores
 from tfexport.runtime.model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.result import Hypothesis, TranslationResult
 from tfexport.runtime.search import PathSearch, Request, Settings, decode, score_targets
-from tfexport.runtime.session import usable_cores
 from tfexport.runtime.stream import TextStream
 from tfexport.runtime.texts import Texts
 from tfexport.runtime.vocabulary_map import VocabularyMap
@@ -661,10 +661,11 @@ def _is_whole(value: Any) -> TypeGuard[int]:
 def _pool_size(threads: int, workers: int) -> int:
     """The size of onnxruntime's pool, which all workers share, each with its own thread besides.
 
-    0 stands for onnxruntime's own choice.
+    0 stands for onnxruntime's own choice, which knows the machine but not what of it a container
+    may use.
     """
     if threads == 0:
-        if workers == 1:
+        if workers == 1 and not are_restricted():
             return 0
         threads = max(1, usable_cores() // workers)
     return workers * (threads - 1) + 1

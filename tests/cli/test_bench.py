@@ -1,0 +1,142 @@
+"""``tfexport bench``: what it measures, and what ``--tune`` leaves for ``translate``."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tfexport import runtime
+from tfexport.cli import tuning
+from tfexport.cli.main import cli
+from tfexport.runtime import Translator, cores
+from tfexport.runtime.measure import Plan, measure
+
+
+def invoke(*args: object) -> Result:
+    return CliRunner().invoke(cli, [str(arg) for arg in args])
+
+
+@pytest.fixture(autouse=True)
+def _own_tuning_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tuning.VARIABLE, str(tmp_path / "settings" / "tuning.json"))
+
+
+@pytest.fixture(name="lines")
+def _lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("w4 w5 w6\n\nw7\nw8 w9\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(name="opened")
+def _opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Workers and threads of every translator that a command opens."""
+    seen: list[tuple[int, int]] = []
+
+    class Spy(Translator):
+        def __init__(self, bundle: Any, threads: int = 0, **options: Any) -> None:
+            seen.append((options.get("workers", 1), threads))
+            super().__init__(bundle, threads, **options)
+
+    monkeypatch.setattr(runtime, "Translator", Spy)
+    return seen
+
+
+def test_json_holds_what_every_run_took(tiny_bundle: Path, lines: Path) -> None:
+    result = invoke("bench", tiny_bundle, lines, "--runs", 3, "--batch-size", 2, "--batch-size",
+                    5, "--threads", 1, "--max-length", 4, "--json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert [t["batch_size"] for t in facts["timings"]] == [2, 5]
+    expected = Translator(tiny_bundle).translate(["w4 w5 w6", "w7", "w8 w9"], max_length=4)
+    for timing in facts["timings"]:
+        assert timing["sentences"] == 3, "blank lines are none"
+        assert timing["tokens"] == sum(len(found.hypotheses[0].tokens) for found in expected)
+        assert len(timing["seconds"]) == 3
+        middle = sorted(timing["seconds"])[1]
+        assert timing["sentences_per_second"] == pytest.approx(3 / middle)
+        waits = timing["batch_milliseconds"]
+        assert waits["median"] <= waits["95%"]
+        assert waits["95%"] <= 1000 * max(timing["seconds"])
+
+
+def test_a_table_for_people_and_random_ids_without_a_file(tiny_bundle: Path) -> None:
+    result = invoke("bench", tiny_bundle, "--runs", 1, "--beam-size", 2)
+    assert result.exit_code == 0, result.output
+    assert "32 rows of random ids" in result.stdout
+    for size in ("1", "8", "32"):
+        assert any(f" {size} │" in line for line in result.stdout.splitlines())
+
+
+def test_batches_of_tokens(tiny_bundle: Path, lines: Path) -> None:
+    timings = measure(tiny_bundle, [[4, 5, 3], [4, 3], [5, 3]], [Plan(1, 1, 4, "tokens")], 2, {})
+    assert len(timings[0].batches) == 2 * 2, "two of two tokens, one of three; two runs"
+    result = invoke("bench", tiny_bundle, lines, "--batch-type", "tokens")
+    assert result.exit_code == 2
+    assert "--batch-size" in result.stderr
+
+
+def test_tune_tries_every_split_and_translate_takes_the_fastest(
+    tiny_bundle: Path,
+    lines: Path,
+    tmp_path: Path,
+    opened: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    result = invoke("bench", tiny_bundle, lines, "--tune", "--runs", 1, "--json")
+    assert result.exit_code == 0, result.output
+    timings = json.loads(result.stdout)["timings"]
+    assert {(t["workers"], t["threads"]) for t in timings} == {(4, 1), (2, 2), (1, 4)}
+    best = min(timings, key=lambda timing: timing["seconds"][0])
+    split = tuning.read_split(tiny_bundle)
+    assert split == tuning.Split(best["workers"], best["threads"])
+    assert "tuned:" in invoke("inspect", tiny_bundle).stdout
+
+    tuning.write_split(tiny_bundle, tuning.Split(3, 2))
+    opened.clear()
+    assert invoke("translate", tiny_bundle, lines).exit_code == 0
+    assert invoke("translate", tiny_bundle, lines, "--threads", 1).exit_code == 0
+    assert invoke("translate", tiny_bundle, lines, "--workers", 2).exit_code == 0
+    assert CliRunner().invoke(cli, ["translate", str(tiny_bundle)], input=b"w4\n").exit_code == 0
+    assert opened == [(3, 2), (1, 1), (2, 0), (1, 0)], "what is given wins, and a pipe is no file"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None, "", "[]", "{", '{"KEY": 7}', '{"KEY": {"workers": 0, "threads": 1}}',
+        '{"KEY": {"workers": 1, "threads": 100000}}', '{"KEY": {"workers": true, "threads": 1}}',
+    ],
+)  # fmt: skip
+def test_a_tuning_file_that_says_nothing(text: str | None, tiny_bundle: Path, lines: Path) -> None:
+    tuning.write_split(tiny_bundle, tuning.Split(1, 1))
+    path = tuning.tuning_file()
+    (key,) = json.loads(path.read_text())
+    assert tuning.read_split(tiny_bundle) == tuning.Split(1, 1)
+    assert tuning.read_split(lines.parent) is None, "another bundle has its own"
+    path.unlink() if text is None else path.write_text(text.replace("KEY", key))
+    assert tuning.read_split(tiny_bundle) is None
+    assert invoke("translate", tiny_bundle, lines).exit_code == 0
+
+
+def test_every_bad_line_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"4 5\nx\n4 99999\n")
+    result = invoke("bench", tiny_bundle, bad, "--ids")
+    assert result.exit_code == 1
+    assert "line 2" in result.stderr
+    assert "line 3" in result.stderr
+    bad.write_text("\n \n")
+    assert "no line that is not blank" in invoke("bench", tiny_bundle, bad).stderr
+
+
+def test_contradictions(tiny_bundle: Path) -> None:
+    assert invoke("bench", tiny_bundle, "--tune", "--threads", 1).exit_code == 2
+    result = invoke("bench", tiny_bundle, "--beam-size", 0)
+    assert result.exit_code == 2
+    assert "--beam-size" in result.stderr

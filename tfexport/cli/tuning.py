@@ -1,0 +1,91 @@
+"""What ``bench --tune`` found for a bundle on this machine, kept among the user's settings."""
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from tfexport.atomic import new_file
+from tfexport.bundle import MANIFEST
+
+VARIABLE = "TFEXPORT_TUNING"  # another file than the user's own
+
+
+@dataclass(frozen=True)
+class Split:
+    """How the cores are shared out: batches decoded at a time, and threads that compute in each."""
+
+    workers: int
+    threads: int
+
+
+def tuning_file() -> Path:
+    """Where splits are kept."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else Path(click.get_app_dir("tfexport")) / "tuning.json"
+
+
+def read_split(bundle: Path) -> Split | None:
+    """The split that was found for this bundle on this machine, if there is one.
+
+    A file that cannot be read counts for nothing: it only makes decoding faster.
+    """
+    key = _key(bundle)
+    if key is None:
+        return None
+    found = _read().get(key)
+    if not isinstance(found, dict):
+        return None
+    values = [found.get("workers"), found.get("threads")]
+    if not all(type(value) is int and 1 <= value <= (os.cpu_count() or 1) for value in values):
+        return None
+    return Split(found["workers"], found["threads"])
+
+
+def write_split(bundle: Path, split: Split) -> Path:
+    """Keep a split; the file that it is in."""
+    key = _key(bundle)
+    assert key is not None, "a bundle that was measured has a manifest"
+    path = tuning_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    entries = {**_read(), key: asdict(split)}
+    with new_file(path, force=True) as partial:
+        partial.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def machine() -> str:
+    """What a split holds for: the processor, and how many cores of it may be used."""
+    from tfexport.runtime.cores import usable_cores
+
+    return f"{usable_cores()} x {_processor()}"
+
+
+def _key(bundle: Path) -> str | None:
+    """The bundle's contents, by its manifest, and the machine."""
+    try:
+        digest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
+    except OSError:
+        return None
+    return f"{digest[:32]} on {machine()}"
+
+
+def _read() -> dict[str, object]:
+    try:
+        entries = json.loads(tuning_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,38 @@
+"""How many cores a process may use: of the machine's, those that are given to it."""
+
+import math
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores() -> int:
+    """Cores by the process' affinity and, in a container on Linux, by its share of time."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _share(CGROUPS))))
+
+
+def are_restricted() -> bool:
+    """Whether the process may use fewer cores than the machine has."""
+    return usable_cores() < (os.cpu_count() or 1)
+
+
+def _share(root: Path) -> float:
+    """Cores' worth of time that a control group may take: version 2, then 1; infinity if any."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
+        except OSError:
+            return math.inf
+    try:
+        share = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max"
+        return math.inf
+    return share if share > 0 else math.inf  # version 1 says -1 for no limit

@@ -1,0 +1,126 @@
+"""How fast a bundle decodes here, for several ways of sharing out the cores and the rows.
+
+Runs of all ways are interleaved, so that a slow minute of the machine slows all of them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tfexport.runtime.batches import make_batches
+from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.search import Request
+from tfexport.runtime.translator import Translator
+
+WARM_BATCHES = 2  # that are decoded before anything is timed
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way of decoding.
+
+    Attributes:
+        workers: batches decoded at a time.
+        threads: that compute in each.
+        batch_size: rows, or tokens, of a batch.
+        batch_type: which of both.
+    """
+
+    workers: int
+    threads: int
+    batch_size: int
+    batch_type: str = "rows"
+
+
+@dataclass
+class Timing:
+    """What one plan took.
+
+    Attributes:
+        plan: which one.
+        sentences: rows of a run.
+        tokens: target tokens of a run, end tokens not counted.
+        seconds: of every run.
+        batches: seconds of every batch of every run; empty with several workers.
+    """
+
+    plan: Plan
+    sentences: int
+    tokens: int = 0
+    seconds: list[float] = field(default_factory=list)
+    batches: list[float] = field(default_factory=list)
+
+
+def measure(
+    bundle: Path,
+    rows: Sequence[Sequence[int]],
+    plans: Sequence[Plan],
+    runs: int,
+    options: dict[str, Any],
+    tell: Tell = lambda step, done, total: None,
+) -> list[Timing]:
+    """Decode all rows with every plan, ``runs`` times each.
+
+    Args:
+        bundle: its folder.
+        rows: source ids as the encoder sees them, none of them empty.
+        plans: what to compare.
+        runs: how often.
+        options: further keywords of ``Translator.generate``.
+        tell: called with what is being done, how much is done and how much there is.
+
+    Returns:
+        A timing for each plan, in their order.
+    """
+    opened: dict[tuple[int, int], Translator] = {}
+    found = [Timing(plan, len(rows)) for plan in plans]
+    steps = (runs + 1) * len(plans)
+    try:
+        for run in range(runs + 1):
+            for number, timing in enumerate(found):
+                plan = timing.plan
+                tell("warming up" if run == 0 else "measuring", run * len(plans) + number, steps)
+                key = plan.workers, plan.threads
+                if key not in opened:
+                    opened[key] = Translator(bundle, plan.threads, workers=plan.workers)
+                _run(opened[key], rows, timing, options, warm_up=run == 0)
+    finally:
+        for translator in opened.values():
+            translator.close()
+    return found
+
+
+def _run(
+    translator: Translator,
+    rows: Sequence[Sequence[int]],
+    timing: Timing,
+    options: dict[str, Any],
+    warm_up: bool,
+) -> None:
+    plan = timing.plan
+    keywords = {**options, "batch_size": plan.batch_size, "batch_type": plan.batch_type}
+    batches = make_batches(
+        [Request(list(row)) for row in rows],
+        DecodingOptions(batch_size=plan.batch_size, batch_type=plan.batch_type),
+    )
+    calls = [[rows[i] for i in batch] for batch in batches]
+    if plan.workers > 1:  # which take batches of one call
+        calls = [[row for call in calls for row in call]]
+    if warm_up:
+        for call in islice(calls, WARM_BATCHES):
+            translator.generate(call, **keywords)
+        return
+    durations, tokens = [], 0
+    for call in calls:
+        start = time.perf_counter()
+        results = translator.generate(call, **keywords)
+        durations.append(time.perf_counter() - start)
+        tokens += sum(len(result.hypotheses[0].tokens) for result in results)
+    timing.seconds.append(sum(durations))
+    timing.tokens = tokens
+    if plan.workers == 1:
+        timing.batches += durations
