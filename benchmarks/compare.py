@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import click
 
 from benchmarks.models import SIZES, prepare
+from benchmarks.roofline import measure_machine, work_of
 from benchmarks.startup import machine
 from benchmarks.systems import SYSTEMS
 
@@ -102,10 +104,21 @@ def measure(
     return cells
 
 
+def _line(name: str, cell: dict[str, Any], cells: dict[str, dict[str, Any]]) -> str:
+    """One system, compared with tfexport on weights of the same kind."""
+    ours = cells.get(f"{OURS} int8" if "int8" in name else OURS)
+    ratio = f"{cell['seconds'] / ours['seconds']:5.2f}" if ours else "    –"
+    return (
+        f"  {name:<22}{cell['tokens_per_second']:9.0f} tokens/s  tfexport is {ratio} x"
+        f"  same tokens {cell['agreement']:6.1%}  peak {cell['peak_mb']:6.0f} MB"
+        f"  of memory {cell['of_bandwidth']:4.0%}  of matrix units {cell['of_matrix_peak']:4.0%}"
+    )
+
+
 @click.command()
 @click.option("--size", "sizes", multiple=True, type=click.Choice([*SIZES]), default=[*SIZES])
 @click.option("--batch", "batches", multiple=True, type=int, default=[1, 8, 32])
-@click.option("--threads", "threads", multiple=True, type=int, default=[2])
+@click.option("--threads", "threads", multiple=True, type=int, default=[1, 2])
 @click.option("--system", "systems", multiple=True, type=click.Choice([*SYSTEMS]),
               default=[name for name in SYSTEMS if name != "torch.compile"])  # fmt: skip
 @click.option("--beam", type=int, default=1, help="Beam size; only systems with beams then run.")
@@ -124,18 +137,25 @@ def main(
         checkpoint = prepare(size, folder / size)
         for count in threads:
             for batch in batches:
+                # Each time: what the machine can do changes with what others do on it.
+                peak = measure_machine(count)
                 cells = measure(names, folder / size, checkpoint, SIZES[size].vocab_size, batch,
                                 count, beam, runs)  # fmt: skip
                 results.append({"size": size, "threads": count, "batch": batch, "beam": beam,
-                                "runs": runs, "cells": cells})  # fmt: skip
-                print(f"{size}, batch {batch}, {count} threads, beam {beam}, {LENGTH} tokens")
-                ours = cells[OURS]["seconds"]
+                                "runs": runs, "machine": asdict(peak), "cells": cells})  # fmt: skip
+                print(f"{size}, batch {batch}, {count} threads, beam {beam}, {LENGTH} tokens; "
+                      f"the machine: {peak}")  # fmt: skip
                 for name, cell in cells.items():
-                    rate = batch * LENGTH / cell["seconds"]
-                    ratio = cell["seconds"] / ours
-                    print(f"  {name:<22}{rate:9.0f} tokens/s  tfexport is {ratio:5.2f} x"
-                          f"  same tokens {cell['agreement']:6.1%}  peak {cell['peak_mb']:6.0f} MB",
-                          flush=True)  # fmt: skip
+                    int8 = "int8" in name
+                    width = 1 if int8 else 4
+                    work = work_of(SIZES[size], batch, SOURCE, LENGTH, width, beam)
+                    seconds = cell["seconds"]
+                    cell["tokens_per_second"] = batch * LENGTH / seconds
+                    cell["of_bandwidth"] = work.bytes / seconds / peak.bandwidth
+                    cell["of_matrix_peak"] = (
+                        work.operations / seconds / (peak.int8 if int8 else peak.float32)
+                    )
+                    print(_line(name, cell, cells), flush=True)
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n",

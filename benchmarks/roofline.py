@@ -1,0 +1,115 @@
+"""What the machine can do at most, and how near a decoder comes to it.
+
+A step of one row reads every weight of the decoder once and computes two operations with each: it
+is bound by memory. With many rows the same weights serve all of them: it is bound by the matrix
+units. Attention, norms and the argmax, and reading the cache, are left out on both sides.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from benchmarks.models import Size
+
+READ = 640  # MB, beyond what caches hold for long
+SIDE = 2048  # of the square matrices
+RUNS = 9
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bytes, and operations in float32 and int8, a second."""
+
+    bandwidth: float
+    float32: float
+    int8: float
+
+    def __str__(self) -> str:
+        return (
+            f"memory {self.bandwidth / 1e9:.0f} GB/s, float32 {self.float32 / 1e9:.0f} GFLOP/s, "
+            f"int8 {self.int8 / 1e9:.0f} GOP/s"
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What decoding one batch takes at least: bytes of weights, and operations."""
+
+    bytes: float
+    operations: float
+
+
+def measure_machine(threads: int) -> Machine:
+    """The machine's own peaks with so many threads, through the libraries that decode."""
+    torch.set_num_threads(threads)
+    values = torch.ones(READ * 250_000)
+    bandwidth = READ * 1e6 / _seconds(lambda: values.sum())
+    operations = 2 * SIDE**3
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((SIDE, SIDE), np.float32)
+    single = _product("MatMul", x, x, TensorProto.FLOAT, threads)
+    left = draw.integers(0, 255, (SIDE, SIDE), np.uint8)
+    right = draw.integers(-127, 127, (SIDE, SIDE), np.int8)
+    quantised = _product("MatMulInteger", left, right, TensorProto.INT32, threads)
+    return Machine(bandwidth, operations / _seconds(single), operations / _seconds(quantised))
+
+
+def work_of(
+    size: Size, batch: int, source: int, target: int, weight_bytes: float, beams: int = 1
+) -> Work:
+    """What one batch takes.
+
+    Args:
+        size: of the model.
+        batch: rows.
+        source: tokens of each.
+        target: new tokens of each.
+        weight_bytes: 4 in float32, 1 in int8.
+        beams: hypotheses of each row.
+    """
+    feed_forward = 2 * size.d_model * size.d_ff
+    square = size.d_model**2
+    # Of four projections two stand on the encoder's side in the cross-attention, once a sentence.
+    encoder = size.layers * (4 * square + feed_forward + 2 * square)
+    step = size.layers * (4 * square + 2 * square + feed_forward) + size.d_model * size.vocab_size
+    return Work(
+        weight_bytes * (encoder + target * step),
+        2 * batch * (source * encoder + beams * target * step),
+    )
+
+
+def _product(
+    operator: str,
+    left: np.ndarray[tuple[int, int], np.dtype[np.generic]],
+    right: np.ndarray[tuple[int, int], np.dtype[np.generic]],
+    kind: int,
+    threads: int,
+) -> Callable[[], object]:
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "w"], ["y"])],
+        "product",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(left.dtype), None)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(right, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    return lambda: session.run(None, {"x": left})
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    run()
+    times = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return median(times)
