@@ -26,6 +26,11 @@ CROSS_ATTENTIONS = "cross_attentions"
 SCORES = "scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
 SHORTLIST = "shortlist"
+BEAM = "beam"
+BEAM_SIZE = "beam_size"
+ENOUGH = "enough"
+BEAMS = "beams"
+ROWS = "rows"
 CANDIDATES = "candidates"
 
 
@@ -212,6 +217,69 @@ def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
             *weights,
         ),
     )
+
+
+def beam_graph() -> GraphSpec:
+    """Source ids to a record of a beam search: what was chosen among at each of T steps.
+
+    ``beam_size`` is K; a sentence is done with ``enough`` finished hypotheses. The record is, for
+    the N = 2 K best candidates of each step, their tokens, the beams that they continue, and their
+    own log-probabilities. The search goes on with the first K of them that do not end.
+    """
+    record = (TARGET, BATCH, CANDIDATES)
+    return GraphSpec(
+        BEAM,
+        inputs=(
+            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+            TensorSpec(MAX_LENGTH, "int64", ()),
+            TensorSpec(BEAM_SIZE, "int64", ()),
+            TensorSpec(ENOUGH, "int64", ()),
+        ),
+        outputs=(
+            TensorSpec("tokens", "int64", record),
+            TensorSpec("parents", "int64", record),
+            TensorSpec("log_probs", "float32", record),
+        ),
+    )
+
+
+def beam_start(cache: CacheShape) -> GraphSpec:
+    """What stands between encoder and beam search; see ``export.beam.BeamStart``."""
+    bias, state = _beam_values(cache, "0", prefix="first_")
+    mask = TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE))
+    return GraphSpec("beam_start", (mask, TensorSpec(BEAMS, "int64", (BEAMS,))), (bias, *state))
+
+
+def beam_step(cache: CacheShape) -> GraphSpec:
+    """One turn of a beam search; see ``export.beam.BeamStep``."""
+    bias, state = _beam_values(cache, PAST)
+    _, after = _beam_values(cache, f"{PAST} + 1", prefix="next_")
+    going = TensorSpec("going", "bool", ())
+    cross = cache.tensors("cross.{layer}", SOURCE)
+    enough = TensorSpec(ENOUGH, "int64", ())
+    record = tuple(
+        TensorSpec(f"best_{tensor.name}", tensor.dtype, tensor.axes[1:])
+        for tensor in beam_graph().outputs
+    )
+    return GraphSpec("beam_step", (*cross, bias, enough, *state), (going, *after, *record))
+
+
+def _beam_values(
+    cache: CacheShape, past: str, prefix: str = ""
+) -> tuple[TensorSpec, tuple[TensorSpec, ...]]:
+    bias = TensorSpec("cross_bias", "float32", (BATCH, 1, 1, SOURCE))
+    caches = (
+        TensorSpec(tensor.name, tensor.dtype, (ROWS, *tensor.axes[1:]))
+        for tensor in cache.tensors(f"{prefix}past.{{layer}}", past)
+    )
+    state = (
+        TensorSpec(f"{prefix}token", "int64", (BATCH, BEAMS)),
+        TensorSpec(f"{prefix}sums", "float64", (BATCH, BEAMS)),
+        TensorSpec(f"{prefix}finished", "int64", (BATCH,)),
+        *caches,
+    )
+    return bias, state
 
 
 def loop_start(cache: CacheShape) -> GraphSpec:

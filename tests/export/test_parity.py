@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from tfexport.export.parity import STAGES, Comparison, report
 from tfexport.export.parity.cases import NEW_TOKENS, Case
 from tfexport.export.parity.report import compare_tokens
 from tfexport.model_src.transformer import Transformer
+from tfexport.runtime.model import BeamRecord, Model
 
 
 def break_weight(bundle: Path, graph: str, name: str, amount: float) -> None:
@@ -116,6 +118,27 @@ def test_cache_that_forgets_is_found(
     failure = verify(copy, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "cached steps"
+
+
+@pytest.mark.parametrize("part", ["tokens", "parents", "log_probs"])
+def test_beam_that_overlooks_or_miscounts_is_found(
+    part: str,
+    tiny_bundle: Path,
+    tutorial_model: tutorial.TutorialModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = Model.beam
+
+    def wrong(self: Model, *args: Any) -> BeamRecord:
+        record = search(self, *args)
+        values = getattr(record, part).copy()
+        values[-1, 0] = values[-1, 0, ::-1] if part == "parents" else values[-1, 0] + 1
+        return record._replace(**{part: values % 17 if part == "tokens" else values})
+
+    monkeypatch.setattr(Model, "beam", wrong)
+    failure = verify(tiny_bundle, tutorial_model).first_failure()
+    assert failure is not None
+    assert failure.stage == "beam"
 
 
 def test_miss_fails_the_export_and_leaves_nothing(

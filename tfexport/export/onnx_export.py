@@ -35,7 +35,14 @@ _OLDEST_ONNXRUNTIME = {
 
 # Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
 # as 1 without an error, and equal sizes can be taken for one axis.
-_EXAMPLE = {graph_io.BATCH: 2, graph_io.SOURCE: 5, graph_io.TARGET: 3, graph_io.PAST: 4}
+_EXAMPLE = {
+    graph_io.BATCH: 2,
+    graph_io.SOURCE: 5,
+    graph_io.TARGET: 3,
+    graph_io.PAST: 4,
+    graph_io.BEAMS: 6,
+    graph_io.ROWS: 12,
+}
 
 
 def choose_opset(opset: int | None, portable: bool) -> int:

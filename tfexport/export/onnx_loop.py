@@ -1,13 +1,15 @@
-"""The whole greedy loop in one graph: three exported modules, joined by a Loop node.
+"""A whole search in one graph: three exported modules, joined by a Loop node.
 
-All logic is in ``graphs.EncoderGraph``, ``LoopStart`` and ``LoopStep``; here is only the glue. The
-loop's invariants and all weights are values of the outer graph, so its body holds no initializers.
+All logic is in the modules: ``graphs`` for greedy search, ``beam`` for beams; here is only the
+glue. The loop's invariants and all weights are values of the outer graph, so its body holds no
+initializers.
 """
 
 import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
+from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
 from tfexport.export.weights import add_initializer, content_key
@@ -27,25 +29,72 @@ def export_generate(
         encoder: what ``export_encoder`` made of the same model, if that was done already.
         attention: also give the cross-attention weights.
     """
-    config, cache = model.config, cache_shape(model.config)
+    cache = cache_shape(model.config)
     joined = export_encoder(model, opset) if encoder is None else encoder.clone()
+    graph = joined.graph
     start = export_graph_module(LoopStart(model), graph_io.loop_start(cache), opset)
     step = export_graph_module(
         LoopStep(model, attention), graph_io.loop_step(cache, attention), opset
     )
-    _hidden, *cross = joined.graph.outputs
-    bias, begin, *state = _append(joined.graph, start.graph)
-    limit = None if config.positions == "none" else config.max_positions
-    _add_loop(joined.graph, step.graph, [*cross, bias], begin, state, limit)
-    _name_outputs(joined.graph, graph_io.generate_graph(cache if attention else None))
+    _hidden, *cross = graph.outputs
+    bias, begin, *state = _append(graph, start.graph, [_input(graph, graph_io.ATTENTION_MASK)])
+    trips = _trip_count(graph, _limit(model))
+    last, stacked = _add_loop(graph, step.graph, [*cross, bias], begin, state, trips)
+    _, _, score, count, sequences = last[:5]
+    one = _constant(graph, "one", np.float32(1))
+    counted = ir.Node("", "Max", [count, one], num_outputs=1, name="at_least_one")
+    counted.outputs[0].name = "counted"
+    mean = ir.Node("", "Div", [score, counted.outputs[0]], num_outputs=1, name="mean")
+    graph.extend([counted, mean])
+    outputs = [sequences, mean.outputs[0]]
+    for attended in stacked:  # (T, B, L, H, S) to (B, L, H, T, S)
+        order = ir.AttrInt64s("perm", [1, 2, 3, 0, 4])
+        turned = ir.Node("", "Transpose", [attended], [order], num_outputs=1, name="turned")
+        graph.append(turned)
+        outputs.append(turned.outputs[0])
+    _set_outputs(graph, outputs, graph_io.generate_graph(cache if attention else None))
     joined.opset_imports.update(step.opset_imports)
     return joined
 
 
-def _append(graph: ir.Graph, start: ir.Graph) -> list[ir.Value]:
-    """Move the start's nodes behind the encoder's, on the same attention mask."""
-    mask = next(value for value in graph.inputs if value.name == graph_io.ATTENTION_MASK)
-    ir.convenience.replace_all_uses_with(start.inputs[0], mask)
+def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
+    """Export ``beam``: see ``graph_io.beam_graph``.
+
+    Args:
+        model: with weights, and with ``beam_attention`` in it.
+        opset: of the standard operators.
+        encoder: what ``export_encoder`` made of the same weights.
+    """
+    cache, spec = cache_shape(model.config), graph_io.beam_graph()
+    joined = encoder.clone()
+    graph = joined.graph
+    start = export_graph_module(BeamStart(model), graph_io.beam_start(cache), opset)
+    step = export_graph_module(BeamStep(model), graph_io.beam_step(cache), opset)
+    _hidden, *cross = graph.outputs
+    trips = _trip_count(graph, _limit(model))
+    beam_size = _value(graph_io.BEAM_SIZE, "INT64", [])
+    enough = _value(graph_io.ENOUGH, "INT64", [])
+    graph.inputs.extend([beam_size, enough])
+    shape = ir.Node("", "Reshape", [beam_size, _constant(graph, "flat", [1])],
+                    num_outputs=1, name="beam_shape")  # fmt: skip
+    zero = ir.AttrTensor("value", ir.tensor(np.zeros(1, np.int64)))
+    zeros = ir.Node("", "ConstantOfShape", shape.outputs, [zero], num_outputs=1, name="beam_zeros")
+    shape.outputs[0].name, zeros.outputs[0].name = "beam_shape", "beam_zeros"
+    graph.extend([shape, zeros])
+    mask = _input(graph, graph_io.ATTENTION_MASK)
+    bias, *state = _append(graph, start.graph, [mask, zeros.outputs[0]])
+    begin = _constant(graph, "begin", np.bool_(True))
+    invariants = [*cross, bias, enough]
+    _last, record = _add_loop(graph, step.graph, invariants, begin, state, trips)
+    _set_outputs(graph, record, spec)
+    joined.opset_imports.update(step.opset_imports)
+    return joined
+
+
+def _append(graph: ir.Graph, start: ir.Graph, given: list[ir.Value]) -> list[ir.Value]:
+    """Move the start's nodes behind the graph's own, with these values as its inputs."""
+    for used, value in zip(start.inputs, given, strict=True):
+        ir.convenience.replace_all_uses_with(used, value)
     _lift_weights(graph, start, _START)
     _prefix_names(start, _START)
     outputs, nodes = list(start.outputs), list(start)
@@ -61,8 +110,21 @@ def _add_loop(
     invariants: list[ir.Value],
     begin: ir.Value,
     state: list[ir.Value],
-    limit: int | None,
-) -> None:
+    trips: ir.Value,
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """Append a loop.
+
+    Args:
+        graph: the outer graph.
+        body: takes invariants and state; gives whether to go on, the state, and what is stacked.
+        invariants: values of the outer graph.
+        begin: whether to take the first turn.
+        state: before it.
+        trips: turns at most.
+
+    Returns:
+        The state after the last turn, and what was stacked, along a new first axis.
+    """
     inputs = list(body.inputs)
     for used, value in zip(inputs[: len(invariants)], invariants, strict=True):
         ir.convenience.replace_all_uses_with(used, value)
@@ -80,55 +142,51 @@ def _add_loop(
         ]
     )
     body.name = "loop_step"
-
-    max_length = _value(graph_io.MAX_LENGTH, "INT64", [])
-    graph.inputs.append(max_length)
-    nodes, trips = _trip_count(graph, max_length, limit)
     results = body.outputs[1:]
     loop = ir.Node(
         "", "Loop", [trips, begin, *state], [ir.AttrGraph("body", body)], num_outputs=len(results),
-        name="greedy_loop",
+        name="search_loop",
     )  # fmt: skip
     for output, value in zip(loop.outputs, results, strict=True):
         output.name, output.type = f"last_{value.name}", value.type
-    _, _, score, count, sequences = loop.outputs[:5]
-    one = _constant(graph, "one", np.float32(1))
-    counted = ir.Node("", "Max", [count, one], num_outputs=1, name="at_least_one")
-    counted.outputs[0].name = "counted"
-    mean = ir.Node("", "Div", [score, counted.outputs[0]], num_outputs=1, name="mean")
-    graph.extend([*nodes, loop, counted, mean])
-    graph.outputs.clear()
-    graph.outputs.extend([sequences, mean.outputs[0]])
-    if len(results) > len(state):
-        # What a turn gives besides the state is stacked: (T, B, L, H, S) to (B, L, H, T, S).
-        order = ir.AttrInt64s("perm", [1, 2, 3, 0, 4])
-        turned = ir.Node("", "Transpose", [loop.outputs[-1]], [order], num_outputs=1, name="turned")
-        graph.append(turned)
-        graph.outputs.append(turned.outputs[0])
+    graph.append(loop)
+    return list(loop.outputs[: len(state)]), list(loop.outputs[len(state) :])
 
 
-def _name_outputs(graph: ir.Graph, spec: graph_io.GraphSpec) -> None:
+def _set_outputs(graph: ir.Graph, outputs: list[ir.Value], spec: graph_io.GraphSpec) -> None:
     graph.name = spec.name
+    graph.outputs.clear()
+    graph.outputs.extend(outputs)
     for value, tensor in zip(graph.outputs, spec.outputs, strict=True):
         value.name, value.shape = tensor.name, ir.Shape(tensor.axes)
         kind = ir.DataType.INT64 if tensor.dtype == "int64" else ir.DataType.FLOAT
         value.type = ir.TensorType(kind)
 
 
-def _trip_count(
-    graph: ir.Graph, max_length: ir.Value, limit: int | None
-) -> tuple[list[ir.Node], ir.Value]:
-    """max_length, not below 0 and not above what the position table allows."""
-    at_least = ir.Node(
-        "", "Max", [max_length, _constant(graph, "zero", np.int64(0))], num_outputs=1, name="trips"
-    )
-    at_least.outputs[0].name = "trips"
-    if limit is None:
-        return [at_least], at_least.outputs[0]
-    bound = _constant(graph, "limit", np.int64(limit))
-    at_most = ir.Node("", "Min", [at_least.outputs[0], bound], num_outputs=1, name="bounded_trips")
-    at_most.outputs[0].name = "bounded_trips"
-    return [at_least, at_most], at_most.outputs[0]
+def _limit(model: Transformer) -> int | None:
+    """What the position table allows."""
+    return None if model.config.positions == "none" else model.config.max_positions
+
+
+def _input(graph: ir.Graph, name: str) -> ir.Value:
+    return next(value for value in graph.inputs if value.name == name)
+
+
+def _trip_count(graph: ir.Graph, limit: int | None) -> ir.Value:
+    """A new input, max_length, not below 0 and not above the limit."""
+    max_length = _value(graph_io.MAX_LENGTH, "INT64", [])
+    graph.inputs.append(max_length)
+    zero = _constant(graph, "zero", np.int64(0))
+    bounds = [("Max", "trips", zero)]
+    if limit is not None:
+        bounds.append(("Min", "bounded_trips", _constant(graph, "limit", np.int64(limit))))
+    count = max_length
+    for operator, name, bound in bounds:
+        node = ir.Node("", operator, [count, bound], num_outputs=1, name=name)
+        node.outputs[0].name = name
+        graph.append(node)
+        count = node.outputs[0]
+    return count
 
 
 def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
@@ -160,8 +218,8 @@ def _value(name: str, dtype: str, shape: list[int]) -> ir.Value:
     return ir.Value(name=name, shape=ir.Shape(shape), type=kind)
 
 
-def _constant(graph: ir.Graph, name: str, number: np.generic) -> ir.Value:
-    return add_initializer(graph, f"loop/{name}", np.asarray(number))
+def _constant(graph: ir.Graph, name: str, value: np.generic | list[int]) -> ir.Value:
+    return add_initializer(graph, f"loop/{name}", np.asarray(value))
 
 
 def _key(value: ir.Value) -> str:

@@ -21,6 +21,7 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.errors import BundleError
+from tfexport.export.beam import beam_attention
 from tfexport.export.fused import attention_class
 from tfexport.export.onnx_export import (
     choose_opset,
@@ -28,7 +29,7 @@ from tfexport.export.onnx_export import (
     export_encoder,
     oldest_onnxruntime,
 )
-from tfexport.export.onnx_loop import export_generate
+from tfexport.export.onnx_loop import export_beam, export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.quantization import QuantizeResult, quantize_bundle
 from tfexport.export.shortlist import make_shortlist
@@ -218,12 +219,14 @@ def _export_graphs(
     model = checkpoint.build(attention_class(portable, weights=attention))
     # Whoever steps by hand may ask for the weights, and on the CPU they cost nothing.
     decoder = checkpoint.build(attention_class(portable, weights=True))
+    beams = checkpoint.build(beam_attention(portable))
     graphs: dict[str, ir.Model] = {}
     jobs: dict[str, Callable[[], ir.Model]] = {
         "encoder.onnx": lambda: export_encoder(model, opset),
         "decoder.onnx": lambda: export_decoder(decoder, opset),
         "shortlist.onnx": lambda: make_shortlist(graphs["decoder.onnx"]),
         "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
+        "beam.onnx": lambda: export_beam(beams, opset, graphs["encoder.onnx"]),
     }
     for done, (filename, export) in enumerate(jobs.items()):
         tell(f"exporting {filename}", done, len(jobs))

@@ -69,6 +69,20 @@ class Generated(NamedTuple):
     attention: Floats | None = None
 
 
+class BeamRecord(NamedTuple):
+    """What a beam search chose among: (T, B, N) each, N candidates of each step, best first.
+
+    Attributes:
+        tokens: which token each is.
+        parents: which of the hypotheses that are followed it continues.
+        log_probs: of the token alone.
+    """
+
+    tokens: Ids
+    parents: Ids
+    log_probs: Floats
+
+
 class Model:
     """A bundle's graphs. Safe to share between threads: state is the caller's.
 
@@ -87,6 +101,7 @@ class Model:
         self._sessions: dict[str, InferenceSession] = {}
         self._opening = threading.Lock()
         self.has_generate = graph_io.GENERATE in manifest.graphs
+        self.has_beam = graph_io.BEAM in manifest.graphs
         for role in [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]:
             self._session(role)
         self._cross_out = [t.name for t in graph_io.present_encoder(self._cache)]
@@ -94,7 +109,7 @@ class Model:
         self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
         self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
         self._pad_id = manifest.special_ids.pad
-        self._vocab_size = manifest.limits.target_vocab_size
+        self.vocab_size = manifest.limits.target_vocab_size
 
     def _session(self, role: str) -> InferenceSession:
         with self._opening:
@@ -116,6 +131,27 @@ class Model:
             graph_io.MAX_LENGTH: np.array(max_length),
         }
         return Generated(*self._session(graph_io.GENERATE).run(None, feeds))
+
+    def beam(
+        self, rows: Sequence[Sequence[int]], beam_size: int, enough: int, max_length: int
+    ) -> BeamRecord:
+        """Run a beam search in one call; only if ``has_beam``.
+
+        Args:
+            rows: source ids, none of them empty.
+            beam_size: hypotheses followed at a time; at most half of the vocabulary.
+            enough: finished hypotheses with which a sentence is done.
+            max_length: new tokens at most.
+        """
+        ids, mask = pad(rows, self._pad_id)
+        feeds = {
+            graph_io.INPUT_IDS: ids,
+            graph_io.ATTENTION_MASK: mask,
+            graph_io.MAX_LENGTH: np.array(max_length),
+            graph_io.BEAM_SIZE: np.array(beam_size),
+            graph_io.ENOUGH: np.array(enough),
+        }
+        return BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
 
     def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -187,7 +223,7 @@ class Model:
         # allocated anew each time. They live as long as the arrays do.
         values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]
         if candidates is not None:
-            logits = np.full((*values[0].shape[:2], self._vocab_size), -np.inf, np.float32)
+            logits = np.full((*values[0].shape[:2], self.vocab_size), -np.inf, np.float32)
             logits[:, :, candidates] = values[0]
             values[0] = logits
         return values

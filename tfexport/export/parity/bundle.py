@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tfexport.bundle import Manifest
+from tfexport.export.parity.beam import compare_beam
 from tfexport.export.parity.cases import Case, Progress, eager_greedy, grid, random_case, walk
 from tfexport.export.parity.generate import attention_weights, compare_generated
 from tfexport.export.parity.report import (
@@ -85,3 +86,4 @@ def _compare_case(
     if runtime.has_generate:
         made = runtime.generate(case.rows, prefix.shape[1])
         yield from compare_generated(case, model, made, tokens, eager)
+    yield from compare_beam(case, config, reference, hidden, runtime)

@@ -29,6 +29,7 @@ STAGES = (
     "greedy tokens",
     "generate",
     "scores",
+    "beam",
     "text",
     "attention",
     "forward",

@@ -17,7 +17,12 @@ from tfexport.runtime.result import Hypothesis
 from tfexport.runtime.search.begin import Beginning, advance, all_candidates, begin
 from tfexport.runtime.search.candidates import best, log_normalizer
 from tfexport.runtime.search.filters import Filters
-from tfexport.runtime.search.finish import finish, normalize
+from tfexport.runtime.search.finish import (
+    enough_hypotheses,
+    finish,
+    normalize,
+    wanted_hypotheses,
+)
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.settings import Settings
 
@@ -329,10 +334,9 @@ class BeamSearch:
     def _is_done(self, pool: _Pool, highest: float, length: int) -> bool:
         if length >= self._settings.max_length or math.isinf(highest):
             return True
-        wanted = -(-self._options.num_hypotheses // self._groups)
         if self._options.early_stopping:
-            enough = math.floor(self._width * self._options.patience + 0.5)
-            return len(pool.found) >= max(1, wanted, enough)
+            return len(pool.found) >= enough_hypotheses(self._options)
+        wanted = wanted_hypotheses(self._options)
         if len(pool.found) < wanted:
             return False
         # What follows only lowers the sum; length counts for most at its longest, or, if it counts

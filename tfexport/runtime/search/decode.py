@@ -14,6 +14,7 @@ from tfexport.runtime.search.filters import Filters
 from tfexport.runtime.search.finish import finish
 from tfexport.runtime.search.paths import PathSearch
 from tfexport.runtime.search.plain import greedy_in_one_call
+from tfexport.runtime.search.recorded import beam_in_one_call
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.settings import Settings
 
@@ -26,9 +27,13 @@ def decode(model: Model, requests: Sequence[Request], settings: Settings) -> lis
     """
     if settings.options.return_alternatives:
         return _alternatives(model, requests, settings)
-    if settings.options.beam_size > 1:
-        return BeamSearch(model, requests, settings).run()
     plain = all(not row.prefix and row.candidates is None for row in requests)
+    if settings.options.beam_size > 1:
+        # Of twice as many candidates half are left when all that can end have ended.
+        enough_tokens = 2 * settings.options.beam_size <= model.vocab_size
+        if model.has_beam and settings.is_plain_beam and plain and enough_tokens:
+            return beam_in_one_call(model, requests, settings)
+        return BeamSearch(model, requests, settings).run()
     if model.has_generate and settings.is_plain and plain:
         rows = [row.ids for row in requests]
         (end,) = settings.end_tokens

@@ -15,6 +15,18 @@ def normalize(total: float, length: int, length_penalty: float) -> float:
     return total / length**length_penalty if length else 0.0
 
 
+def enough_hypotheses(options: DecodingOptions) -> int:
+    """Finished hypotheses with which one group of a beam is done, with early stopping."""
+    width = options.beam_size // options.beam_groups
+    enough = math.floor(width * options.patience + 0.5)
+    return max(1, wanted_hypotheses(options), enough)
+
+
+def wanted_hypotheses(options: DecodingOptions) -> int:
+    """Hypotheses that one group of a beam has to finish."""
+    return -(-options.num_hypotheses // options.beam_groups)
+
+
 def coverage(attention: Floats) -> float:
     """How far source positions were left out: 0 if none was, else below.
 

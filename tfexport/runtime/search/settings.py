@@ -38,15 +38,33 @@ class Settings:
         options = self.options
         return (
             options.beam_size == 1
-            and self.own_end
+            and not options.sampling
+            and not options.return_token_scores
+            and self._takes_logits_as_they_are
+        )
+
+    @property
+    def is_plain_beam(self) -> bool:
+        """Whether following one group of the best tokens, until enough end, is all there is."""
+        options = self.options
+        return (
+            options.beam_size > 1
+            and options.beam_groups == 1
+            and options.early_stopping
+            and self._takes_logits_as_they_are
+        )
+
+    @property
+    def _takes_logits_as_they_are(self) -> bool:
+        options = self.options
+        return (
+            self.own_end
             and self.max_length > 0
             and not self.suppress_tokens
             and not self.suppress_sequences
-            and not options.sampling
             and not options.min_length
             and not options.no_repeat_ngram_size
             and options.repetition_penalty == 1
-            and not options.return_token_scores
             and not options.needs_attention
             and options.callback is None
         )

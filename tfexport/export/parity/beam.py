@@ -1,0 +1,78 @@
+"""Eager PyTorch against a beam graph's record of a search.
+
+Every hypothesis that the record follows is run through eager PyTorch, uncached. Compared are each
+candidate's own log-probability and, step by step, the best sums that there are: that no candidate
+was overlooked. Values are compared and not tokens, so ties need no excuse.
+
+Axes: B sentences, K hypotheses, N = 2 K candidates, T target, V vocabulary.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from tfexport.export.parity.cases import Case, Floats
+from tfexport.export.parity.report import Comparison, compare_values
+from tfexport.export.reference import Reference
+from tfexport.model_src.config import TransformerConfig
+from tfexport.runtime.model import Ids, Model
+
+BEAM_SIZE, STEPS = 3, 8
+
+
+def compare_beam(
+    case: Case,
+    config: TransformerConfig,
+    reference: Reference,
+    hidden: torch.Tensor,
+    runtime: Model,
+) -> Iterator[Comparison]:
+    """Compare one search over the case's rows.
+
+    Args:
+        case: B rows.
+        config: of the model.
+        reference: eager PyTorch.
+        hidden: what it encodes the rows to.
+        runtime: the bundle.
+    """
+    if not runtime.has_beam or runtime.vocab_size < 2 * BEAM_SIZE:
+        return
+    steps = STEPS if config.positions == "none" else min(STEPS, config.max_positions)
+    # So many hypotheses are never finished: all steps are taken.
+    record = runtime.beam(case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
+    batch = len(case.rows)
+    hidden = hidden.repeat_interleave(BEAM_SIZE, dim=0)
+    mask = case.mask.repeat_interleave(BEAM_SIZE, dim=0)
+    prefixes = np.full((batch, BEAM_SIZE, 1), config.bos_id)
+    sums = np.where(np.arange(BEAM_SIZE) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
+    log_probs, best_sums, eager_sums = [], [], []
+    for tokens, parents, own in zip(*record, strict=True):
+        flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
+        eager = reference.decode(hidden, mask, flat)[:, -1].log_softmax(-1).numpy()
+        eager = eager.reshape(batch, BEAM_SIZE, -1)
+        expected = eager[np.arange(batch)[:, None], parents, tokens]
+        log_probs.append((own, expected))
+        every = (sums[:, :, None] + eager).reshape(batch, -1)
+        eager_sums.append(-np.sort(-every, axis=-1)[:, : tokens.shape[-1]])
+        totals = np.take_along_axis(sums, parents, -1) + expected
+        best_sums.append(totals)
+        kept = np.argsort(tokens == config.eos_id, axis=-1, kind="stable")[:, :BEAM_SIZE]
+        sums = np.take_along_axis(totals, kept, -1)
+        prefixes = _continue(prefixes, tokens, parents, kept)
+    ours, theirs = (np.stack(values) for values in zip(*log_probs, strict=True))
+    yield compare_values("beam", case.shape, ours, theirs)
+    yield compare_values("beam", case.shape, _floats(best_sums), _floats(eager_sums))
+
+
+def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:
+    """Prefixes (B, K, T) to those of the next step, (B, K, T + 1)."""
+    before = np.take_along_axis(parents, kept, -1)
+    newest = np.take_along_axis(tokens, kept, -1)
+    moved = np.take_along_axis(prefixes, before[:, :, None], 1)
+    return np.concatenate([moved, newest[:, :, None]], axis=-1)
+
+
+def _floats(values: list[Floats]) -> Floats:
+    return np.stack(values).astype(np.float32)
