@@ -284,7 +284,7 @@ def _beam_values(
 
 def loop_start(cache: CacheShape) -> GraphSpec:
     """What stands between encoder and decode loop; see ``export.graphs.LoopStart``."""
-    invariants, state = _loop_values(cache, "0", prefix="first_")
+    invariants, state = loop_values(cache, "0", prefix="first_")
     going = TensorSpec("begin", "bool", ())
     mask = TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE))
     return GraphSpec("loop_start", (mask,), (invariants[-1], going, *state))
@@ -294,15 +294,16 @@ def loop_step(cache: CacheShape, attention: bool = False) -> GraphSpec:
     """One turn of the decode loop; see ``export.graphs.LoopStep``."""
     shape = (BATCH, cache.num_layers, cache.num_heads, SOURCE)
     weights = (TensorSpec("attended", "float32", shape),) if attention else ()
-    invariants, state = _loop_values(cache, PAST)
-    going = TensorSpec("going", "bool", ())
-    _, after = _loop_values(cache, f"{PAST} + 1", prefix="next_")
-    return GraphSpec("loop_step", (*invariants, *state), (going, *after, *weights))
+    invariants, state = loop_values(cache, PAST)
+    few, going = TensorSpec("few", "int64", ()), TensorSpec("going", "bool", ())
+    _, after = loop_values(cache, f"{PAST} + 1", prefix="next_")
+    return GraphSpec("loop_step", (*invariants, few, *state), (going, *after, *weights))
 
 
-def _loop_values(
+def loop_values(
     cache: CacheShape, past: str, prefix: str = ""
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """What every turn reads, a row for each of the batch, and what it changes."""
     invariants = (
         *cache.tensors("cross.{layer}", SOURCE),
         TensorSpec("cross_bias", "float32", (BATCH, 1, 1, SOURCE)),

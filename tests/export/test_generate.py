@@ -89,6 +89,32 @@ def test_it_stops_when_all_rows_have_ended(path: Path) -> None:
     assert sequences.tolist() == [[2]]
 
 
+def test_rows_that_have_ended_leave_the_batch(path: Path, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = ort.InferenceSession(path, options)
+    rows = [[9, 2], [4, 5, 6, 7], *([i, 8, 9] for i in range(3, 17))]
+    sequences, _ = session.run(None, {**pad(rows), "max_length": np.array(20)})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    products = [e for e in events if e["args"].get("op_name") == "MatMul" and "step/" in e["name"]]
+    projections = [e for e in products if e["name"].endswith("_kernel_time")]
+    last = projections[-1]["args"]["node_index"]  # the projection onto the vocabulary
+    sizes = [
+        next(iter(e["args"]["input_type_shape"][0].values()))[0]
+        for e in projections
+        if e["args"]["node_index"] == last
+    ]
+    lengths = sorted((len(row) + 1 for row in tokens(sequences, 20)), reverse=True)
+    lengths = [min(length, sequences.shape[1]) for length in lengths]
+    assert len(set(lengths)) > 3, "rows end at different steps"
+    assert len(sizes) == lengths[0]
+    for step, size in enumerate(sizes):
+        going_on = sum(length > step for length in lengths)
+        assert going_on <= size, "nobody leaves early"
+        assert going_on > 3 * size // 4 or size == 1, "and few stay on"
+
+
 def export_family(family: str, once: Once) -> Path:
     """The family's random model as one portable file, verified."""
     model, _, settings, _ = FAMILIES[family]
@@ -223,7 +249,9 @@ def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
     assert operators == ({"MultiHeadAttention"} if fused else set())
     (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
     (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
-    assert len(body.initializer) == 0, "all weights are outside the loop"
+    (inner,) = [node for node in body.node if node.op_type == "Loop"]
+    (step,) = [attribute.g for attribute in inner.attribute if attribute.name == "body"]
+    assert len(step.initializer) == 0, "all weights are outside of what is repeated"
     shapes = {
         value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
         for value in (*model.graph.input, *model.graph.output)

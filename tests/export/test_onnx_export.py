@@ -163,16 +163,45 @@ def test_no_axis_is_baked_in(
             assert value.shape == shape(tensor)
 
 
+def optimized(path: Path, folder: Path) -> onnx.GraphProto:
+    """What onnxruntime makes of a graph."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    options.log_severity_level = 3
+    ort.InferenceSession(path, options)
+    return onnx.load(folder / "optimized.onnx", load_external_data=False).graph
+
+
+def operators_of(graph: onnx.GraphProto) -> list[str]:
+    """Of a graph and all graphs within it."""
+    inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    return [node.op_type for node in graph.node] + [op for g in inner for op in operators_of(g)]
+
+
+def test_a_large_tied_table_is_turned_once(tmp_path: Path) -> None:
+    # The exporter leaves the transpose of a table above 1 MB, where a projection is tied to it.
+    sizes = {**SIZES, "source_vocab_size": 12_000, "target_vocab_size": 12_000}
+    model = build_transformer(TransformerConfig(**sizes, tie_embeddings=True, tie_output=True))
+    result = export_bundle(model, tmp_path / "a.bundle")
+    assert result.report is not None
+    assert {c.stage for c in result.report.comparisons} >= {"shortlist", "generate", "beam"}
+    table = 12_000 * 32 * 4
+    assert (tmp_path / "a.bundle" / WEIGHTS).stat().st_size < 1.5 * table
+    for name in ("generate", "beam"):
+        (loop,) = [
+            node
+            for node in optimized(tmp_path / "a.bundle" / f"{name}.onnx", tmp_path).node
+            if node.op_type == "Loop"
+        ]
+        (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
+        assert "MatMul" in operators_of(body)
+        assert not {"Transpose", "FusedMatMul"} & set(operators_of(body)), name
+
+
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_onnxruntime_joins_no_residual_with_its_norm(placement: Any, tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, norm_placement=placement))
     export_graph(model, tmp_path / "generate.onnx", "generate", verify=False)
-    options = ort.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    options.log_severity_level = 3
-    ort.InferenceSession(tmp_path / "generate.onnx", options)
-    optimized = onnx.load(tmp_path / "optimized.onnx", load_external_data=False)
-    (loop,) = [node for node in optimized.graph.node if node.op_type == "Loop"]
-    operators = [node.op_type for node in [*optimized.graph.node, *loop.attribute[0].g.node]]
+    operators = operators_of(optimized(tmp_path / "generate.onnx", tmp_path))
     assert "LayerNormalization" in operators
     assert "SkipLayerNormalization" not in operators

@@ -36,7 +36,7 @@ from tfexport.export.source import Source, folder_of, read_for_decoding, read_so
 from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
 from tfexport.export.text_operators import OLDEST_OPSET
 from tfexport.export.tokenizer_files import TokenizerFiles, choose_tokenizers
-from tfexport.export.weights import share_transposed
+from tfexport.export.weights import share_transposed, sink_weights
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -137,6 +137,7 @@ def export_graph(
     share_transposed([model])
     DeduplicateInitializersPass()(model)
     _check_size(model, graph)
+    sink_weights(model)
     with new_file(output, force) as path:
         report = None
         if verify:

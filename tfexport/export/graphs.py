@@ -110,7 +110,7 @@ class LoopStart(nn.Module):
 
 
 class LoopStep(nn.Module):
-    """One turn of the decode loop.
+    """One turn of the decode loop, which goes on while more than ``few`` rows have not ended.
 
     With ``attention`` it also gives the cross-attention weights of the turn, (B, L, H, S).
     """
@@ -129,8 +129,8 @@ class LoopStep(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Invariants, state -> whether to go on, state, weights."""
         layers = self.model.config.num_decoder_layers
-        cross, bias = list(tensors[: 2 * layers]), tensors[2 * layers]
-        token, ended, score, count, sequences, *past = tensors[2 * layers + 1 :]
+        cross, (bias, few) = list(tensors[: 2 * layers]), tensors[2 * layers : 2 * layers + 2]
+        token, ended, score, count, sequences, *past = tensors[2 * layers + 2 :]
         x = self.model.target_embedding(token, past[0].size(2))
         # The newest position may see all others, so the self-attention needs no mask.
         x, present, weights = self.model.decoder(x, torch.zeros(1), past, cross, bias)
@@ -141,4 +141,5 @@ class LoopStep(nn.Module):
         )
         sequences = torch.cat([sequences, token], dim=1)
         attended = [torch.stack(weights, dim=1)[:, :, :, 0]] if self.attention else []
-        return (~ended.all(), token, ended, score, count, sequences, *present, *attended)
+        going = (~ended).sum() > few
+        return (going, token, ended, score, count, sequences, *present, *attended)

@@ -1,8 +1,8 @@
-"""A whole search in one graph: three exported modules, joined by a Loop node.
+"""A whole search in one graph: three exported modules, joined by Loop nodes.
 
-All logic is in the modules: ``graphs`` for greedy search, ``beam`` for beams; here is only the
-glue. The loop's invariants and all weights are values of the outer graph, so its body holds no
-initializers.
+All logic is in the modules: ``graphs`` for greedy search, ``shrinking`` for rows that have ended,
+``beam`` for beams; here is only the glue. The loops' invariants and all weights are values of
+the outer graph; ``weights.sink_weights`` puts the weights where onnxruntime wants them.
 """
 
 import numpy as np
@@ -12,10 +12,11 @@ from tfexport import graph_io
 from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
+from tfexport.export.shrinking import SEARCH, shrinking_body
 from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 
-_START, _BODY = "start/", "step/"
+_START, _BODY, _SHRINK = "start/", "step/", "rows/"
 
 
 def export_generate(
@@ -39,8 +40,17 @@ def export_generate(
     _hidden, *cross = graph.outputs
     bias, begin, *state = _append(graph, start.graph, [_input(graph, graph_io.ATTENTION_MASK)])
     trips = _trip_count(graph, _limit(model))
-    last, stacked = _add_loop(graph, step.graph, [*cross, bias], begin, state, trips)
-    _, _, score, count, sequences = last[:5]
+    stacked: list[ir.Value] = []
+    if attention:  # what a turn gives of each row cannot be stacked with fewer rows
+        invariants = [*cross, bias, _constant(graph, "none", np.int64(0))]
+        loop = _make_loop(graph, step.graph, invariants, [trips, begin, *state])
+        graph.append(loop)
+        _, _, score, count, sequences = loop.outputs[:5]
+        stacked = list(loop.outputs[len(state) :])
+    else:
+        sequences, score, count = _add_shrinking_loop(
+            graph, step.graph, [*cross, bias], [trips, begin, *state], model, opset
+        )
     one = _constant(graph, "one", np.float32(1))
     counted = ir.Node("", "Max", [count, one], num_outputs=1, name="at_least_one")
     counted.outputs[0].name = "counted"
@@ -84,9 +94,9 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
     mask = _input(graph, graph_io.ATTENTION_MASK)
     bias, *state = _append(graph, start.graph, [mask, zeros.outputs[0]])
     begin = _constant(graph, "begin", np.bool_(True))
-    invariants = [*cross, bias, enough]
-    _last, record = _add_loop(graph, step.graph, invariants, begin, state, trips)
-    _set_outputs(graph, record, spec)
+    loop = _make_loop(graph, step.graph, [*cross, bias, enough], [trips, begin, *state])
+    graph.append(loop)
+    _set_outputs(graph, list(loop.outputs[len(state) :]), spec)
     joined.opset_imports.update(step.opset_imports)
     return joined
 
@@ -104,26 +114,72 @@ def _append(graph: ir.Graph, start: ir.Graph, given: list[ir.Value]) -> list[ir.
     return outputs
 
 
-def _add_loop(
+def _add_shrinking_loop(
     graph: ir.Graph,
-    body: ir.Graph,
+    step: ir.Graph,
     invariants: list[ir.Value],
-    begin: ir.Value,
-    state: list[ir.Value],
-    trips: ir.Value,
-) -> tuple[list[ir.Value], list[ir.Value]]:
-    """Append a loop.
+    given: list[ir.Value],
+    model: Transformer,
+    opset: int,
+) -> list[ir.Value]:
+    """Append the two loops of ``shrinking``; sequences, scores and counts after them.
 
     Args:
         graph: the outer graph.
+        step: as for ``_make_loop``; its last invariant says with how few rows it ends.
+        invariants: the others; a row for each of the batch.
+        given: as for ``_make_loop``; the state is that of greedy search.
+        model: what is exported.
+        opset: of the standard operators.
+    """
+    assert model.config.pad_id is not None
+    trips, begin, token, ended, score, count, sequences, *past = given
+    fixed, state = graph_io.loop_values(cache_shape(model.config), graph_io.PAST)
+    body = shrinking_body(state, fixed, model.config.pad_id, opset)
+    (search,) = [node for node in body if node.op_type == SEARCH]
+    remaining, yes, few, *searched = [value for value in search.inputs if value is not None]
+    rows = body.inputs[-len(fixed) :]
+    loop = _make_loop(graph, step, [*rows, few], [remaining, yes, *searched])
+    body.insert_before(search, loop)
+    ir.convenience.replace_all_uses_with(search.outputs, loop.outputs)
+    for old, new in zip(search.outputs, loop.outputs, strict=True):
+        new.name = old.name
+    body.remove(search, safe=True)
+    _prefix_names(body, _SHRINK)
+    for value in body.inputs:
+        value.name = f"{_SHRINK}{value.name}"
+
+    height = ir.Node("", "Shape", [score], num_outputs=1, name="height")
+    size = ir.Node("", "Squeeze", height.outputs, num_outputs=1, name="size")
+    zero, one = _constant(graph, "zero", np.int64(0)), _constant(graph, "step", np.int64(1))
+    order = ir.Node("", "Range", [zero, size.outputs[0], one], num_outputs=1, name="order")
+    for node in (height, size, order):
+        node.outputs[0].name = node.name
+    whole = [trips, order.outputs[0], sequences, score, count]
+    outer = ir.Node(
+        "", "Loop", [trips, begin, *whole, token, ended, score, count, *past, *invariants],
+        [ir.AttrGraph("body", body)], num_outputs=len(body.outputs) - 1, name="shrinking_loop",
+    )  # fmt: skip
+    for output, value in zip(outer.outputs, body.outputs[1:], strict=True):
+        output.name, output.type = f"last_{value.name}", value.type
+    graph.extend([height, size, order, outer])
+    return list(outer.outputs[2:5])
+
+
+def _make_loop(
+    graph: ir.Graph, body: ir.Graph, invariants: list[ir.Value], given: list[ir.Value]
+) -> ir.Node:
+    """A loop, not yet part of a graph.
+
+    Args:
+        graph: takes the body's weights.
         body: takes invariants and state; gives whether to go on, the state, and what is stacked.
-        invariants: values of the outer graph.
-        begin: whether to take the first turn.
-        state: before it.
-        trips: turns at most.
+        invariants: values around the loop.
+        given: how many turns at most, whether to take the first, and the state before it.
 
     Returns:
-        The state after the last turn, and what was stacked, along a new first axis.
+        A node that gives the state after the last turn, and what was stacked, along a new first
+        axis.
     """
     inputs = list(body.inputs)
     for used, value in zip(inputs[: len(invariants)], invariants, strict=True):
@@ -144,13 +200,12 @@ def _add_loop(
     body.name = "loop_step"
     results = body.outputs[1:]
     loop = ir.Node(
-        "", "Loop", [trips, begin, *state], [ir.AttrGraph("body", body)], num_outputs=len(results),
+        "", "Loop", given, [ir.AttrGraph("body", body)], num_outputs=len(results),
         name="search_loop",
     )  # fmt: skip
     for output, value in zip(loop.outputs, results, strict=True):
         output.name, output.type = f"last_{value.name}", value.type
-    graph.append(loop)
-    return list(loop.outputs[: len(state)]), list(loop.outputs[len(state) :])
+    return loop
 
 
 def _set_outputs(graph: ir.Graph, outputs: list[ir.Value], spec: graph_io.GraphSpec) -> None:
@@ -190,7 +245,10 @@ def _trip_count(graph: ir.Graph, limit: int | None) -> ir.Value:
 
 
 def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
-    """Move a graph's initializers out; equal ones are shared with those that are there."""
+    """Move a graph's initializers out; equal ones are shared with those that are there.
+
+    A table that a projection is tied to is turned outside too, where onnxruntime does it once.
+    """
     have = {_key(value): value for value in graph.initializers.values()}
     for value in list(inner.initializers.values()):
         inner.initializers.pop(value.name or "")
@@ -203,12 +261,23 @@ def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
         value.const_value.name = value.name
         graph.register_initializer(value)
         have[key] = value
+    turns = [node for node in inner if node.op_type == "Transpose" and _is_of_weight(node, graph)]
+    for node in turns:
+        inner.remove(node)
+        node.name = f"{prefix}{node.name}"
+        node.outputs[0].name = f"{prefix}{node.outputs[0].name}"
+        graph.insert_before(graph[0], node)
+
+
+def _is_of_weight(node: ir.Node, graph: ir.Graph) -> bool:
+    value = node.inputs[0]
+    return value is not None and value.name in graph.initializers
 
 
 def _prefix_names(inner: ir.Graph, prefix: str) -> None:
     # Generated names of two graphs collide, and a body may not shadow outer names.
     for node in inner:
-        node.name = f"{prefix}{node.name}"
+        node.name = f"{prefix}{node.name or node.outputs[0].name}"
         for output in node.outputs:
             output.name = f"{prefix}{output.name}"
 

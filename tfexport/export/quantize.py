@@ -15,7 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.weights import add_initializer, content_key
+from tfexport.export.weights import AGAIN, add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")
@@ -104,7 +104,7 @@ def _name(value: ir.Value) -> str:
     name = value.name or ""
     for scope in SCOPES:
         name = name.removeprefix(scope)
-    return name.removesuffix(".table").removesuffix(".T")
+    return name.removesuffix(AGAIN).removesuffix(".table").removesuffix(".T")
 
 
 def quantize_graphs(
@@ -145,8 +145,17 @@ def quantize_graphs(
                 shape = _array(target.weight).shape
                 _replace_by_blocks(target.node, *store.blocks(target.weight), shape)
         RemoveUnusedNodesPass()(model)
+        _remove_unused_weights(model)
         model.opset_imports.setdefault(DOMAIN, 1)
     return {target.name for target in uses}
+
+
+def _remove_unused_weights(model: ir.Model) -> None:
+    """What the pass leaves: the weights of graphs within graphs."""
+    for graph in model.graphs():
+        for value in list(graph.initializers.values()):
+            if not value.uses() and not value.is_graph_output():
+                del graph.initializers[value.name or ""]
 
 
 def _replace_target(target: Target, weight: ir.Value, scale: ir.Value, store: "_Store") -> None:

@@ -36,14 +36,22 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
         raise ExportError("decoder.onnx: its logits do not come from a matrix product.")
     # Rows are gathered, not columns, whose values lie apart. onnxruntime turns the weight when it
     # loads it, and multiplies by what was gathered, turned back, without writing that down.
-    turned = _insert(graph, node, _weight(node, 1), "Transpose")
-    gathered = _insert(graph, node, turned, "Gather", candidates)
+    rows = _tied_table(node) or _insert(graph, node, _weight(node, 1), "Transpose")
+    gathered = _insert(graph, node, rows, "Gather", candidates)
     node.replace_input_with(1, _insert(graph, node, gathered, "Transpose"))
     for output in node.outputs:
         output.shape = None
     logits.shape = ir.Shape([graph_io.BATCH, graph_io.TARGET, graph_io.CANDIDATES])
     graph.name = graph_io.SHORTLIST
     return model
+
+
+def _tied_table(node: ir.Node) -> ir.Value | None:
+    """The table that a projection is tied to, where the exporter left it to be turned."""
+    turn = node.inputs[1].producer() if node.inputs[1] is not None else None
+    if turn is None or turn.op_type != "Transpose":
+        return None
+    return _weight(turn, 0)
 
 
 def _weight(node: ir.Node, place: int) -> ir.Value:

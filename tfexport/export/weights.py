@@ -1,7 +1,7 @@
 """One file for the weights of all graphs, every distinct tensor in it once."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tfexport.bundle import WEIGHTS
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
 _SMALLEST = 256
+AGAIN = ".again"  # a name's end: the same table, in a graph within the graph
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
@@ -40,6 +41,8 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
             name=value.name or "",
             base_dir=at.base_dir,
         )
+    for model in models:
+        sink_weights(model)
 
 
 def share_transposed(models: Sequence[ir.Model]) -> None:
@@ -48,10 +51,10 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
     The exporter folds the transpose in front of a projection into its weight, and so stores a
     table that the projection is tied to a second time. onnxruntime folds it again when it loads.
     """
-    weights = [(model, *weight) for model in models for weight in _weights([model])]
-    weights.sort(key=lambda weight: str(weight[1].name).endswith(".T"))  # the tables come first
+    weights = _weights(models)
+    weights.sort(key=lambda weight: str(weight[0].name).endswith(".T"))  # the tables come first
     seen: set[str] = set()
-    for model, value, tensor in weights:
+    for value, tensor in weights:
         array = tensor.numpy()
         seen.add(key := content_key(array))
         if array.ndim != 2 or (other := content_key(array.T)) not in seen or other == key:
@@ -63,19 +66,66 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
         node = ir.Node("", "Transpose", [table], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
         (output,) = node.outputs
         output.name, output.shape, output.type = f"{value.name}.out", value.shape, value.type
-        del model.graph.initializers[value.name or ""]
+        graph = value.graph
+        assert isinstance(graph, ir.Graph)
+        del graph.initializers[value.name or ""]
         ir.convenience.replace_all_uses_with(value, output)
-        model.graph.register_initializer(table)
-        model.graph.insert_before(model.graph[0], node)
+        graph.register_initializer(table)
+        graph.insert_before(graph[0], node)
 
 
 def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtocol]]:
     return [
         (value, value.const_value)
         for model in models
-        for value in model.graph.initializers.values()
+        for graph in model.graphs()
+        for value in graph.initializers.values()
         if value.const_value is not None and value.const_value.nbytes >= _SMALLEST
     ]
+
+
+def sink_weights(model: ir.Model) -> None:
+    """Move what only a loop within a loop reads into the graph between them.
+
+    onnxruntime packs a weight ahead of time if it belongs to the node's own graph or to the one
+    around that, and no further out. It is done last: whatever changes graphs finds all weights in
+    the outermost.
+    """
+    for loop in list(model.graph):
+        bodies = [value.as_graph() for value in loop.attributes.values() if value.name == "body"]
+        if not any(node.op_type == "Loop" for body in bodies for node in body):
+            continue
+        (body,) = bodies
+        inside = set(ir.traversal.RecursiveGraphIterator(body))
+        for node in list(model.graph):
+            if node.op_type == "Transpose" and _is_read_only_by(inside, node.outputs[0]):
+                _sink_transposed(model.graph, body, node)
+        inside = set(ir.traversal.RecursiveGraphIterator(body))
+        for value in list(model.graph.initializers.values()):
+            if _is_read_only_by(inside, value):
+                del model.graph.initializers[value.name or ""]
+                body.register_initializer(value)
+
+
+def _is_read_only_by(nodes: Container[ir.Node], value: ir.Value) -> bool:
+    uses = list(value.uses())
+    return bool(uses) and not value.is_graph_output() and all(use.node in nodes for use in uses)
+
+
+def _sink_transposed(graph: ir.Graph, body: ir.Graph, node: ir.Node) -> None:
+    """Move the Transpose of a table; the table too, if it is in a file that both can refer to."""
+    (table,) = node.inputs
+    if table is None or table.const_value is None:
+        return
+    if len(list(table.uses())) > 1:
+        if not isinstance(table.const_value, ir.ExternalTensor):
+            return  # it would be stored twice
+        own = ir.Value(name=f"{table.name}{AGAIN}", const_value=table.const_value)
+        own.shape, own.type = table.shape, table.type
+        body.register_initializer(own)
+        node.replace_input_with(0, own)
+    graph.remove(node)
+    body.insert_before(body[0], node)
 
 
 def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
