@@ -43,6 +43,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Plans of where tensors go are kept for each shape, and a loop's shapes change at every turn.
+    options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
