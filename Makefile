@@ -39,7 +39,9 @@ bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory .venv/peers
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
-	$(BIN)/python -m benchmarks.compare
+	$(BIN)/python -m benchmarks.compare --json build/bench/greedy.json
+	$(BIN)/python -m benchmarks.compare --batch 8 --threads 2 --beam 4 --json build/bench/beam.json
+	$(BIN)/python -m benchmarks.plots build/bench/greedy.json -o build/bench/performance.png
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
