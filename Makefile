@@ -36,7 +36,7 @@ check: .venv/ready
 	$(BIN)/lint-imports
 
 bench: .venv/ready .venv-runtime/ready
-	-@$(MAKE) --no-print-directory .venv/peers
+	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
 	$(BIN)/python -m benchmarks.compare --json build/bench/greedy.json
@@ -66,6 +66,12 @@ optional:
 # What results and speed are compared with.
 .venv/peers: .venv/ready
 	$(BIN)/python $(INSTALL) ctranslate2 transformers
+	@touch $@
+
+.venv-optimum/ready:
+	$(PYTHON) -m venv .venv-optimum
+	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
+		$(PIP_ARGS) optimum-onnx torch==2.13.0 onnxruntime safetensors
 	@touch $@
 
 .venv-onnxruntime-%/ready:

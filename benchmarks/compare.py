@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from benchmarks.models import SIZES, prepare
+from benchmarks.models import OPTIMUM_PYTHON, SIZES, prepare
 from benchmarks.roofline import measure_machine, work_of
 from benchmarks.startup import machine
 from benchmarks.systems import SYSTEMS
@@ -25,7 +25,7 @@ OURS = "tfexport"
 LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
 BEAM_SYSTEMS = ("tfexport", "tfexport int8", "CTranslate2", "CTranslate2 MKL", "CTranslate2 int8",
-                "Transformers")  # fmt: skip
+                "Transformers", "Optimum-ONNX")  # fmt: skip
 
 
 class Process:
@@ -35,7 +35,10 @@ class Process:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         if name.endswith("MKL"):
             environment["CT2_USE_MKL"] = "1"
-        command = [sys.executable, "-m", "benchmarks.systems", name, str(folder), str(checkpoint),
+        python = str(OPTIMUM_PYTHON) if name == "Optimum-ONNX" else sys.executable
+        if not Path(python).exists():
+            raise RuntimeError(f"{python} is not there")
+        command = [python, "-m", "benchmarks.systems", name, str(folder), str(checkpoint),
                    str(threads), str(beam)]  # fmt: skip
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 Random weights never end a row, so that every system writes the same number of tokens.
 """
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import torch
 from tfexport.model_src import Transformer, TransformerConfig, load_checkpoint, save_checkpoint
 from tfexport.model_src.build import build_transformer
 
-DEMO = Path(__file__).parents[1] / "examples" / "de-en"
+REPOSITORY = Path(__file__).parents[1]
+DEMO = REPOSITORY / "examples" / "de-en"
+# Optimum needs an older Transformers than is measured here, and so an environment of its own.
+OPTIMUM_PYTHON = REPOSITORY / ".venv-optimum" / "bin" / "python"
 NEVER = -1e4  # added to the logit of the end token
 
 
@@ -75,7 +79,7 @@ def prepare(name: str, folder: Path) -> Path:
     checkpoint = DEMO
     if name != "demo":
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint = folder / "model.safetensors"
+        checkpoint = folder.absolute() / "model.safetensors"
         if not checkpoint.exists():
             save_checkpoint(make_random(SIZES[name]), checkpoint)
     if not (folder / "a.bundle").exists():
@@ -91,4 +95,8 @@ def prepare(name: str, folder: Path) -> Path:
         for target, quantization in (("ctranslate2", None), ("ctranslate2-int8", "int8")):
             if not (folder / target).exists():
                 save_ctranslate2(loaded, folder / target, quantization)
+        if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
+            paths = [str(checkpoint), str(folder.absolute() / "optimum")]
+            command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.peers", *paths]
+            subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True)
     return checkpoint

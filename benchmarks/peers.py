@@ -138,6 +138,14 @@ def build_marian(checkpoint: Checkpoint) -> Any:
     return model
 
 
+def save_optimum(checkpoint: Checkpoint, folder: Path) -> None:
+    """What Optimum makes of that model, in memory: a saved one loses its position table."""
+    from optimum.exporters.onnx import onnx_export_from_model
+
+    task = "text2text-generation-with-past"
+    onnx_export_from_model(build_marian(checkpoint), folder, task=task, do_validation=False)
+
+
 def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
     """The checkpoint's weight that stands under Marian's name."""
     if name == "final_logits_bias":
@@ -163,3 +171,11 @@ def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
             key = key.replace(theirs, ours)
             break
     return weights[f"{part}.{key}"]
+
+
+if __name__ == "__main__":  # in the environment that has Optimum
+    import sys
+
+    from tfexport.model_src import load_checkpoint
+
+    save_optimum(load_checkpoint(sys.argv[1]), Path(sys.argv[2]))

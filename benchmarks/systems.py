@@ -88,7 +88,11 @@ def transformers(folder: Path, checkpoint: Path, threads: int, beam: int) -> Dec
 
     torch.set_num_threads(threads)
     # Built, not loaded: a saved Marian forgets its position table, and takes one of its own.
-    model = build_marian(load_checkpoint(checkpoint))
+    return _generating(build_marian(load_checkpoint(checkpoint)), beam)
+
+
+def _generating(model: Any, beam: int) -> Decode:
+    import torch
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
@@ -100,6 +104,19 @@ def transformers(folder: Path, checkpoint: Path, threads: int, beam: int) -> Dec
         return _cut(made[:, 1:].tolist())
 
     return decode
+
+
+def optimum(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+    """ORTModelForSeq2SeqLM.generate of Optimum-ONNX."""
+    import onnxruntime as ort
+    import torch
+    from optimum.onnxruntime import ORTModelForSeq2SeqLM
+
+    torch.set_num_threads(threads)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    model = ORTModelForSeq2SeqLM.from_pretrained(folder / "optimum", session_options=options)
+    return _generating(model, beam)
 
 
 def eager_uncached(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
@@ -204,6 +221,7 @@ SYSTEMS: dict[str, Callable[[Path, Path, int, int], Decode]] = {
     "CTranslate2 int8": _ctranslate2("ctranslate2-int8"),
     "CTranslate2 int8 MKL": _ctranslate2("ctranslate2-int8"),
     "Transformers": transformers,
+    "Optimum-ONNX": optimum,
     "eager, uncached": eager_uncached,
     "eager, cached": eager_cached,
     "torch.compile": compiled,
