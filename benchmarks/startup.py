@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tfexport.export import export_bundle
+from tfexport.runtime.cores import processor
 
 REPOSITORY = Path(__file__).parents[1]
 MODEL = REPOSITORY / "examples" / "de-en"
@@ -30,12 +31,9 @@ def seconds(command: list[str], stdin: str = "") -> float:
 
 
 def machine() -> str:
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    return f"{os.cpu_count()} x {model}, {platform.system()}, Python {platform.python_version()}"
+    return (
+        f"{os.cpu_count()} x {processor()}, {platform.system()}, Python {platform.python_version()}"
+    )
 
 
 def main() -> None:

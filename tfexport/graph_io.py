@@ -49,6 +49,12 @@ class TensorSpec:
     axes: tuple[int | str, ...]
 
 
+_SOURCE_INPUTS = (
+    TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+    TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+)
+
+
 @dataclass(frozen=True)
 class GraphSpec:
     """One graph file and the order of its inputs and outputs."""
@@ -105,10 +111,7 @@ def encoder_graph(cache: CacheShape, d_model: int) -> GraphSpec:
     """Source ids to encoder states and the cross-attention cache."""
     return GraphSpec(
         "encoder",
-        inputs=(
-            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
-            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
-        ),
+        inputs=_SOURCE_INPUTS,
         outputs=(
             TensorSpec(HIDDEN_STATES, "float32", (BATCH, SOURCE, d_model)),
             *present_encoder(cache),
@@ -207,8 +210,7 @@ def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
     return GraphSpec(
         GENERATE,
         inputs=(
-            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
-            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+            *_SOURCE_INPUTS,
             TensorSpec(MAX_LENGTH, "int64", ()),
         ),
         outputs=(
@@ -230,8 +232,7 @@ def beam_graph() -> GraphSpec:
     return GraphSpec(
         BEAM,
         inputs=(
-            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
-            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+            *_SOURCE_INPUTS,
             TensorSpec(MAX_LENGTH, "int64", ()),
             TensorSpec(BEAM_SIZE, "int64", ()),
             TensorSpec(ENOUGH, "int64", ()),

@@ -59,20 +59,16 @@ def bench(
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.cli.tuning import Split, machine, write_split
-    from tfexport.runtime import Translator
     from tfexport.runtime.measure import measure
 
     if tune and threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
     keywords = given(options)
     kind = keywords.pop("batch_type", "rows")
-    with Translator(bundle, max(threads, default=0)) as translator:
-        rows = _random_rows(translator) if file is None else _read_rows(translator, file, ids)
-        if file is None:
-            keywords.setdefault("max_length", MAX_LENGTH)
-        with spelled_as_options():
-            translator.resolver.resolve(dict(keywords))
     plans = _plans(batch_sizes, threads, tune, kind)
+    if file is None:
+        keywords.setdefault("max_length", MAX_LENGTH)
+    rows = _rows(bundle, file, ids, keywords)
     with progress_bar() as tell:
         timings = measure(Path(bundle), rows, plans, runs, keywords, tell)
     best = min(timings, key=lambda timing: median(timing.seconds))
@@ -111,6 +107,16 @@ def _plans(
     if kind == "tokens" and not batch_sizes:
         raise ConfigError("--batch-type tokens needs --batch-size: how many tokens")
     return [Plan(*split, size, kind) for split in splits for size in sizes]
+
+
+def _rows(bundle: str, file: str | None, ids: bool, keywords: dict[str, Any]) -> list[list[int]]:
+    """What to decode, the options checked; the translator is gone before others are opened."""
+    from tfexport.runtime import Translator
+
+    translator = Translator(bundle)
+    with spelled_as_options():
+        translator.resolver.resolve(keywords)
+    return _random_rows(translator) if file is None else _read_rows(translator, file, ids)
 
 
 def _random_rows(translator: "Translator") -> list[list[int]]:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,9 +59,9 @@ def write_split(bundle: Path, split: Split) -> Path:
 
 def machine() -> str:
     """What a split holds for: the processor, and how many cores of it may be used."""
-    from tfexport.runtime.cores import usable_cores
+    from tfexport.runtime.cores import processor, usable_cores
 
-    return f"{usable_cores()} x {_processor()}"
+    return f"{usable_cores()} x {processor()}"
 
 
 def _key(bundle: Path) -> str | None:
@@ -80,12 +79,3 @@ def _read() -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

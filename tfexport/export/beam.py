@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.export.fused import FusedAttention
+from tfexport.export.graphs import SearchStart
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
@@ -63,20 +64,13 @@ class FusedBeamAttention(_BesideEachOther, FusedAttention):
     """``FusedAttention``, for ``BeamStep``."""
 
 
-class BeamStart(nn.Module):
-    """What stands between the encoder and the loop: the loop's first state.
+class BeamStart(SearchStart):
+    """The first state of beam search.
 
     Gives the cross-attention bias and the state: last tokens (B, K), summed log-probabilities
     (B, K) in float64, how many hypotheses are finished (B,), and past keys and values
     (R, H, 0, D).
     """
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-        self.mask_fill = model.mask_fill
-        assert model.config.bos_id is not None
-        self.bos_id = model.config.bos_id
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """attention_mask and one zero for every beam (K,), to bias and state."""

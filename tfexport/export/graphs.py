@@ -85,13 +85,8 @@ class ForwardGraph(nn.Module):
         return (logits, logits.log_softmax(-1)) if self.log_probs else (logits,)
 
 
-class LoopStart(nn.Module):
-    """What stands between the encoder and the decode loop: the loop's first state.
-
-    Gives the cross-attention bias, whether to begin at all, and the state: last token (B, 1), ended
-    rows (B,), summed log-probability (B,), counted tokens (B,), sequences (B, 0), self-attention
-    cache (B, H, 0, D) each.
-    """
+class SearchStart(nn.Module):
+    """What stands between the encoder and a search's loop: the loop's first state."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -99,6 +94,15 @@ class LoopStart(nn.Module):
         self.mask_fill = model.mask_fill
         assert model.config.bos_id is not None
         self.bos_id = model.config.bos_id
+
+
+class LoopStart(SearchStart):
+    """The first state of greedy search.
+
+    Gives the cross-attention bias, whether to begin at all, and the state: last token (B, 1), ended
+    rows (B,), summed log-probability (B,), counted tokens (B,), sequences (B, 0), self-attention
+    cache (B, H, 0, D) each.
+    """
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """attention_mask -> cross-attention bias, whether to begin, state."""

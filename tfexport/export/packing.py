@@ -16,18 +16,17 @@ BIAS = 3  # the operator's input
 PARTS = ("q_proj", "k_proj", "v_proj")
 
 
-def pack_projections(model: ir.Model) -> int:
-    """Pack the projections of every fused self-attention of a graph; how many there were."""
-    packed = 0
-    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-        if node.op_type == ATTENTION and node.domain == DOMAIN:
-            packed += _pack(model.graph, node)
-    if packed:
+def pack_projections(model: ir.Model) -> None:
+    """Pack the projections of every fused self-attention of a graph."""
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    fused = [node for node in nodes if node.op_type == ATTENTION and node.domain == DOMAIN]
+    for node in fused:
+        _pack(model.graph, node)
+    if fused:
         RemoveUnusedNodesPass()(model)
-    return packed
 
 
-def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
+def _pack(graph: ir.Graph, attention: ir.Node) -> None:
     products, biases = [], []
     for value in attention.inputs[:3]:
         product, bias = _projection(value)
@@ -35,10 +34,10 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
         biases.append(bias)
     given = [bias is not None for bias in biases]
     if any(product is None for product in products) or any(given) != all(given):
-        return False
+        return
     sources = {id(product.inputs[0]) for product in products if product is not None}
     if len(sources) != 1 or products[0] is None or attention.graph is None:
-        return False
+        return
     weights = [_array(product.inputs[1]) for product in products if product is not None]
     name = str(products[0].inputs[1].name)  # type: ignore[union-attr]
     weight = add_initializer(
@@ -60,7 +59,6 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
         vectors = np.concatenate([_array(bias) for bias in biases])
         bias = add_initializer(graph, f"{weight.name}.bias", vectors)
         attention.replace_input_with(BIAS, bias)
-    return True
 
 
 def _projection(value: ir.Value | None) -> tuple[ir.Node | None, ir.Value | None]:

@@ -10,13 +10,10 @@ import onnx_ir as ir
 NORM = "LayerNormalization"
 
 
-def keep_residuals_apart(model: ir.Model) -> int:
-    """Write every addition that a layer normalisation takes as ``Sum``; how many there were."""
-    found = 0
+def keep_residuals_apart(model: ir.Model) -> None:
+    """Write every addition that a layer normalisation takes as ``Sum``."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         if node.op_type == NORM and node.inputs[0] is not None:
             before = node.inputs[0].producer()
             if before is not None and before.op_type == "Add" and not before.domain:
                 before.op_type = "Sum"
-                found += 1
-    return found

@@ -1,4 +1,4 @@
-"""A greedy loop whose batch shrinks: rows that have ended cost nothing more.
+"""A greedy loop whose batch shrinks: rows that have ended leave it.
 
 Taking rows out of a batch copies what is kept of all others, so it is done when a quarter has
 ended: an outer loop takes them out, and an inner one decodes until the next quarter has. What is

@@ -91,11 +91,10 @@ def sink_weights(model: ir.Model) -> None:
     around that, and no further out. It is done last: whatever changes graphs finds all weights in
     the outermost.
     """
-    for loop in list(model.graph):
-        bodies = [value.as_graph() for value in loop.attributes.values() if value.name == "body"]
-        if not any(node.op_type == "Loop" for body in bodies for node in body):
+    for loop in [node for node in model.graph if node.op_type == "Loop"]:
+        body = loop.attributes["body"].as_graph()
+        if not any(node.op_type == "Loop" for node in body):
             continue
-        (body,) = bodies
         inside = set(ir.traversal.RecursiveGraphIterator(body))
         for node in list(model.graph):
             if node.op_type == "Transpose" and _is_read_only_by(inside, node.outputs[0]):

@@ -1,10 +1,11 @@
-"""How many cores a process may use: of the machine's, those that are given to it."""
+"""The machine's processor, and how many of its cores are given to this process."""
 
 import math
 import os
+import platform
 from pathlib import Path
 
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, CPUINFO = Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
@@ -19,6 +20,15 @@ def usable_cores() -> int:
 def are_restricted() -> bool:
     """Whether the process may use fewer cores than the machine has."""
     return usable_cores() < (os.cpu_count() or 1)
+
+
+def processor() -> str:
+    """The processor's name."""
+    if CPUINFO.exists():
+        for line in CPUINFO.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _share(root: Path) -> float:

@@ -117,6 +117,11 @@ class Model:
                 self._sessions[role] = open_session(self._files[role], self._threads)
             return self._sessions[role]
 
+    def _source(self, rows: Sequence[Sequence[int]]) -> dict[str, Ids]:
+        """What every graph with an encoder takes: rows padded on the right, and their mask."""
+        ids, mask = pad(rows, self._pad_id)
+        return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
+
     def generate(self, rows: Sequence[Sequence[int]], max_length: int) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
@@ -124,12 +129,7 @@ class Model:
             rows: source ids, none of them empty.
             max_length: new tokens at most.
         """
-        ids, mask = pad(rows, self._pad_id)
-        feeds = {
-            graph_io.INPUT_IDS: ids,
-            graph_io.ATTENTION_MASK: mask,
-            graph_io.MAX_LENGTH: np.array(max_length),
-        }
+        feeds = {**self._source(rows), graph_io.MAX_LENGTH: np.array(max_length)}
         return Generated(*self._session(graph_io.GENERATE).run(None, feeds))
 
     def beam(
@@ -143,10 +143,8 @@ class Model:
             enough: finished hypotheses with which a sentence is done.
             max_length: new tokens at most.
         """
-        ids, mask = pad(rows, self._pad_id)
         feeds = {
-            graph_io.INPUT_IDS: ids,
-            graph_io.ATTENTION_MASK: mask,
+            **self._source(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
             graph_io.ENOUGH: np.array(enough),
@@ -168,9 +166,8 @@ class Model:
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """The encoder's last states, (B, S, E)."""
-        ids, mask = pad(rows, self._pad_id)
-        feeds = {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
-        hidden: Floats = self._session("encoder").run([graph_io.HIDDEN_STATES], feeds)[0]
+        found = self._session("encoder").run([graph_io.HIDDEN_STATES], self._source(rows))
+        hidden: Floats = found[0]
         return hidden
 
     @property
