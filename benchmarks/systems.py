@@ -21,7 +21,8 @@ def _translator(bundle: str) -> Callable[[Path, Path, int, int], Decode]:
         from tfexport.runtime import Translator
 
         opened = Translator(folder / bundle, threads)
-        options: dict[str, Any] = {} if beam == 1 else {"beam_size": beam}
+        # No peer computes scores unless it is asked to.
+        options: dict[str, Any] = {"return_scores": False} if beam == 1 else {"beam_size": beam}
 
         def decode(rows: Rows, limit: int) -> Rows:
             found = opened.generate(rows, max_length=limit, batch_size=len(rows), **options)

@@ -24,6 +24,7 @@ MAX_LENGTH = "max_length"
 SEQUENCES = "sequences"
 CROSS_ATTENTIONS = "cross_attentions"
 SCORES = "scores"
+RETURN_SCORES = "return_scores"
 DECODER_HIDDEN_STATES = "decoder_hidden_states"
 SHORTLIST = "shortlist"
 BEAM = "beam"
@@ -200,6 +201,8 @@ def forward_graph(
 def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
     """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
 
+    It also takes ``return_scores``, a bool that need not be fed: with false the scores are NaN.
+
     Args:
         attention: layers and heads of the cross-attention, if its weights are to come out too.
     """
@@ -291,14 +294,15 @@ def loop_start(cache: CacheShape) -> GraphSpec:
     return GraphSpec("loop_start", (mask,), (invariants[-1], going, *state))
 
 
-def loop_step(cache: CacheShape, attention: bool = False) -> GraphSpec:
+def loop_step(cache: CacheShape, d_model: int, attention: bool = False) -> GraphSpec:
     """One turn of the decode loop; see ``export.graphs.LoopStep``."""
+    states = TensorSpec("states", "float32", (BATCH, 1, d_model))
     shape = (BATCH, cache.num_layers, cache.num_heads, SOURCE)
     weights = (TensorSpec("attended", "float32", shape),) if attention else ()
     invariants, state = loop_values(cache, PAST)
     few, going = TensorSpec("few", "int64", ()), TensorSpec("going", "bool", ())
     _, after = loop_values(cache, f"{PAST} + 1", prefix="next_")
-    return GraphSpec("loop_step", (*invariants, few, *state), (going, *after, *weights))
+    return GraphSpec("loop_step", (*invariants, few, *state), (going, *after, states, *weights))
 
 
 def loop_values(
@@ -312,8 +316,7 @@ def loop_values(
     state = (
         TensorSpec(f"{prefix}token", "int64", (BATCH, 1)),
         TensorSpec(f"{prefix}ended", "bool", (BATCH,)),
-        TensorSpec(f"{prefix}score", "float32", (BATCH,)),
-        TensorSpec(f"{prefix}count", "float32", (BATCH,)),
+        TensorSpec(f"{prefix}count", "int64", (BATCH,)),
         TensorSpec(f"{prefix}sequences", "int64", (BATCH, past)),
         *cache.tensors(f"{prefix}past.{{layer}}", past),
     )

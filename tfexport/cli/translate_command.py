@@ -81,6 +81,7 @@ def translate(
     keywords = given(options, ids)
     if alignment or attention_plot:
         keywords["return_attention"] = True
+    keywords["return_scores"] = jsonl  # lines of text say none
     if output != "-":
         check_output(None if file == "-" else Path(file), Path(output), force, resume)
     problems = _contradictions(

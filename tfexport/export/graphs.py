@@ -7,7 +7,8 @@ those of ``tfexport.graph_io``.
 import torch
 from torch import Tensor, nn
 
-from tfexport.export.greedy import best_in_blocks, block_size, first_state, take_best
+from tfexport.export.greedy import first_state, take_best
+from tfexport.export.screening import BEST
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
@@ -100,23 +101,24 @@ class LoopStart(SearchStart):
     """The first state of greedy search.
 
     Gives the cross-attention bias, whether to begin at all, and the state: last token (B, 1), ended
-    rows (B,), summed log-probability (B,), counted tokens (B,), sequences (B, 0), self-attention
-    cache (B, H, 0, D) each.
+    rows (B,), counted tokens (B,), sequences (B, 0), self-attention cache (B, H, 0, D) each.
     """
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """attention_mask -> cross-attention bias, whether to begin, state."""
         (attention_mask,) = tensors
         bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
-        token, ended, score, count = first_state(attention_mask, self.bos_id)
-        past = self.decoder.empty_cache(score)
-        return (bias, ~ended.all(), token, ended, score, count, token[:, :0], *past)
+        token, ended = first_state(attention_mask, self.bos_id)
+        past = self.decoder.empty_cache(bias)
+        return (bias, ~ended.all(), token, ended, ended.long() * 0, token[:, :0], *past)
 
 
 class LoopStep(nn.Module):
     """One turn of the decode loop, which goes on while more than ``few`` rows have not ended.
 
-    With ``attention`` it also gives the cross-attention weights of the turn, (B, L, H, S).
+    What it takes for the best token stands for what ``screening`` puts in its place. It also gives
+    the decoder's states, (B, 1, E), from which scores are computed after the loop, and with
+    ``attention`` the cross-attention weights of the turn, (B, L, H, S).
     """
 
     def __init__(self, model: Transformer, attention: bool = False) -> None:
@@ -125,25 +127,21 @@ class LoopStep(nn.Module):
         self.attention = attention
         assert model.config.eos_id is not None
         assert model.config.pad_id is not None
-        assert model.config.target_vocab_size is not None
         self.eos_id = model.config.eos_id
         self.pad_id = model.config.pad_id
-        self.block = block_size(model.config.target_vocab_size)
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Invariants, state -> whether to go on, state, weights."""
+        """Invariants, state -> whether to go on, state, decoder's states, weights."""
         layers = self.model.config.num_decoder_layers
         cross, (bias, few) = list(tensors[: 2 * layers]), tensors[2 * layers : 2 * layers + 2]
-        token, ended, score, count, sequences, *past = tensors[2 * layers + 2 :]
+        token, ended, count, sequences, *past = tensors[2 * layers + 2 :]
         x = self.model.target_embedding(token, past[0].size(2))
         # The newest position may see all others, so the self-attention needs no mask.
         x, present, weights = self.model.decoder(x, torch.zeros(1), past, cross, bias)
-        logits = self.model.output_proj(x)
-        best = best_in_blocks(logits, self.block)
-        token, ended, score, count = take_best(
-            logits, best, ended, score, count, self.eos_id, self.pad_id
-        )
+        best = torch.onnx.ops.symbolic(BEST, [x], dtype=torch.int64, shape=[x.size(0), 1])
+        count = count + (~ended).long()
+        token, ended = take_best(best, ended, self.eos_id, self.pad_id)
         sequences = torch.cat([sequences, token], dim=1)
         attended = [torch.stack(weights, dim=1)[:, :, :, 0]] if self.attention else []
         going = (~ended).sum() > few
-        return (going, token, ended, score, count, sequences, *present, *attended)
+        return (going, token, ended, count, sequences, *present, x, *attended)

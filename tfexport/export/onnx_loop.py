@@ -9,10 +9,13 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
+from tfexport.export.after_loop import add_scores
 from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
+from tfexport.export.screening import DOMAIN, put_screening
 from tfexport.export.shrinking import SEARCH, shrinking_body
+from tfexport.export.splice import prefix_names, take_nodes
 from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 
@@ -34,35 +37,35 @@ def export_generate(
     joined = export_encoder(model, opset) if encoder is None else encoder.clone()
     graph = joined.graph
     start = export_graph_module(LoopStart(model), graph_io.loop_start(cache), opset)
-    step = export_graph_module(
-        LoopStep(model, attention), graph_io.loop_step(cache, attention), opset
-    )
+    spec = graph_io.loop_step(cache, model.config.d_model, attention)
+    step = export_graph_module(LoopStep(model, attention), spec, opset)
     _hidden, *cross = graph.outputs
     bias, begin, *state = _append(graph, start.graph, [_input(graph, graph_io.ATTENTION_MASK)])
+    arrays = {
+        name: tensor.detach().numpy() for name, tensor in model.output_proj.named_parameters()
+    }
+    projection = put_screening(graph, step.graph, arrays["weight"], arrays.get("bias"), opset)
     trips = _trip_count(graph, _limit(model))
-    stacked: list[ir.Value] = []
+    attended: list[ir.Value] = []
     if attention:  # what a turn gives of each row cannot be stacked with fewer rows
         invariants = [*cross, bias, _constant(graph, "none", np.int64(0))]
         loop = _make_loop(graph, step.graph, invariants, [trips, begin, *state])
         graph.append(loop)
-        _, _, score, count, sequences = loop.outputs[:5]
-        stacked = list(loop.outputs[len(state) :])
+        _, _, count, sequences = loop.outputs[:4]
+        states, weights = loop.outputs[len(state) :]
+        # (T, B, 1, E) to (B, T, E), and (T, B, L, H, S) to (B, L, H, T, S).
+        flat = _constant(graph, "third", [2])
+        squeezed = _add_node(graph, "Squeeze", [states, flat], "states_of_steps")
+        states = _add_node(graph, "Transpose", [squeezed], "states", perm=[1, 0, 2])
+        attended.append(_add_node(graph, "Transpose", [weights], "turned", perm=[1, 2, 3, 0, 4]))
     else:
-        sequences, score, count = _add_shrinking_loop(
+        sequences, count, states = _add_shrinking_loop(
             graph, step.graph, [*cross, bias], [trips, begin, *state], model, opset
         )
-    one = _constant(graph, "one", np.float32(1))
-    counted = ir.Node("", "Max", [count, one], num_outputs=1, name="at_least_one")
-    counted.outputs[0].name = "counted"
-    mean = ir.Node("", "Div", [score, counted.outputs[0]], num_outputs=1, name="mean")
-    graph.extend([counted, mean])
-    outputs = [sequences, mean.outputs[0]]
-    for attended in stacked:  # (T, B, L, H, S) to (B, L, H, T, S)
-        order = ir.AttrInt64s("perm", [1, 2, 3, 0, 4])
-        turned = ir.Node("", "Transpose", [attended], [order], num_outputs=1, name="turned")
-        graph.append(turned)
-        outputs.append(turned.outputs[0])
+    scores = add_scores(graph, [sequences, count, states], projection, opset)
+    outputs = [sequences, scores, *attended]
     _set_outputs(graph, outputs, graph_io.generate_graph(cache if attention else None))
+    del step.opset_imports[DOMAIN]
     joined.opset_imports.update(step.opset_imports)
     return joined
 
@@ -103,13 +106,8 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
 
 def _append(graph: ir.Graph, start: ir.Graph, given: list[ir.Value]) -> list[ir.Value]:
     """Move the start's nodes behind the graph's own, with these values as its inputs."""
-    for used, value in zip(start.inputs, given, strict=True):
-        ir.convenience.replace_all_uses_with(used, value)
     _lift_weights(graph, start, _START)
-    _prefix_names(start, _START)
-    outputs, nodes = list(start.outputs), list(start)
-    start.outputs.clear()
-    start.remove(nodes)
+    nodes, outputs = take_nodes(start, given, _START)
     graph.extend(nodes)
     return outputs
 
@@ -122,7 +120,7 @@ def _add_shrinking_loop(
     model: Transformer,
     opset: int,
 ) -> list[ir.Value]:
-    """Append the two loops of ``shrinking``; sequences, scores and counts after them.
+    """Append the two loops of ``shrinking``; sequences, counts and states after them.
 
     Args:
         graph: the outer graph.
@@ -133,36 +131,38 @@ def _add_shrinking_loop(
         opset: of the standard operators.
     """
     assert model.config.pad_id is not None
-    trips, begin, token, ended, score, count, sequences, *past = given
+    trips, begin, token, ended, count, sequences, *past = given
     fixed, state = graph_io.loop_values(cache_shape(model.config), graph_io.PAST)
-    body = shrinking_body(state, fixed, model.config.pad_id, opset)
+    width = model.config.d_model
+    body = shrinking_body(state, fixed, model.config.pad_id, width, opset)
     (search,) = [node for node in body if node.op_type == SEARCH]
     remaining, yes, few, *searched = [value for value in search.inputs if value is not None]
     rows = body.inputs[-len(fixed) :]
     loop = _make_loop(graph, step, [*rows, few], [remaining, yes, *searched])
+    prefix_names(body, _SHRINK)
     body.insert_before(search, loop)
     ir.convenience.replace_all_uses_with(search.outputs, loop.outputs)
     for old, new in zip(search.outputs, loop.outputs, strict=True):
         new.name = old.name
     body.remove(search, safe=True)
-    _prefix_names(body, _SHRINK)
     for value in body.inputs:
         value.name = f"{_SHRINK}{value.name}"
 
-    height = ir.Node("", "Shape", [score], num_outputs=1, name="height")
-    size = ir.Node("", "Squeeze", height.outputs, num_outputs=1, name="size")
-    zero, one = _constant(graph, "zero", np.int64(0)), _constant(graph, "step", np.int64(1))
-    order = ir.Node("", "Range", [zero, size.outputs[0], one], num_outputs=1, name="order")
-    for node in (height, size, order):
-        node.outputs[0].name = node.name
-    whole = [trips, order.outputs[0], sequences, score, count]
+    height = _add_node(graph, "Shape", [count], "height")
+    size = _add_node(graph, "Squeeze", [height], "size")
+    zero, one = _constant(graph, "zero", np.int64(0)), _constant(graph, "one", np.int64(1))
+    order = _add_node(graph, "Range", [zero, size, one], "order")
+    area = _constant(graph, "no_steps", [0, width])
+    state_shape = _add_node(graph, "Concat", [height, area], "state_shape", axis=0)
+    states = _add_node(graph, "ConstantOfShape", [state_shape], "no_states")
+    whole = [trips, order, sequences, count, states]
     outer = ir.Node(
-        "", "Loop", [trips, begin, *whole, token, ended, score, count, *past, *invariants],
+        "", "Loop", [trips, begin, *whole, token, ended, count, *past, *invariants],
         [ir.AttrGraph("body", body)], num_outputs=len(body.outputs) - 1, name="shrinking_loop",
     )  # fmt: skip
     for output, value in zip(outer.outputs, body.outputs[1:], strict=True):
         output.name, output.type = f"last_{value.name}", value.type
-    graph.extend([height, size, order, outer])
+    graph.append(outer)
     return list(outer.outputs[2:5])
 
 
@@ -186,7 +186,7 @@ def _make_loop(
         ir.convenience.replace_all_uses_with(used, value)
     carried = inputs[len(invariants) :]
     _lift_weights(graph, body, _BODY)
-    _prefix_names(body, _BODY)
+    prefix_names(body, _BODY)
     for value in carried:
         value.name = f"{_BODY}{value.name}"
     body.inputs.clear()
@@ -274,17 +274,19 @@ def _is_of_weight(node: ir.Node, graph: ir.Graph) -> bool:
     return value is not None and value.name in graph.initializers
 
 
-def _prefix_names(inner: ir.Graph, prefix: str) -> None:
-    # Generated names of two graphs collide, and a body may not shadow outer names.
-    for node in inner:
-        node.name = f"{prefix}{node.name or node.outputs[0].name}"
-        for output in node.outputs:
-            output.name = f"{prefix}{output.name}"
-
-
 def _value(name: str, dtype: str, shape: list[int]) -> ir.Value:
     kind = ir.TensorType(getattr(ir.DataType, dtype))
     return ir.Value(name=name, shape=ir.Shape(shape), type=kind)
+
+
+def _add_node(
+    graph: ir.Graph, operator: str, inputs: list[ir.Value], name: str, **attributes: int | list[int]
+) -> ir.Value:
+    given = ir.convenience.convert_attributes(attributes)
+    node = ir.Node("", operator, inputs, given, num_outputs=1, name=name)
+    node.outputs[0].name = name
+    graph.append(node)
+    return node.outputs[0]
 
 
 def _constant(graph: ir.Graph, name: str, value: np.generic | list[int]) -> ir.Value:

@@ -15,13 +15,15 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.weights import AGAIN, add_initializer, content_key
+from tfexport.export.screening import take_all
+from tfexport.export.weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")
 BLOCK = 32  # weights that share a scale in int4
 SMALLEST = 32  # rows and columns of a matrix that is worth it
-_PLACES = {"MatMul": 1, "Gather": 0}  # operator to the input that is the weight
+# Operator to the input that is the weight. Identity stands where a table is needed whole.
+_PLACES = {"MatMul": 1, "Gather": 0, "Identity": 0}
 SCOPES = ("start/", "step/")  # what the joined graph writes in front of a part's names
 
 Array = NDArray[Any]
@@ -35,7 +37,7 @@ class Target:
     Attributes:
         name: of the parameter.
         key: of its contents, by which graphs share it.
-        node: the MatMul or Gather.
+        node: the MatMul, Gather or Identity.
         weight: the initializer.
         transposed: the node takes it through a Transpose.
     """
@@ -48,7 +50,7 @@ class Target:
 
 
 def find_targets(model: ir.Model, vocabularies: Collection[int]) -> Iterator[Target]:
-    """Every constant matrix that a MatMul multiplies by, and every embedding table.
+    """Every constant matrix that a MatMul multiplies by, and every table of a vocabulary.
 
     Args:
         model: a graph of a bundle.
@@ -104,7 +106,7 @@ def _name(value: ir.Value) -> str:
     name = value.name or ""
     for scope in SCOPES:
         name = name.removeprefix(scope)
-    return name.removesuffix(AGAIN).removesuffix(".table").removesuffix(".T")
+    return name.removesuffix(".table").removesuffix(".T")
 
 
 def quantize_graphs(
@@ -124,16 +126,17 @@ def quantize_graphs(
     Returns:
         The names of those that were quantised.
     """
+    for model in models:
+        take_all(model, lambda table: _name(table) in keep)
     targets = [
         [target for target in find_targets(model, vocabularies) if target.name not in keep]
         for model in models
     ]
-    # What somebody gathers rows of is quantised by rows, for all who use it; a projection, which a
-    # shortlist gathers rows of after turning it, by columns.
+    # A table, which somebody gathers rows of or multiplies by after turning it, is quantised by
+    # rows, for all who use it; what a shortlist gathers rows of after turning it, by columns.
     uses = [target for found in targets for target in found]
-    gathered = [target for target in uses if target.node.op_type == "Gather"]
-    tables = {target.key for target in gathered if not target.transposed}
-    shortlists = {target.key for target in gathered if target.transposed}
+    tables = {t.key for t in uses if (t.node.op_type == "MatMul") == t.transposed}
+    shortlists = {t.key for t in uses if t.node.op_type == "Gather" and t.transposed}
     for model, found in zip(models, targets, strict=True):
         store = _Store(model.graph)
         for target in found:
@@ -159,7 +162,9 @@ def _remove_unused_weights(model: ir.Model) -> None:
 
 
 def _replace_target(target: Target, weight: ir.Value, scale: ir.Value, store: "_Store") -> None:
-    if target.node.op_type == "Gather":
+    if target.node.op_type == "Identity":
+        _replace_table(target.node, _transpose(target, weight), scale)
+    elif target.node.op_type == "Gather":
         _replace_gather(target.node, _transpose(target, weight), scale, store.last_axis())
     else:
         _replace_matmul(target.node, _transpose(target, weight), scale)
@@ -256,6 +261,12 @@ def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis:
     node.graph.insert_before(node, [values, scales, as_float, widened])
     factors = [as_float.outputs[0], widened.outputs[0]]
     _replace(node, node, _node("Mul", factors, f"{node.name}_scaled"))
+
+
+def _replace_table(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
+    """The whole table in float32."""
+    axis = ir.AttrInt64("axis", 0)
+    _replace(node, node, _node("DequantizeLinear", [weight, scale], f"{node.name}_float", axis))
 
 
 def _node(

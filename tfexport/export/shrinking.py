@@ -4,49 +4,56 @@ Taking rows out of a batch copies what is kept of all others, so it is done when
 ended: an outer loop takes them out, and an inner one decodes until the next quarter has. What is
 left of the batch knows its places in the whole one.
 
-Axes: B rows of the whole batch, A of them that are left, T tokens so far, N new ones.
+Axes: B rows of the whole batch, A of them that are left, T tokens so far, N new ones, E model
+width.
 """
 
-import onnx
 import onnx_ir as ir
-from onnx import parser
 
+from tfexport.export.screening import DOMAIN
+from tfexport.export.splice import parse_graph
 from tfexport.graph_io import TensorSpec
 
 SEARCH = "Search"  # stands for the inner loop until that is put in its place
-DOMAIN = "tfexport"
 _TYPES = {"int64": "int64", "float32": "float", "bool": "bool"}
 
 
 def shrinking_body(
-    state: tuple[TensorSpec, ...], invariants: tuple[TensorSpec, ...], pad_id: int, opset: int
+    state: tuple[TensorSpec, ...],
+    invariants: tuple[TensorSpec, ...],
+    pad_id: int,
+    width: int,
+    opset: int,
 ) -> ir.Graph:
     """The outer loop's body.
 
     Its state is the number of turns that are left, the places (A,) of the rows that are left,
-    sequences (B, T), scores (B,) and counts (B,) of the whole batch; then, of the rows that are
-    left, ``state`` without sequences, and ``invariants``.
+    sequences (B, T), counts (B,) and the decoder's states (B, T, E) of the whole batch; then, of
+    the rows that are left, ``state`` without sequences, and ``invariants``.
 
     Args:
-        state: of the inner loop: token, ended, score, count, sequences, and caches.
+        state: of the inner loop: token, ended, count, sequences, and caches. It also stacks the
+            decoder's states.
         invariants: of the inner loop that have a row for each of the batch.
         pad_id: what stands behind the end of a row.
+        width: E.
         opset: of the standard operators.
     """
-    token, ended, score, count, sequences, *past = state
+    token, ended, count, sequences, *past = state
     # The names of caches hold dots, which the text form does not take.
     caches = [TensorSpec(f"past_{i}", t.dtype, t.axes) for i, t in enumerate(past)]
     fixed = [TensorSpec(f"fixed_{i}", t.dtype, t.axes) for i, t in enumerate(invariants)]
-    rows = [token, ended, score, count, *caches, *fixed]
-    searched = [token, ended, score, count, sequences, *caches]
+    rows = [token, ended, count, *caches, *fixed]
+    searched = [token, ended, count, sequences, *caches]
     gathers = "\n".join(
         f"next_{t.name} = Gather <axis = 0> ({_after(t, searched)}, left)" for t in rows
     )
-    inputs = ["int64 turn", "bool going", *_whole(), *(_typed(t, "", "rows") for t in rows)]
-    outputs = ["bool next_going", *_whole("next_"), *(_typed(t, "next_", "left") for t in rows)]
+    before = [*_whole(width), *(_typed(t, "", "rows") for t in rows)]
+    after = [*_whole(width, "next_"), *(_typed(t, "next_", "left") for t in rows)]
     text = f"""
-    <ir_version: 10, opset_import: ["" : {opset}, "{DOMAIN}" : 1]>
-    rows_leave ({", ".join(inputs)}) => ({", ".join(outputs)}) {{
+    rows_leave (int64 turn, bool going, {", ".join(before)})
+        => (bool next_going, {", ".join(after)})
+    {{
         zero = Constant <value = int64 {{0}}> ()
         first = Constant <value = int64[1] {{0}}> ()
         second = Constant <value = int64[1] {{1}}> ()
@@ -57,19 +64,26 @@ def shrinking_body(
         threefold = Mul (size, three)
         few = Div (threefold, four)
         nothing = Slice (token, first, first, second)
-        {", ".join(f"last_{t.name}" for t in searched)} = {DOMAIN}.{SEARCH}
-            (remaining, yes, few, token, ended, score, count, nothing,
+        {", ".join(f"last_{t.name}" for t in searched)}, stacked = {DOMAIN}.{SEARCH}
+            (remaining, yes, few, token, ended, count, nothing,
              {", ".join(t.name for t in caches)})
 
         places = Unsqueeze (order, second)
-        height = Shape (all_scores)
+        height = Shape (all_counts)
         width = Shape <start = 1, end = 2> (last_{sequences.name})
         area = Concat <axis = 0> (height, width)
         padding = ConstantOfShape <value = int64[1] {{{pad_id}}}> (area)
         written = ScatterND (padding, places, last_{sequences.name})
         next_all_sequences = Concat <axis = 1> (all_sequences, written)
-        next_all_scores = ScatterND (all_scores, places, last_{score.name})
         next_all_counts = ScatterND (all_counts, places, last_{count.name})
+        third = Constant <value = int64[1] {{2}}> ()
+        states_of_steps = Squeeze (stacked, third)
+        states = Transpose <perm = [1, 0, 2]> (states_of_steps)
+        state_width = Constant <value = int64[1] {{{width}}}> ()
+        state_area = Concat <axis = 0> (area, state_width)
+        no_states = ConstantOfShape (state_area)
+        written_states = ScatterND (no_states, places, states)
+        next_all_states = Concat <axis = 1> (all_states, written_states)
 
         going_on = Not (last_{ended.name})
         places_left = NonZero (going_on)
@@ -83,8 +97,7 @@ def shrinking_body(
         more = Greater (next_remaining, zero)
         next_going = And (some, more)
     }}"""
-    model: onnx.ModelProto = parser.parse_model(text)
-    return ir.from_proto(model).graph
+    return parse_graph(text, opset, {DOMAIN: 1})
 
 
 def _after(tensor: TensorSpec, searched: list[TensorSpec]) -> str:
@@ -92,13 +105,13 @@ def _after(tensor: TensorSpec, searched: list[TensorSpec]) -> str:
     return f"last_{tensor.name}" if tensor in searched else tensor.name
 
 
-def _whole(prefix: str = "") -> list[str]:
+def _whole(width: int, prefix: str = "") -> list[str]:
     return [
         f"int64 {prefix}remaining",
         f"int64[{prefix}rows] {prefix}order",
         f"int64[batch, {prefix}length] {prefix}all_sequences",
-        f"float[batch] {prefix}all_scores",
-        f"float[batch] {prefix}all_counts",
+        f"int64[batch] {prefix}all_counts",
+        f"float[batch, {prefix}length, {width}] {prefix}all_states",
     ]
 
 

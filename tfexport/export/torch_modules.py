@@ -139,7 +139,7 @@ class GreedyModule(TransformerModule):
             (B, T): no start token, the end token included, padding after it.
         """
         check_input("input_ids", input_ids, attention_mask, self.source_size)
-        token, ended, score, count = first_state(attention_mask, self.bos_id)
+        token, ended = first_state(attention_mask, self.bos_id)
         tokens = [token[:, :0]]
         if self.max_positions >= 0:
             max_length = min(max_length, self.max_positions)
@@ -155,10 +155,8 @@ class GreedyModule(TransformerModule):
                     break
                 x = self.model.target_embedding(token, i)
                 x, past, _weights = self.model.decoder(x, no_bias, past, cross, bias)
-                logits = self.model.output_proj(x)
-                token, ended, score, count = take_best(
-                    logits, logits.argmax(-1), ended, score, count, self.eos_id, self.pad_id
-                )
+                best = self.model.output_proj(x).argmax(-1)
+                token, ended = take_best(best, ended, self.eos_id, self.pad_id)
                 tokens.append(token)
         return torch.cat(tokens, dim=1)
 
@@ -186,7 +184,7 @@ class GreedyProgram(nn.Module):
         model, config = self.model, self.model.config
         _, cross = model.encode(input_ids, attention_mask)
         bias = bias_from_blocked(blocked_by_padding(attention_mask), model.mask_fill)
-        token, ended, score, count = first_state(attention_mask, self.bos_id)
+        token, ended = first_state(attention_mask, self.bos_id)
         if config.positions != "none":
             max_length = torch.sym_min(max_length, config.max_positions)
         room = max_length + 2  # never 0 or 1, which torch.export takes for constants
@@ -203,8 +201,6 @@ class GreedyProgram(nn.Module):
             position: Tensor,
             token: Tensor,
             ended: Tensor,
-            score: Tensor,
-            count: Tensor,
             sequences: Tensor,
             *caches: Tensor,
         ) -> tuple[Tensor, ...]:
@@ -214,21 +210,19 @@ class GreedyProgram(nn.Module):
             past = [cache.narrow(2, 0, filled) for cache in caches]
             x = model.target_embedding(token, filled)
             x, present, _ = model.decoder(x, torch.zeros(1), past, cross, bias)
-            logits = model.output_proj(x)
-            token, ended, score, count = take_best(
-                logits, logits.argmax(-1), ended, score, count, self.eos_id, self.pad_id
-            )
+            best = model.output_proj(x).argmax(-1)
+            token, ended = take_best(best, ended, self.eos_id, self.pad_id)
             written = [
                 cache.index_copy(2, position, new.narrow(2, filled, 1))
                 for cache, new in zip(caches, present, strict=True)
             ]
             sequences = sequences.index_copy(1, position, token)
-            return (position + 1, token, ended, score, count, sequences, *written)
+            return (position + 1, token, ended, sequences, *written)
 
-        state = (position, token, ended, score, count, sequences, *caches)
+        state = (position, token, ended, sequences, *caches)
         done = while_loop(going, turn, state)
         length = cast(int, done[0].item())
         torch._check(length >= 0)
         torch._check(length <= sequences.size(1))
-        result: Tensor = done[5]
+        result: Tensor = done[3]
         return result[:, :length]

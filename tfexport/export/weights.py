@@ -1,7 +1,7 @@
 """One file for the weights of all graphs, every distinct tensor in it once."""
 
 import hashlib
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from tfexport.bundle import WEIGHTS
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
 _SMALLEST = 256
-AGAIN = ".again"  # a name's end: the same table, in a graph within the graph
+# What onnxruntime folds when it loads a graph, where it is applied to weights.
+_FOLDED = ("Transpose", "QuantizeLinear", "Pad")
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
@@ -85,46 +86,34 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
 
 
 def sink_weights(model: ir.Model) -> None:
-    """Move what only a loop within a loop reads into the graph between them.
+    """Move what only one inner graph reads into it.
 
-    onnxruntime packs a weight ahead of time if it belongs to the node's own graph or to the one
-    around that, and no further out. It is done last: whatever changes graphs finds all weights in
-    the outermost.
+    onnxruntime packs a weight ahead of time, and lets go of the original, if it belongs to the
+    graph of the node that reads it; what it folds may be one graph further out, and is there for
+    runtimes that do not fold. It is done last: whatever changes graphs finds all weights in the
+    outermost.
     """
     for loop in [node for node in model.graph if node.op_type == "Loop"]:
         body = loop.attributes["body"].as_graph()
-        if not any(node.op_type == "Loop" for node in body):
-            continue
-        inside = set(ir.traversal.RecursiveGraphIterator(body))
-        for node in list(model.graph):
-            if node.op_type == "Transpose" and _is_read_only_by(inside, node.outputs[0]):
-                _sink_transposed(model.graph, body, node)
-        inside = set(ir.traversal.RecursiveGraphIterator(body))
-        for value in list(model.graph.initializers.values()):
-            if _is_read_only_by(inside, value):
+        if any(node.op_type == "Loop" for node in body):
+            _sink_folded(model.graph, body)
+    for value in list(model.graph.initializers.values()):
+        readers = {use.node.graph for use in value.uses()}
+        if len(readers) == 1 and not value.is_graph_output() and not value.is_graph_input():
+            (reader,) = readers
+            if isinstance(reader, ir.Graph) and reader is not model.graph:
                 del model.graph.initializers[value.name or ""]
-                body.register_initializer(value)
+                reader.register_initializer(value)
 
 
-def _is_read_only_by(nodes: Container[ir.Node], value: ir.Value) -> bool:
-    uses = list(value.uses())
-    return bool(uses) and not value.is_graph_output() and all(use.node in nodes for use in uses)
-
-
-def _sink_transposed(graph: ir.Graph, body: ir.Graph, node: ir.Node) -> None:
-    """Move the Transpose of a table; the table too, if it is in a file that both can refer to."""
-    (table,) = node.inputs
-    if table is None or table.const_value is None:
-        return
-    if len(list(table.uses())) > 1:
-        if not isinstance(table.const_value, ir.ExternalTensor):
-            return  # it would be stored twice
-        own = ir.Value(name=f"{table.name}{AGAIN}", const_value=table.const_value)
-        own.shape, own.type = table.shape, table.type
-        body.register_initializer(own)
-        node.replace_input_with(0, own)
-    graph.remove(node)
-    body.insert_before(body[0], node)
+def _sink_folded(graph: ir.Graph, body: ir.Graph) -> None:
+    inside = set(ir.traversal.RecursiveGraphIterator(body))
+    for node in reversed(list(graph)):
+        uses = [use.node for output in node.outputs for use in output.uses()]
+        if node.op_type in _FOLDED and uses and inside.issuperset(uses):
+            graph.remove(node)
+            body.insert_before(body[0], node)
+            inside.add(node)
 
 
 def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
@@ -136,6 +125,18 @@ def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value
     value.type = ir.TensorType(tensor.dtype)
     graph.register_initializer(value)
     return value
+
+
+def share_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
+    """``add_initializer``, unless one with the same content is there under any name."""
+    key = content_key(array)
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes != array.nbytes:
+            continue
+        if content_key(tensor.numpy()) == key:
+            return value
+    return add_initializer(graph, name, array)
 
 
 def content_key(array: NDArray[Any]) -> str:

@@ -102,7 +102,12 @@ def _run(
     warm_up: bool,
 ) -> None:
     plan = timing.plan
-    keywords = {**options, "batch_size": plan.batch_size, "batch_type": plan.batch_type}
+    keywords = {
+        "return_scores": False,  # as in ``tfexport translate``
+        **options,
+        "batch_size": plan.batch_size,
+        "batch_type": plan.batch_type,
+    }
     batches = make_batches(
         [Request(list(row)) for row in rows],
         DecodingOptions(batch_size=plan.batch_size, batch_type=plan.batch_type),

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,8 @@ class Generated(NamedTuple):
 
     Attributes:
         sequences: (B, T), the end token included, padded behind it.
-        scores: (B,), mean natural-log probability, the end token included.
+        scores: (B,), mean natural-log probability, the end token included; NaN if they were left
+            out.
         attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
             exported without.
     """
@@ -122,15 +123,25 @@ class Model:
         ids, mask = pad(rows, self._pad_id)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 
-    def generate(self, rows: Sequence[Sequence[int]], max_length: int) -> Generated:
+    def generate(
+        self, rows: Sequence[Sequence[int]], max_length: int, return_scores: bool = True
+    ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
         Args:
             rows: source ids, none of them empty.
             max_length: new tokens at most.
+            return_scores: false leaves them out, if the graph can.
         """
-        feeds = {**self._source(rows), graph_io.MAX_LENGTH: np.array(max_length)}
-        return Generated(*self._session(graph_io.GENERATE).run(None, feeds))
+        session = self._session(graph_io.GENERATE)
+        feeds: dict[str, NDArray[Any]] = {
+            **self._source(rows),
+            graph_io.MAX_LENGTH: np.array(max_length),
+        }
+        # The first bundles have no such input; it need not be fed, so it is not among the others.
+        if not return_scores and session.get_overridable_initializers():
+            feeds[graph_io.RETURN_SCORES] = np.array(False)
+        return Generated(*session.run(None, feeds))
 
     def beam(
         self, rows: Sequence[Sequence[int]], beam_size: int, enough: int, max_length: int

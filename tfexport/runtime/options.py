@@ -69,6 +69,8 @@ class DecodingOptions:
         return_alternatives: the best ``num_hypotheses`` tokens behind the prefix, each followed by
             its best continuation.
         min_alternative_probability: of the first token of an alternative.
+        return_scores: false leaves scores out where that saves time, which is greedy search with
+            no other options; they are NaN then.
         return_token_scores: the log-probability of every token.
         return_attention: how much every token attended to every source token.
         attention_layer: decoder layer that attention is taken of, from 0; negative ones count from
@@ -106,6 +108,7 @@ class DecodingOptions:
     return_end_token: bool = False
     return_alternatives: bool = False
     min_alternative_probability: float = 0.0
+    return_scores: bool = True
     return_token_scores: bool = False
     return_attention: bool = False
     attention_layer: int = -1

@@ -14,6 +14,7 @@ class Hypothesis:
         tokens: ids without the start token, and without the end token unless it was asked for.
         score: summed natural-log probability of the tokens, the end token included, divided by
             length to the power of ``length_penalty``. length counts the end token if there is one.
+            NaN if it was left out with ``return_scores``.
         attention: (T, S), how much each token of ``tokens`` attended to each source token, or None
             if it was not asked for.
         token_scores: the natural-log probability of every token that counts, the end token's last,

@@ -435,6 +435,8 @@ class Translator:
         from tfexport.runtime.files import describe_run, translate_file
         from tfexport.runtime.lines import json_format, text_format
 
+        # Lines of text say no scores.
+        options = {"return_scores": jsonl, **options}
         settings, (prefix,) = self.resolver.resolve(options, [target_prefix])
         count = settings.options.num_hypotheses
         write = json_format(several=count > 1) if jsonl else text_format(count)

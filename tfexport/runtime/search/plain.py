@@ -33,7 +33,7 @@ def greedy_in_one_call(
         options: how to score, and whether the end token is kept.
     """
     options = options or DecodingOptions()
-    found = model.generate(rows, max_length)
+    found = model.generate(rows, max_length, options.return_scores)
     hypotheses = []
     for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
         tokens = until(row, eos_id)

@@ -1,0 +1,104 @@
+"""Scores of what a greedy loop wrote, computed behind it and only if they are asked for.
+
+A score needs every logit of every step, which the loop itself does without. Behind it they are
+computed for many positions at a time, which reads the projection once for all of them.
+"""
+
+import numpy as np
+import onnx_ir as ir
+
+from tfexport import graph_io
+from tfexport.export.splice import parse_graph, take_nodes
+
+_ROWS = 64  # positions whose logits are held at a time
+
+
+def add_scores(
+    graph: ir.Graph, found: list[ir.Value], weights: list[ir.Value], opset: int
+) -> ir.Value:
+    """Append what gives the scores (B,), and the input that asks for them.
+
+    Args:
+        graph: behind the loop.
+        found: sequences (B, T), counted tokens (B,) and the decoder's states (B, T, E).
+        weights: of the output projection: (V, E) and (V,).
+        opset: of the standard operators.
+    """
+    asked = ir.Value(
+        name=graph_io.RETURN_SCORES,
+        shape=ir.Shape([]),
+        type=ir.TensorType(ir.DataType.BOOL),
+        const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES),
+    )
+    # An input with a value of its own need not be fed.
+    graph.inputs.append(asked)
+    graph.register_initializer(asked)
+    nodes, (scores,) = take_nodes(parse_graph(_TEXT, opset), [asked, *found, *weights], "scores/")
+    graph.extend(nodes)
+    return scores
+
+
+_TEXT = f"""
+    score (bool asked, int64[batch, length] sequences, int64[batch] count,
+           float[batch, length, width] states, float[vocabulary, width] table,
+           float[vocabulary] bias)
+        => (float[batch] scores)
+    {{
+        zero = Constant <value = int64 {{0}}> ()
+        one = Constant <value = int64 {{1}}> ()
+        first = Constant <value = int64[1] {{0}}> ()
+        second = Constant <value = int64[1] {{1}}> ()
+        scores = If (asked) <
+            then_branch = computed () => (float[batch] mean)
+            {{
+                whole_table = Identity (table)
+                width_shape = Shape <start = 1, end = 2> (sequences)
+                width = Squeeze (width_shape, first)
+                positions = Range (zero, width, one)
+                columns = Unsqueeze (count, second)
+                counts_in = Less (positions, columns)
+                left = NonZero (counts_in)
+                places = Transpose <perm = [1, 0]> (left)
+                x = GatherND (states, places)
+                tokens = GatherND (sequences, places)
+                number = Size (tokens)
+                rows = Constant <value = int64 {{{_ROWS}}}> ()
+                rows_less_one = Constant <value = int64 {{{_ROWS - 1}}}> ()
+                number_up = Add (number, rows_less_one)
+                trips = Div (number_up, rows)
+                yes = Constant <value = bool {{1}}> ()
+                nothing = ConstantOfShape <value = float[1] {{0.0}}> (first)
+                log_probs = Loop (trips, yes, nothing) <
+                    body = some (int64 trip, bool going, float[done] before)
+                        => (bool still_going, float[more] after)
+                    {{
+                        still_going = Identity (going)
+                        start = Mul (trip, rows)
+                        end = Add (start, rows)
+                        starts = Unsqueeze (start, first)
+                        ends = Unsqueeze (end, first)
+                        some_x = Slice (x, starts, ends, first)
+                        some_tokens = Slice (tokens, starts, ends, first)
+                        logits = Gemm <transB = 1> (some_x, whole_table, bias)
+                        of_all = LogSoftmax <axis = 1> (logits)
+                        token_columns = Unsqueeze (some_tokens, second)
+                        chosen = GatherElements <axis = 1> (of_all, token_columns)
+                        some_log_probs = Squeeze (chosen, second)
+                        after = Concat <axis = 0> (before, some_log_probs)
+                    }}
+                >
+                area = Shape (sequences)
+                zeros = ConstantOfShape <value = float[1] {{0.0}}> (area)
+                written = ScatterND (zeros, places, log_probs)
+                total = ReduceSum <keepdims = 0> (written, second)
+                lengths = Max (count, one)
+                float_lengths = Cast <to = 1> (lengths)
+                mean = Div (total, float_lengths)
+            }},
+            else_branch = not_asked () => (float[batch] nan)
+            {{
+                height = Shape (count)
+                nan = ConstantOfShape <value = float[1] {{nan}}> (height)
+            }}
+        >
+    }}"""

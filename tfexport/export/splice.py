@@ -1,0 +1,59 @@
+"""Graphs written as text, put into other graphs.
+
+Source: ONNX, docs/Syntax.md.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import onnx
+import onnx_ir as ir
+from onnx import parser
+
+
+def parse_graph(text: str, opset: int, domains: Mapping[str, int] | None = None) -> ir.Graph:
+    """A graph from its text form.
+
+    Args:
+        text: ``name (inputs) => (outputs) { nodes }``.
+        opset: of the standard operators.
+        domains: versions of others that it uses.
+    """
+    versions = {"": opset, **(domains or {})}
+    imports = ", ".join(f'"{domain}" : {version}' for domain, version in versions.items())
+    model: onnx.ModelProto = parser.parse_model(
+        f"<ir_version: 10, opset_import: [{imports}]> {text}"
+    )
+    return ir.from_proto(model).graph
+
+
+def take_nodes(
+    part: ir.Graph, given: Iterable[ir.Value], prefix: str
+) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Take a graph apart, to put its nodes elsewhere.
+
+    Args:
+        part: left empty.
+        given: values that stand for its inputs.
+        prefix: for all names, which would collide with those of another graph.
+
+    Returns:
+        Its nodes and its outputs.
+    """
+    for used, value in zip(part.inputs, given, strict=True):
+        ir.convenience.replace_all_uses_with(used, value)
+    prefix_names(part, prefix)
+    outputs, nodes = list(part.outputs), list(part)
+    part.outputs.clear()
+    part.remove(nodes)
+    return nodes, outputs
+
+
+def prefix_names(graph: ir.Graph, prefix: str) -> None:
+    """Put a prefix in front of the names of nodes, and of what they give; inner graphs too."""
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        node.name = f"{prefix}{node.name or node.outputs[0].name}"
+        for output in node.outputs:
+            output.name = f"{prefix}{output.name}"
+    for inner in graph.subgraphs():
+        for value in inner.inputs:
+            value.name = f"{prefix}{value.name}"
