@@ -24,6 +24,7 @@ from benchmarks.systems import SYSTEMS
 OURS = "tfexport"
 LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
+SCREENED = (OURS, f"{OURS}, scores", "generate.onnx")
 BEAM_SYSTEMS = ("tfexport", "tfexport int8", "CTranslate2", "CTranslate2 MKL", "CTranslate2 int8",
                 "Transformers", "Optimum-ONNX")  # fmt: skip
 
@@ -149,15 +150,14 @@ def main(
                 print(f"{size}, batch {batch}, {count} threads, beam {beam}, {LENGTH} tokens; "
                       f"the machine: {peak}")  # fmt: skip
                 for name, cell in cells.items():
-                    int8 = "int8" in name
-                    width = 1 if int8 else 4
-                    work = work_of(SIZES[size], batch, SOURCE, LENGTH, width, beam)
+                    weights = "int8" if "int8" in name else "float32"
+                    if name in SCREENED and beam == 1:
+                        weights = "screened"
+                    work = work_of(SIZES[size], batch, SOURCE, LENGTH, weights, beam)
                     seconds = cell["seconds"]
                     cell["tokens_per_second"] = batch * LENGTH / seconds
                     cell["of_bandwidth"] = work.bytes / seconds / peak.bandwidth
-                    cell["of_matrix_peak"] = (
-                        work.operations / seconds / (peak.int8 if int8 else peak.float32)
-                    )
+                    cell["of_matrix_peak"] = work.seconds_of_products(peak) / seconds
                     print(_line(name, cell, cells), flush=True)
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)

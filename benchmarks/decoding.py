@@ -19,6 +19,7 @@ from tfexport.export.reference import StockReference
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 from tfexport.runtime.model import Model, pad
+from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import greedy, greedy_in_one_call, until
 
 RUNS = 5
@@ -75,11 +76,18 @@ def main() -> None:
             return [h.tokens for h in greedy(model, batch, LIMIT, special.bos, special.eos)]
 
         def one_call(batch: list[list[int]]) -> list[list[int]]:
-            return [h.tokens for h in greedy_in_one_call(model, batch, LIMIT, special.eos)]
+            options = DecodingOptions(return_scores=False)
+            found = greedy_in_one_call(model, batch, LIMIT, special.eos, options)
+            return [hypothesis.tokens for hypothesis in found]
 
         def one_portable_call(batch: list[list[int]]) -> list[list[int]]:
             ids, mask = pad(batch, special.pad)
-            feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
+            feeds = {
+                "input_ids": ids,
+                "attention_mask": mask,
+                "max_length": np.array(LIMIT),
+                "return_scores": np.array(False),
+            }
             sequences = portable.run(["sequences"], feeds)[0].tolist()
             return [until(row, special.eos) for row in sequences]
 
@@ -96,7 +104,9 @@ def main() -> None:
             systems[f"Translator, batch {size}"] = partial(
                 lambda size: [
                     result.hypotheses[0].tokens
-                    for result in translator.generate(rows, max_length=LIMIT, batch_size=size)
+                    for result in translator.generate(
+                        rows, max_length=LIMIT, batch_size=size, return_scores=False
+                    )
                 ],
                 size,
             )

@@ -39,10 +39,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """What decoding one batch takes at least: bytes of weights, and operations."""
+    """What decoding one batch takes at least: bytes of weights, operations of either kind."""
 
     bytes: float
-    operations: float
+    float32: float
+    int8: float
+
+    def seconds_of_products(self, machine: Machine) -> float:
+        """The least that its matrix products take, whatever the memory gives."""
+        return self.float32 / machine.float32 + self.int8 / machine.int8
 
 
 def measure_machine(threads: int) -> Machine:
@@ -60,9 +65,7 @@ def measure_machine(threads: int) -> Machine:
     return Machine(bandwidth, operations / _seconds(single), operations / _seconds(quantised))
 
 
-def work_of(
-    size: Size, batch: int, source: int, target: int, weight_bytes: float, beams: int = 1
-) -> Work:
+def work_of(size: Size, batch: int, source: int, target: int, weights: str, beams: int = 1) -> Work:
     """What one batch takes.
 
     Args:
@@ -70,18 +73,26 @@ def work_of(
         batch: rows.
         source: tokens of each.
         target: new tokens of each.
-        weight_bytes: 4 in float32, 1 in int8.
+        weights: "float32", "int8", or "screened", which is float32 with the projection onto the
+            vocabulary in int8; the few words that are computed again are left out.
         beams: hypotheses of each row.
     """
     feed_forward = 2 * size.d_model * size.d_ff
     square = size.d_model**2
     # Of four projections two stand on the encoder's side in the cross-attention, once a sentence.
     encoder = size.layers * (4 * square + feed_forward + 2 * square)
-    step = size.layers * (4 * square + 2 * square + feed_forward) + size.d_model * size.vocab_size
-    return Work(
-        weight_bytes * (encoder + target * step),
-        2 * batch * (source * encoder + beams * target * step),
+    layers = size.layers * (4 * square + 2 * square + feed_forward)
+    projection = size.d_model * size.vocab_size
+    read = encoder + target * layers, target * projection
+    done = (
+        2 * batch * (source * encoder + beams * target * layers),
+        (2 * batch * beams * target * projection),
     )
+    if weights == "int8":
+        return Work(sum(read), 0, sum(done))
+    if weights == "float32":
+        return Work(4 * sum(read), sum(done), 0)
+    return Work(4 * read[0] + read[1], *done)
 
 
 def _product(

@@ -16,13 +16,15 @@ Decode = Callable[[Rows, int], Rows]
 BOS, EOS, PAD = 1, 2, 0
 
 
-def _translator(bundle: str) -> Callable[[Path, Path, int, int], Decode]:
+def _translator(bundle: str, scores: bool = False) -> Callable[[Path, Path, int, int], Decode]:
     def start(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
         from tfexport.runtime import Translator
 
         opened = Translator(folder / bundle, threads)
         # No peer computes scores unless it is asked to.
-        options: dict[str, Any] = {"return_scores": False} if beam == 1 else {"beam_size": beam}
+        options: dict[str, Any] = {"return_scores": scores}
+        if beam > 1:
+            options["beam_size"] = beam
 
         def decode(rows: Rows, limit: int) -> Rows:
             found = opened.generate(rows, max_length=limit, batch_size=len(rows), **options)
@@ -45,6 +47,7 @@ def generate_graph(folder: Path, checkpoint: Path, threads: int, beam: int) -> D
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = _padded(rows)
         feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(limit)}
+        feeds["return_scores"] = np.array(False)
         return _cut(session.run(["sequences"], feeds)[0].tolist())
 
     return decode
@@ -214,6 +217,7 @@ def _cut(rows: Rows) -> Rows:
 
 SYSTEMS: dict[str, Callable[[Path, Path, int, int], Decode]] = {
     "tfexport": _translator("a.bundle"),
+    "tfexport, scores": _translator("a.bundle", scores=True),
     "tfexport int8": _translator("int8.bundle"),
     "generate.onnx": generate_graph,
     "two graphs": two_graphs,

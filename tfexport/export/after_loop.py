@@ -10,7 +10,7 @@ import onnx_ir as ir
 from tfexport import graph_io
 from tfexport.export.splice import parse_graph, take_nodes
 
-_ROWS = 64  # positions whose logits are held at a time
+_LOGITS = 1 << 22  # of so many positions at a time: 16 MB
 
 
 def add_scores(
@@ -33,12 +33,17 @@ def add_scores(
     # An input with a value of its own need not be fed.
     graph.inputs.append(asked)
     graph.register_initializer(asked)
-    nodes, (scores,) = take_nodes(parse_graph(_TEXT, opset), [asked, *found, *weights], "scores/")
+    bias = weights[1].const_value
+    assert bias is not None
+    rows = max(1, _LOGITS // bias.size)
+    given = [asked, *found, *weights]
+    nodes, (scores,) = take_nodes(parse_graph(_text(rows), opset), given, "scores/")
     graph.extend(nodes)
     return scores
 
 
-_TEXT = f"""
+def _text(rows: int) -> str:
+    return f"""
     score (bool asked, int64[batch, length] sequences, int64[batch] count,
            float[batch, length, width] states, float[vocabulary, width] table,
            float[vocabulary] bias)
@@ -62,8 +67,8 @@ _TEXT = f"""
                 x = GatherND (states, places)
                 tokens = GatherND (sequences, places)
                 number = Size (tokens)
-                rows = Constant <value = int64 {{{_ROWS}}}> ()
-                rows_less_one = Constant <value = int64 {{{_ROWS - 1}}}> ()
+                rows = Constant <value = int64 {{{rows}}}> ()
+                rows_less_one = Constant <value = int64 {{{rows - 1}}}> ()
                 number_up = Add (number, rows_less_one)
                 trips = Div (number_up, rows)
                 yes = Constant <value = bool {{1}}> ()

@@ -86,27 +86,29 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
 
 
 def sink_weights(model: ir.Model) -> None:
-    """Move what only one inner graph reads into it.
+    """Move what only one graph inside a loop within a loop reads into it.
 
-    onnxruntime packs a weight ahead of time, and lets go of the original, if it belongs to the
-    graph of the node that reads it; what it folds may be one graph further out, and is there for
-    runtimes that do not fold. It is done last: whatever changes graphs finds all weights in the
-    outermost.
+    onnxruntime packs a weight ahead of time if it belongs to the graph of the node that reads it or
+    to the one around that; what it folds, if it belongs to any. It lets go of originals in the
+    outermost graph only, so nothing goes in that need not. It is done last: whatever changes graphs
+    finds all weights in the outermost.
     """
     for loop in [node for node in model.graph if node.op_type == "Loop"]:
         body = loop.attributes["body"].as_graph()
-        if any(node.op_type == "Loop" for node in body):
-            _sink_folded(model.graph, body)
-    for value in list(model.graph.initializers.values()):
-        readers = {use.node.graph for use in value.uses()}
-        if len(readers) == 1 and not value.is_graph_output() and not value.is_graph_input():
-            (reader,) = readers
-            if isinstance(reader, ir.Graph) and reader is not model.graph:
+        if not any(node.op_type == "Loop" for node in body):
+            continue
+        _sink_folded(model.graph, body)
+        inner = list(body.subgraphs())
+        for value in list(model.graph.initializers.values()):
+            readers = {use.node.graph for use in value.uses()}
+            if len(readers) == 1 and (reader := readers.pop()) in inner:
+                assert isinstance(reader, ir.Graph)
                 del model.graph.initializers[value.name or ""]
                 reader.register_initializer(value)
 
 
 def _sink_folded(graph: ir.Graph, body: ir.Graph) -> None:
+    """Move what only gives folded weights to an inner graph into the one around that."""
     inside = set(ir.traversal.RecursiveGraphIterator(body))
     for node in reversed(list(graph)):
         uses = [use.node for output in node.outputs for use in output.uses()]
