@@ -86,7 +86,6 @@ def main() -> None:
                 "input_ids": ids,
                 "attention_mask": mask,
                 "max_length": np.array(LIMIT),
-                "return_scores": np.array(False),
             }
             sequences = portable.run(["sequences"], feeds)[0].tolist()
             return [until(row, special.eos) for row in sequences]

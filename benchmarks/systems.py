@@ -36,7 +36,7 @@ def _translator(bundle: str, scores: bool = False) -> Callable[[Path, Path, int,
 
 
 def generate_graph(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
-    """Onnxruntime on the self-contained generate.onnx."""
+    """Onnxruntime on the self-contained generate.onnx, which always computes scores."""
     import numpy as np
     import onnxruntime as ort
 
@@ -47,7 +47,6 @@ def generate_graph(folder: Path, checkpoint: Path, threads: int, beam: int) -> D
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = _padded(rows)
         feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(limit)}
-        feeds["return_scores"] = np.array(False)
         return _cut(session.run(["sequences"], feeds)[0].tolist())
 
     return decode

@@ -201,7 +201,8 @@ def forward_graph(
 def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
     """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
 
-    It also takes ``return_scores``, a bool that need not be fed: with false the scores are NaN.
+    In a bundle it also takes ``return_scores``, a bool that need not be fed: with false the scores
+    are NaN.
 
     Args:
         attention: layers and heads of the cross-attention, if its weights are to come out too.

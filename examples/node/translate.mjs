@@ -27,7 +27,10 @@ if (tokenizers.source?.kind !== "tokenizers" || tokenizers.target?.kind !== "tok
 }
 const source = new Tokenizer(await readJson(tokenizers.source.file), {});
 const target = new Tokenizer(await readJson(tokenizers.target.file), {});
-const session = await ort.InferenceSession.create(join(bundle, manifest.graphs.generate));
+// 3: errors only. Of inputs that need not be fed, as return_scores, onnxruntime warns otherwise.
+const session = await ort.InferenceSession.create(join(bundle, manifest.graphs.generate), {
+  logSeverityLevel: 3,
+});
 
 /** Token ids of a text as the encoder sees them; none for a blank one. */
 function encode(line) {

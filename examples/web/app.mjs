@@ -32,6 +32,7 @@ export class Translator {
     ]);
     const session = await ort.InferenceSession.create(new Uint8Array(graph), {
       executionProviders: ["wasm"],
+      logSeverityLevel: 3, // errors; of inputs that need not be fed it warns
       externalData: [{ path: "weights.bin", data: new Uint8Array(weights) }],
     });
     return new Translator(manifest, new Tokenizer(source, {}), new Tokenizer(target, {}), session);

@@ -84,6 +84,18 @@ def test_one_call_equals_the_tutorials_loop(
         assert scores == pytest.approx([r.hypotheses[0].score for r in results], abs=1e-5)
 
 
+def test_a_bundles_graph_can_leave_scores_out(tiny_bundle: Path) -> None:
+    path, rows = tiny_bundle / "generate.onnx", pad([[9, 2], [4, 5, 6, 7]])
+    sequences, scores = run(path, **rows)
+    same, none = run(path, **rows, return_scores=np.array(False))
+    assert sequences.tolist() == same.tolist()
+    assert np.isfinite(scores).all()
+    assert np.isnan(none).all()
+    assert run(path, **rows, return_scores=np.array(True))[1].tolist() == scores.tolist()
+    names = [value.name for value in ort.InferenceSession(path).get_inputs()]
+    assert names == ["input_ids", "attention_mask", "max_length"], "it need not be fed"
+
+
 def test_it_stops_when_all_rows_have_ended(path: Path) -> None:
     sequences, _ = run(path, **pad([[9, 2]]), max_length=np.array(50))
     assert sequences.tolist() == [[2]]
@@ -264,7 +276,6 @@ def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
         "input_ids": ["batch", "source_length"],
         "attention_mask": ["batch", "source_length"],
         "max_length": [],
-        "return_scores": [],
         "sequences": ["batch", "target_length"],
         "scores": ["batch"],
     }

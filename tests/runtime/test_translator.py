@@ -1,3 +1,4 @@
+import json
 import math
 import random
 import threading
@@ -13,6 +14,7 @@ from tests.test_bundle import FIXTURE
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
+from tfexport.runtime.lines import LineResult, json_format
 from tfexport.runtime.model import Model
 from tfexport.runtime.search import greedy, greedy_in_one_call
 
@@ -222,6 +224,21 @@ def test_bundle_that_needs_a_newer_onnxruntime_names_both_versions(
     message = r"needs onnxruntime 1\.21 or newer; this is 1\.9\.0\.dev20\. .*'onnxruntime>=1\.21'"
     with pytest.raises(BundleError, match=message):
         Translator(tiny_bundle)
+
+
+def test_scores_can_be_left_out(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle)
+    rows = random_rows(7)
+    scored = translator.generate(rows, max_length=12, return_end_token=True)
+    bare = translator.generate(rows, max_length=12, return_end_token=True, return_scores=False)
+    assert [r.hypotheses[0].tokens for r in bare] == [r.hypotheses[0].tokens for r in scored]
+    assert all(math.isfinite(r.hypotheses[0].score) for r in scored)
+    assert all(math.isnan(r.hypotheses[0].score) for r in bare)
+    # Other searches go by the scores anyway.
+    (found,) = translator.generate(rows[:1], max_length=12, beam_size=2, return_scores=False)
+    assert math.isfinite(found.hypotheses[0].score)
+    write = json_format(ids=True)
+    assert json.loads(write(LineResult(1, bare[0]))[0])["score"] is None
 
 
 def test_two_graphs_and_one_call_give_the_same(tiny_bundle: Path) -> None:

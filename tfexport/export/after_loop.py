@@ -14,15 +14,16 @@ _LOGITS = 1 << 22  # of so many positions at a time: 16 MB
 
 
 def add_scores(
-    graph: ir.Graph, found: list[ir.Value], weights: list[ir.Value], opset: int
+    graph: ir.Graph, found: list[ir.Value], weights: list[ir.Value], opset: int, can_skip: bool
 ) -> ir.Value:
-    """Append what gives the scores (B,), and the input that asks for them.
+    """Append what gives the scores (B,).
 
     Args:
         graph: behind the loop.
         found: sequences (B, T), counted tokens (B,) and the decoder's states (B, T, E).
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
+        can_skip: add an input that tells whether they are asked for.
     """
     asked = ir.Value(
         name=graph_io.RETURN_SCORES,
@@ -30,9 +31,9 @@ def add_scores(
         type=ir.TensorType(ir.DataType.BOOL),
         const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES),
     )
-    # An input with a value of its own need not be fed.
-    graph.inputs.append(asked)
     graph.register_initializer(asked)
+    if can_skip:  # it has a value of its own, so it need not be fed
+        graph.inputs.append(asked)
     bias = weights[1].const_value
     assert bias is not None
     rows = max(1, _LOGITS // bias.size)

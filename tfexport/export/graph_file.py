@@ -32,6 +32,7 @@ from tfexport.export.parity import (
     compare_generate,
     compare_text,
 )
+from tfexport.export.quiet import quiet
 from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
 from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
 from tfexport.export.text_operators import OLDEST_OPSET
@@ -135,7 +136,8 @@ def export_graph(
         spec = _spec(checkpoint.config, attention_biases, log_probs)
         model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
     share_transposed([model])
-    DeduplicateInitializersPass()(model)
+    with quiet():
+        DeduplicateInitializersPass()(model)
     _check_size(model, graph)
     sink_weights(model)
     with new_file(output, force) as path:

@@ -23,7 +23,11 @@ _START, _BODY, _SHRINK = "start/", "step/", "rows/"
 
 
 def export_generate(
-    model: Transformer, opset: int, encoder: ir.Model | None = None, attention: bool = False
+    model: Transformer,
+    opset: int,
+    encoder: ir.Model | None = None,
+    attention: bool = False,
+    can_skip_scores: bool = False,
 ) -> ir.Model:
     """Export ``generate``: see ``graph_io.generate_graph``.
 
@@ -32,6 +36,8 @@ def export_generate(
         opset: of the standard operators.
         encoder: what ``export_encoder`` made of the same model, if that was done already.
         attention: also give the cross-attention weights.
+        can_skip_scores: also take ``return_scores``. onnxruntime warns of an input that need not be
+            fed, so only a file whose programs are told of it has one.
     """
     cache = cache_shape(model.config)
     joined = export_encoder(model, opset) if encoder is None else encoder.clone()
@@ -62,7 +68,8 @@ def export_generate(
         sequences, count, states = _add_shrinking_loop(
             graph, step.graph, [*cross, bias], [trips, begin, *state], model, opset
         )
-    scores = add_scores(graph, [sequences, count, states], projection, opset)
+    found = [sequences, count, states]
+    scores = add_scores(graph, found, projection, opset, can_skip_scores)
     outputs = [sequences, scores, *attended]
     _set_outputs(graph, outputs, graph_io.generate_graph(cache if attention else None))
     del step.opset_imports[DOMAIN]

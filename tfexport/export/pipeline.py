@@ -225,7 +225,9 @@ def _export_graphs(
         "encoder.onnx": lambda: export_encoder(model, opset),
         "decoder.onnx": lambda: export_decoder(decoder, opset),
         "shortlist.onnx": lambda: make_shortlist(graphs["decoder.onnx"]),
-        "generate.onnx": lambda: export_generate(model, opset, graphs["encoder.onnx"], attention),
+        "generate.onnx": lambda: export_generate(
+            model, opset, graphs["encoder.onnx"], attention, can_skip_scores=True
+        ),
         "beam.onnx": lambda: export_beam(beams, opset, graphs["encoder.onnx"]),
     }
     for done, (filename, export) in enumerate(jobs.items()):

@@ -1,4 +1,4 @@
-"""Torch's exporters, without their talk of their own insides."""
+"""Exporters and passes, without their talk of their own insides."""
 
 import contextlib
 import logging
@@ -8,13 +8,15 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, and of torch's log only errors: what matters is checked by running the files."""
-    logger = logging.getLogger("torch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """No warnings, and of logs only errors: what matters is checked by running the files."""
+    loggers = [logging.getLogger(name) for name in ("torch", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -4,6 +4,7 @@ One bad line does not lose the others: it comes back with its problem and no res
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -202,7 +203,7 @@ def _describe(result: TranslationResult, place: int, ids: bool) -> dict[str, Any
     values: dict[str, Any] = {
         "text": None if ids else result.texts[place],
         "tokens": made.tokens,
-        "score": made.score,
+        "score": None if math.isnan(made.score) else made.score,  # JSON has no NaN
         "finished": made.finished,
     }
     if made.token_scores is not None:
