@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -66,6 +66,7 @@ def check(table: Floats, bias: Floats | None, states: Floats, **options: Any) ->
     return others
 
 
+@example(rows=1, width=70, vocab=5, seed=0, kind="twins", biased="no")
 @given(
     rows=st.integers(1, 5),
     width=st.sampled_from([1, 3, 16, 70]),
