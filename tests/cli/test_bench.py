@@ -6,17 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from tests.cli.command import invoke
 from tfexport import runtime
 from tfexport.cli import tuning
-from tfexport.cli.main import cli
 from tfexport.runtime import Translator, cores
 from tfexport.runtime.measure import Plan, measure
-
-
-def invoke(*args: object) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args])
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +97,7 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
     assert invoke("translate", tiny_bundle, lines).exit_code == 0
     assert invoke("translate", tiny_bundle, lines, "--threads", 1).exit_code == 0
     assert invoke("translate", tiny_bundle, lines, "--workers", 2).exit_code == 0
-    assert CliRunner().invoke(cli, ["translate", str(tiny_bundle)], input=b"w4\n").exit_code == 0
+    assert invoke("translate", tiny_bundle, stdin="w4\n").exit_code == 0
     assert opened == [(3, 2), (1, 1), (2, 0), (1, 0)], "what is given wins, and a pipe is no file"
 
 

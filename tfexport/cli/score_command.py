@@ -57,7 +57,7 @@ def score(
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
     with spelled_as_options():
-        settings = translator.score_settings(keywords)
+        settings = translator.scorer.settings(keywords)
     bad = 0
     with contextlib.ExitStack() as stack:
         sources = stack.enter_context(Path(source).open("rb"))
@@ -71,14 +71,14 @@ def score(
                 try:
                     found = [_read(line, name, number, ids) for line, name in zip(
                         lines, (source, target), strict=True)]  # fmt: skip
-                    request, tokens = translator.score_request(
+                    request, tokens = translator.scorer.request(
                         found[0], found[1], number - 1, settings
                     )
                 except InputError as error:
                     problems[number] = str(error)
                 requests.append(request)
                 wanted.append(tokens)
-            scored = translator.score_requests(requests, wanted, settings)
+            scored = translator.scorer.run(requests, wanted, settings)
             for (number, _), made in zip(chunk, scored, strict=True):
                 problem = problems.get(number)
                 if problem is not None:

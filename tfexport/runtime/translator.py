@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,10 +17,10 @@ from tfexport.errors import ConfigError, InputError, join_problems
 from tfexport.runtime.batches import make_batches, rows_ahead
 from tfexport.runtime.cores import are_restricted, usable_cores
 from tfexport.runtime.model import Model
-from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.result import Hypothesis, TranslationResult
-from tfexport.runtime.search import PathSearch, Request, Settings, decode, score_targets
+from tfexport.runtime.scorer import Scorer
+from tfexport.runtime.search import PathSearch, Request, Settings, decode
 from tfexport.runtime.stream import TextStream
 from tfexport.runtime.texts import Texts
 from tfexport.runtime.vocabulary_map import VocabularyMap
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from tfexport.runtime.files import FileSummary
 
 Result = TypeVar("Result")
-_OPTIONS = frozenset(field.name for field in fields(DecodingOptions))
-_SCORE_OPTIONS = frozenset({
-    "length_penalty", "coverage_penalty", "return_attention", "attention_layer", "attention_head",
-    "return_token_scores", "return_end_token", "batch_size", "batch_type", "max_input_length",
-    "truncate",
-})  # fmt: skip
 
 
 class Job(Protocol):
@@ -239,79 +233,12 @@ class Translator:
             InputError: naming every pair that cannot be scored.
             ConfigError: unknown options, or such as say how to choose tokens.
         """
-        settings = self.score_settings(options)
-        pairs = list(sources), list(targets)
-        if len(pairs[0]) != len(pairs[1]):
-            raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
-        rows: list[Request | None] = []
-        wanted: list[list[int]] = []
-        problems = []
-        for i, (source, target) in enumerate(zip(*pairs, strict=True)):
-            try:
-                request, ids = self.score_request(source, target, i, settings)
-                rows.append(request)
-                wanted.append(ids)
-            except InputError as error:
-                problems.append(f"pair {i}: {error}")
-        if problems:
-            raise InputError(join_problems("score", problems))
-        return self.score_requests(rows, wanted, settings)
+        return self.scorer.score(sources, targets, options)
 
-    def score_settings(self, options: Mapping[str, Any]) -> Settings:
-        """Options of ``score``, checked; see there."""
-        extra = [f"{name} says how to choose tokens, and scoring chooses none"
-                 for name in options if name in _OPTIONS - _SCORE_OPTIONS]  # fmt: skip
-        if options.get("coverage_penalty"):
-            # Decoding has it weigh the hypotheses of a beam; here there is one.
-            options = {"beam_size": 2, **options}
-        return self.resolver.resolve(options, extra=extra)[0]
-
-    def score_request(
-        self,
-        source: str | Sequence[int],
-        target: str | Sequence[int],
-        number: int,
-        settings: Settings,
-    ) -> tuple[Request | None, list[int]]:
-        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
-
-        Raises:
-            InputError: naming what is wrong.
-        """
-        as_ids = not isinstance(source, str)
-        request = self.request(source, number, (), settings, as_ids=as_ids)
-        try:
-            ids = self.texts.encode_target(target)
-        except InputError as error:
-            raise InputError(f"target: {error}") from None
-        if request is None and ids:
-            raise InputError("the source is empty, and the target is not")
-        limit = self.manifest.limits.max_target_length
-        if limit is not None and len(ids) + 1 > limit:
-            raise InputError(
-                f"target: {len(ids)} tokens and the end token are more than the {limit} that the "
-                "model takes"
-            )
-        return request, ids
-
-    def score_requests(
-        self, requests: Sequence[Request | None], targets: Sequence[list[int]], settings: Settings
-    ) -> list[Hypothesis]:
-        """Score checked pairs; see ``score_request``."""
-        results = [_empty() for _ in requests]
-        end = self.manifest.special_ids.eos
-        for batch in make_batches(requests, settings.options):
-            chosen = [request for i in batch if (request := requests[i]) is not None]
-            found = score_targets(
-                self._model,
-                [request.ids for request in chosen],
-                [[*targets[i], end] for i in batch],
-                settings,
-                self.manifest.limits.target_vocab_size,
-            )
-            for i, made in zip(batch, found, strict=True):
-                results[i] = made
-        return results
+    @cached_property
+    def scorer(self) -> Scorer:
+        """What scores given targets, for who reads them one by one."""
+        return Scorer(self, self._model)
 
     def stream(self, text: str, *, target_prefix: Prefix = None, **options: Any) -> Iterator[str]:
         """Translate one text, giving its translation piece by piece as it is decoded.

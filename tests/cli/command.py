@@ -1,0 +1,21 @@
+"""The command, called as a person calls it."""
+
+import subprocess
+import sys
+
+from click.testing import CliRunner, Result
+
+from tests.conftest import SETTINGS
+from tfexport.cli.main import cli
+
+IDS = [f"--set={key}={value}" for key, value in SETTINGS.items()]
+
+
+def invoke(*args: object, stdin: str | bytes = b"") -> Result:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    return CliRunner().invoke(cli, [str(arg) for arg in args], input=data)
+
+
+def run(*args: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tfexport", *map(str, args)]
+    return subprocess.run(command, input=stdin, capture_output=True)
