@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import export_bundle, quantize_bundle, verify_bundle
-from tfexport.export.quantize import BLOCK, by_blocks, by_columns, by_rows
+from tfexport.export.quantizers import BLOCK, by_blocks, by_columns, by_rows
 from tfexport.runtime import Translator
 from tfexport.runtime.model import Model
 
@@ -103,8 +104,16 @@ def test_logits_stay_near_the_originals(
             0
         ]
         assert called.tokens == stepped.tokens
-        # Behind the loop the same int8 weights are multiplied in float32.
-        assert called.score == pytest.approx(stepped.score, abs=1e-2)
+        # Behind the loop the same int8 weights are multiplied in float32, as the shortlist does.
+        state, given = runtime.encode([row]), [1, *called.tokens, *([2] * called.finished)]
+        every = np.arange(runtime.vocab_size)
+        log_probs = [
+            torch.from_numpy(runtime.step(np.array([[before]]), state, every)[0, 0])
+            .log_softmax(-1)[after]
+            .item()
+            for before, after in pairwise(given)
+        ]
+        assert called.score == pytest.approx(np.mean(log_probs), abs=1e-4)
 
 
 def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path) -> None:

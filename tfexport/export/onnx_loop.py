@@ -13,9 +13,9 @@ from tfexport.export.after_loop import add_scores
 from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
-from tfexport.export.screening import DOMAIN, put_screening
+from tfexport.export.screening import put_screening
 from tfexport.export.shrinking import SEARCH, shrinking_body
-from tfexport.export.splice import prefix_names, take_nodes
+from tfexport.export.splice import STAND_INS, prefix_names, take_nodes
 from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 
@@ -72,7 +72,7 @@ def export_generate(
     scores = add_scores(graph, found, projection, opset, can_skip_scores)
     outputs = [sequences, scores, *attended]
     _set_outputs(graph, outputs, graph_io.generate_graph(cache if attention else None))
-    del step.opset_imports[DOMAIN]
+    del step.opset_imports[STAND_INS]
     joined.opset_imports.update(step.opset_imports)
     return joined
 
@@ -95,14 +95,12 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
     beam_size = _value(graph_io.BEAM_SIZE, "INT64", [])
     enough = _value(graph_io.ENOUGH, "INT64", [])
     graph.inputs.extend([beam_size, enough])
-    shape = ir.Node("", "Reshape", [beam_size, _constant(graph, "flat", [1])],
-                    num_outputs=1, name="beam_shape")  # fmt: skip
-    zero = ir.AttrTensor("value", ir.tensor(np.zeros(1, np.int64)))
-    zeros = ir.Node("", "ConstantOfShape", shape.outputs, [zero], num_outputs=1, name="beam_zeros")
-    shape.outputs[0].name, zeros.outputs[0].name = "beam_shape", "beam_zeros"
-    graph.extend([shape, zeros])
+    flat = _constant(graph, "flat", [1])
+    shape = _add_node(graph, "Reshape", [beam_size, flat], "beam_shape")
+    zero = ir.tensor(np.zeros(1, np.int64))
+    zeros = _add_node(graph, "ConstantOfShape", [shape], "beam_zeros", value=zero)
     mask = _input(graph, graph_io.ATTENTION_MASK)
-    bias, *state = _append(graph, start.graph, [mask, zeros.outputs[0]])
+    bias, *state = _append(graph, start.graph, [mask, zeros])
     begin = _constant(graph, "begin", np.bool_(True))
     loop = _make_loop(graph, step.graph, [*cross, bias, enough], [trips, begin, *state])
     graph.append(loop)
@@ -239,16 +237,11 @@ def _trip_count(graph: ir.Graph, limit: int | None) -> ir.Value:
     max_length = _value(graph_io.MAX_LENGTH, "INT64", [])
     graph.inputs.append(max_length)
     zero = _constant(graph, "zero", np.int64(0))
-    bounds = [("Max", "trips", zero)]
-    if limit is not None:
-        bounds.append(("Min", "bounded_trips", _constant(graph, "limit", np.int64(limit))))
-    count = max_length
-    for operator, name, bound in bounds:
-        node = ir.Node("", operator, [count, bound], num_outputs=1, name=name)
-        node.outputs[0].name = name
-        graph.append(node)
-        count = node.outputs[0]
-    return count
+    trips = _add_node(graph, "Max", [max_length, zero], "trips")
+    if limit is None:
+        return trips
+    bound = _constant(graph, "limit", np.int64(limit))
+    return _add_node(graph, "Min", [trips, bound], "bounded_trips")
 
 
 def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
@@ -287,7 +280,11 @@ def _value(name: str, dtype: str, shape: list[int]) -> ir.Value:
 
 
 def _add_node(
-    graph: ir.Graph, operator: str, inputs: list[ir.Value], name: str, **attributes: int | list[int]
+    graph: ir.Graph,
+    operator: str,
+    inputs: list[ir.Value],
+    name: str,
+    **attributes: int | list[int] | ir.TensorProtocol,
 ) -> ir.Value:
     given = ir.convenience.convert_attributes(attributes)
     node = ir.Node("", operator, inputs, given, num_outputs=1, name=name)

@@ -8,26 +8,21 @@ Source: onnxruntime, docs/ContribOperators.md.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from tfexport.export.quantizers import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
 from tfexport.export.screening import take_all
 from tfexport.export.weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")
-BLOCK = 32  # weights that share a scale in int4
 SMALLEST = 32  # rows and columns of a matrix that is worth it
 # Operator to the input that is the weight. Identity stands where a table is needed whole.
 _PLACES = {"MatMul": 1, "Gather": 0, "Identity": 0}
 SCOPES = ("start/", "step/")  # what the joined graph writes in front of a part's names
-
-Array = NDArray[Any]
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -204,30 +199,6 @@ class _Store:
                 add_initializer(self._graph, f"{weight.name}.scale", scales),
             )
         return self._made[key]
-
-
-def by_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
-    scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / 127
-    quantized = np.clip(np.rint(matrix / scale[:, None]), -127, 127).astype(np.int8)
-    return quantized, scale.astype(np.float32)
-
-
-def by_columns(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
-    """(K, N) to int8 (K, N) and a scale for each column, (N,)."""
-    values, scale = by_rows(matrix.T)
-    return np.ascontiguousarray(values.T), scale
-
-
-def by_blocks(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low half first, and scales."""
-    rows = np.ascontiguousarray(matrix.T)
-    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))
-    blocks = padded.reshape(len(rows), -1, BLOCK)
-    scale = np.maximum(np.abs(blocks).max(-1), np.finfo(np.float32).tiny) / 7
-    values = np.clip(np.rint(blocks / scale[..., None]), -7, 7).astype(np.int8) + 8
-    halves = values.astype(np.uint8).reshape(*values.shape[:2], -1, 2)
-    return halves[..., 0] | (halves[..., 1] << 4), scale.astype(np.float32).reshape(-1)
 
 
 def _replace_matmul(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:

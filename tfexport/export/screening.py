@@ -17,22 +17,19 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
-from tfexport.export.splice import parse_graph, take_nodes
+from tfexport.export.quantizers import Floats, by_rows
+from tfexport.export.splice import STAND_INS, parse_graph, take_nodes
 from tfexport.export.weights import share_initializer
 
-DOMAIN = "tfexport"
-BEST = f"{DOMAIN}::Best"  # stands for all of this until it is put in
+BEST = f"{STAND_INS}::Best"  # stands for all of this until it is put in
 CHOICE = "exactly_or_all"  # the node that has the float32 projection as its first branch
-_PREFIX = "best/"
+_PREFIX, _PREPARED = "best/", "coarse/"
 _BLOCK = 64  # words looked at together: a maximum is read with vector instructions
-_LEVELS, _FEWER_LEVELS = 127, 63  # of int8 on either side of zero
+_LEVELS, _FEWER_LEVELS = 127, 63  # of a state's bytes on either side of zero
 _MOST = 4  # one in so many words at most is computed again
 _ROUNDING = 1e-5  # of float32 sums, relative to the product of the lengths; far above it
 _LOWEST = float(np.finfo(np.float32).min)
-
-Floats = NDArray[np.float32]
 
 
 def put_screening(
@@ -52,7 +49,7 @@ def put_screening(
     """
     (size, width), missing = table.shape, -len(table) % _BLOCK
     bias = np.zeros(size, np.float32) if bias is None else bias
-    scale = np.maximum(np.abs(table).max(-1), np.finfo(np.float32).tiny) / np.float32(_LEVELS)
+    rounded, scale = by_rows(table)
     arrays = {
         "weight": table,
         "bias": bias,
@@ -66,13 +63,13 @@ def put_screening(
         for name, array in arrays.items()
     }
     prepared = parse_graph(_prepare(size, width, missing), opset)
-    nodes, made = take_nodes(prepared, [weights["weight"], weights["scale"]], "coarse/")
+    nodes, made = take_nodes(prepared, [weights["weight"], weights["scale"]], _PREPARED)
     graph.extend(nodes)
 
     (place,) = [node for node in body if f"{node.domain}::{node.op_type}" == BEST]
     (states,) = place.inputs
     assert states is not None
-    screen = parse_graph(_screen(table, scale, bias, missing), opset)
+    screen = parse_graph(_screen(table, rounded * scale[:, None], bias, missing), opset)
     given = [states, *(weights[name] for name in arrays if name != "scale"), *made]
     nodes, (best,) = take_nodes(screen, given, _PREFIX)
     body.insert_before(place, nodes)
@@ -165,10 +162,9 @@ def _prepare(size: int, width: int, missing: int) -> str:
     }}"""
 
 
-def _screen(table: Floats, scale: Floats, bias: Floats, missing: int) -> str:
-    """States (R, 1, E) to the best tokens (R, 1)."""
+def _screen(table: Floats, coarse: Floats, bias: Floats, missing: int) -> str:
+    """States (R, 1, E) to the best tokens (R, 1); coarse is what int8 made of the table."""
     size, width = table.shape
-    coarse = np.rint(table / scale[:, None]) * scale[:, None]
     longest = float(np.linalg.norm(coarse, axis=-1).max())
     furthest = float(np.linalg.norm(table - coarse, axis=-1).max()) + _ROUNDING * longest
     # A sum's rounding grows with the bias that is added; a low bias is not near the highest logit.
@@ -234,7 +230,7 @@ def _screen(table: Floats, scale: Floats, bias: Floats, missing: int) -> str:
         is_out = Less (candidates, own_threshold)
         is_in = Not (is_out)
         left = NonZero (is_in)
-        left_size = Size (left)
+        left_size = Size (left)  # two numbers a word
         most = Constant <value = int64 {{{2 * max(_BLOCK, size // _MOST)}}}> ()
         too_many = Greater (left_size, most)
         {CHOICE} = If (too_many) <

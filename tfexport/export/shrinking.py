@@ -10,8 +10,7 @@ width.
 
 import onnx_ir as ir
 
-from tfexport.export.screening import DOMAIN
-from tfexport.export.splice import parse_graph
+from tfexport.export.splice import STAND_INS, parse_graph
 from tfexport.graph_io import TensorSpec
 
 SEARCH = "Search"  # stands for the inner loop until that is put in its place
@@ -64,7 +63,7 @@ def shrinking_body(
         threefold = Mul (size, three)
         few = Div (threefold, four)
         nothing = Slice (token, first, first, second)
-        {", ".join(f"last_{t.name}" for t in searched)}, stacked = {DOMAIN}.{SEARCH}
+        {", ".join(f"last_{t.name}" for t in searched)}, stacked = {STAND_INS}.{SEARCH}
             (remaining, yes, few, token, ended, count, nothing,
              {", ".join(t.name for t in caches)})
 
@@ -97,7 +96,7 @@ def shrinking_body(
         more = Greater (next_remaining, zero)
         next_going = And (some, more)
     }}"""
-    return parse_graph(text, opset, {DOMAIN: 1})
+    return parse_graph(text, opset, {STAND_INS: 1})
 
 
 def _after(tensor: TensorSpec, searched: list[TensorSpec]) -> str:

@@ -1,0 +1,35 @@
+"""Matrices of float32 to fewer bits and scales, symmetric about zero."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 32  # weights that share a scale in int4
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+
+def by_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
+    scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / 127
+    quantized = np.clip(np.rint(matrix / scale[:, None]), -127, 127).astype(np.int8)
+    return quantized, scale.astype(np.float32)
+
+
+def by_columns(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """(K, N) to int8 (K, N) and a scale for each column, (N,)."""
+    values, scale = by_rows(matrix.T)
+    return np.ascontiguousarray(values.T), scale
+
+
+def by_blocks(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low half first, and scales."""
+    rows = np.ascontiguousarray(matrix.T)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))
+    blocks = padded.reshape(len(rows), -1, BLOCK)
+    scale = np.maximum(np.abs(blocks).max(-1), np.finfo(np.float32).tiny) / 7
+    values = np.clip(np.rint(blocks / scale[..., None]), -7, 7).astype(np.int8) + 8
+    halves = values.astype(np.uint8).reshape(*values.shape[:2], -1, 2)
+    return halves[..., 0] | (halves[..., 1] << 4), scale.astype(np.float32).reshape(-1)
