@@ -82,11 +82,7 @@ def main() -> None:
 
         def one_portable_call(batch: list[list[int]]) -> list[list[int]]:
             ids, mask = pad(batch, special.pad)
-            feeds = {
-                "input_ids": ids,
-                "attention_mask": mask,
-                "max_length": np.array(LIMIT),
-            }
+            feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
             sequences = portable.run(["sequences"], feeds)[0].tolist()
             return [until(row, special.eos) for row in sequences]
 

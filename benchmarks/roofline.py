@@ -73,8 +73,9 @@ def work_of(size: Size, batch: int, source: int, target: int, weights: str, beam
         batch: rows.
         source: tokens of each.
         target: new tokens of each.
-        weights: "float32", "int8", or "screened", which is float32 with the projection onto the
-            vocabulary in int8; the few words that are computed again are left out.
+        weights: "float32", "int8"; or float32 that chooses tokens by the projection onto the
+            vocabulary in int8, "screened" (the few words that are computed again are left out), or
+            "scored", which multiplies by it in float32 as well, behind the loop.
         beams: hypotheses of each row.
     """
     feed_forward = 2 * size.d_model * size.d_ff
@@ -92,6 +93,8 @@ def work_of(size: Size, batch: int, source: int, target: int, weights: str, beam
         return Work(sum(read), 0, sum(done))
     if weights == "float32":
         return Work(4 * sum(read), sum(done), 0)
+    if weights == "scored":
+        return Work(4 * (read[0] + projection) + read[1], sum(done), done[1])
     return Work(4 * read[0] + read[1], *done)
 
 
