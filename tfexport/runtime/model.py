@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession, OrtValue
 
 from tfexport import graph_io
-from tfexport.bundle import Manifest
+from tfexport.bundle import WEIGHTS, Manifest
+from tfexport.runtime.pages import give_back
 from tfexport.runtime.session import check_onnxruntime, open_session
 
 Ids = NDArray[np.int64]
@@ -98,6 +99,7 @@ class Model:
         )
         check_onnxruntime(folder, manifest.minimum_onnxruntime)
         self._files = {role: folder / name for role, name in manifest.graphs.items()}
+        self._weights = folder / WEIGHTS
         self._threads = threads
         self._sessions: dict[str, InferenceSession] = {}
         self._opening = threading.Lock()
@@ -116,6 +118,7 @@ class Model:
         with self._opening:
             if role not in self._sessions:
                 self._sessions[role] = open_session(self._files[role], self._threads)
+                give_back(self._weights)
             return self._sessions[role]
 
     def _source(self, rows: Sequence[Sequence[int]]) -> dict[str, Ids]:

@@ -1,0 +1,47 @@
+"""Memory that mapped files take, given back."""
+
+import ctypes
+import mmap
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_SMAPS = Path("/proc/self/smaps")
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ +(/.*)\n")
+
+
+def give_back(file: Path) -> int:
+    """Give the system back what it holds in memory of a file that this process has mapped.
+
+    onnxruntime maps weights, makes packed copies of most, and keeps what it copied from mapped: up
+    to a quarter of what the process takes. Such pages are read anew if they are needed again.
+    Nothing is done on systems other than Linux, nor to a mapping that was written to, whose pages
+    stand in no file.
+
+    Args:
+        file: as it was opened; symbolic links are followed.
+
+    Returns:
+        The bytes whose pages were given back.
+    """
+    if sys.platform != "linux" or not _SMAPS.exists():
+        return 0
+    madvise = ctypes.CDLL(None).madvise
+    given = 0
+    for start, end in _unwritten(bytes(file.resolve())):
+        size = end - start
+        if madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED) == 0:
+            given += size
+    return given
+
+
+def _unwritten(path: bytes) -> Iterator[tuple[int, int]]:
+    """Where the mappings of a file start and end, but for those that hold pages of their own."""
+    where = None
+    with _SMAPS.open("rb") as smaps:
+        for line in smaps.readlines():
+            if mapping := _MAPPING.fullmatch(line):
+                where = mapping if mapping[3] == path else None
+            elif where and line.startswith(b"Anonymous:") and int(line.split()[1]) == 0:
+                yield int(where[1], 16), int(where[2], 16)
