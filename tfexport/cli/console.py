@@ -102,12 +102,12 @@ def human_size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def print_result(output: str, size: int, report: "ParityReport | None") -> None:
-    """What an export made, and how closely it was compared."""
+def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
+    """What an export made, and how closely it was compared; no size of what is not kept."""
     from tfexport.cli.tables import parity_table, print_table, verdict
 
     proof = "not compared with eager PyTorch (--no-verify)"
     if report is not None:
         print_table(parity_table(report, output), stderr=True)
         proof = verdict(report)
-    click.echo(f"{output}: {human_size(size)}, {proof}")
+    click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")

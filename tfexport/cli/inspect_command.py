@@ -104,7 +104,10 @@ def _print_file(path: str, facts: dict[str, Any], as_json: bool) -> None:
     for key in ("inputs", "outputs"):
         for name, shape in facts.get(key, {}).items():
             click.echo(f"{key.removesuffix('s') + ':':<14}{name} ({', '.join(map(str, shape))})")
-    click.echo(f"{'parity:':<14}{_parity(facts['parity'])}")
+    quantization = facts.get("quantization")
+    before = ", before quantising" if quantization else ""
+    click.echo(f"{'parity:':<14}{_parity(facts['parity'])}{before}")
+    click.echo(f"{'weights:':<14}{_weights(quantization)}")
     _print_config(facts["config"])
 
 
@@ -119,9 +122,9 @@ def _weights(quantization: dict[str, Any] | None) -> str:
         return "float32"
     gate = quantization.get("gate")
     agreement = (
-        f"{gate['agreement']:.2%} of {gate['tokens']} tokens are the float32 bundle's"
+        f"{gate['agreement']:.2%} of {gate['tokens']} tokens are those of float32"
         if isinstance(gate, dict)
-        else "not compared with the float32 bundle"
+        else "not compared with float32"
     )
     kept = ", ".join(quantization.get("kept", ())) or "none"
     return f"{quantization.get('weights')}, {agreement}; kept in float32: {kept}"

@@ -109,8 +109,8 @@ def onnx(
     _check_choice(output, graph, attention_biases or log_probs, attention)
     tokenizers = [tokenizer, source_tokenizer, target_tokenizer]
     _check_quantize(quantize, graph, portable)
-    _check_text(graph, text, samples is not None and quantize is None, any(tokenizers))
-    lines = [] if samples is None or quantize is not None else _read_samples(samples)
+    _check_text(graph, text, quantize, samples is not None, any(tokenizers))
+    lines = _read_samples(samples) if samples is not None and text else []
     # Before torch is loaded, which takes a second.
     (check_output if graph is None else check_new_file)(output, force)
     with needs("export"):
@@ -130,7 +130,14 @@ def onnx(
             "force": force,
             "progress": tell,
         }
-        if graph is not None:
+        if quantize is not None and graph is not None:
+            from tfexport.export import export_quantized_graph
+
+            written, judged = export_quantized_graph(
+                checkpoint, output, quantize, samples=samples, text=text,
+                text_samples=[line.partition("\t")[0] for line in lines], **shared,
+            )  # fmt: skip
+        elif graph is not None:
             written = export_graph(
                 checkpoint,
                 output,
@@ -142,7 +149,7 @@ def onnx(
                 **shared,
             )
         elif quantize is not None:
-            from tfexport.export.pipeline import export_quantized_bundle
+            from tfexport.export import export_quantized_bundle
 
             result, made = export_quantized_bundle(
                 checkpoint, output, quantize, samples=samples, **shared
@@ -154,7 +161,12 @@ def onnx(
                 **shared,
             )
     if graph is not None:
-        print_result(output, Path(output).stat().st_size, written.report)
+        size = Path(output).stat().st_size
+        if quantize is None:
+            print_result(output, size, written.report)
+        else:
+            print_result(f"{output}, before quantising", None, written.report)
+            print_quantized(output, size, quantize, judged)
         return
     for path in result.tokenizers:
         click.echo(f"tokenizer: {path}", err=True)
@@ -162,8 +174,8 @@ def onnx(
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
     size = sum(entry.size for entry in result.manifest.files.values())
     print_result(f"{output}, before quantising" if quantize else output, size, result.report)
-    if quantize:
-        print_quantized(output, made)
+    if quantize is not None:
+        print_quantized(output, made.size, quantize, made)
 
 
 def _check_choice(output: str, graph: str | None, forward_only: bool, attention: bool) -> None:
@@ -178,20 +190,23 @@ def _check_choice(output: str, graph: str | None, forward_only: bool, attention:
 
 
 def _check_quantize(quantize: str | None, graph: str | None, portable: bool) -> None:
-    if quantize is not None and graph is not None:
-        raise click.UsageError("--quantize goes with a bundle, not with --graph.")
+    if quantize is not None and graph == "forward":
+        raise click.UsageError("--quantize goes with a bundle or with --graph generate.")
     if quantize is not None and portable:
         raise click.UsageError(
             "--quantize takes onnxruntime's own operators; leave --portable out."
         )
 
 
-def _check_text(graph: str | None, text: bool, samples: bool, tokenizers: bool) -> None:
+def _check_text(
+    graph: str | None, text: bool, quantize: str | None, samples: bool, tokenizers: bool
+) -> None:
     if text and graph != "generate":
         raise click.UsageError("--text goes with --graph generate.")
-    if samples and not text:
+    if samples and not text and quantize is None:
         raise click.UsageError("--samples goes with --text or --quantize.")
-    if graph is not None and not text and tokenizers:
+    # Samples to quantise by are text as well.
+    if graph is not None and not text and tokenizers and not (quantize and samples):
         raise click.UsageError("a graph of ids holds no tokenizer; leave --tokenizer out.")
 
 

@@ -36,16 +36,22 @@ def quantize(bundle: str, output: str, weights: str, samples: str | None, force:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, force=force, progress=tell
         )
-    print_quantized(output, result)
+    print_quantized(output, result.size, weights, result)
 
 
-def print_quantized(output: str, result: "QuantizeResult") -> None:
-    """What quantising made, and what it cost."""
-    size = sum(entry.size for entry in result.manifest.files.values())
-    weights = (result.manifest.quantization or {})["weights"]
-    if result.kept:
+def print_quantized(output: str, size: int, weights: str, result: "QuantizeResult | None") -> None:
+    """What quantising made, and what it cost, if that was looked at.
+
+    Args:
+        output: what was written.
+        size: of it, in bytes.
+        weights: the kind.
+        result: of the comparison with the original; None if there was none.
+    """
+    if result is not None and result.kept:
         click.echo(f"kept in float32: {', '.join(result.kept)}", err=True)
-    if result.quality is None:
+    quality = result.quality if result is not None else None
+    if quality is None:
         click.echo("Not gated: give --samples to see what quantisation costs.", err=True)
-    verdict = result.quality or "not compared with the original"
+    verdict = quality or "not compared with the original"
     click.echo(f"{output}: {human_size(size)}, {weights} weights, {verdict}")

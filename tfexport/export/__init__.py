@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tfexport.export.parity import ParityReport
     from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
     from tfexport.export.quantization import QuantizeResult, quantize_bundle
+    from tfexport.export.quantized_export import export_quantized_bundle, export_quantized_graph
     from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
     from tfexport.export.verify import describe_file, verify_artifact
 
@@ -23,6 +24,8 @@ __all__ = [
     "describe_file",
     "export_bundle",
     "export_graph",
+    "export_quantized_bundle",
+    "export_quantized_graph",
     "export_torchscript",
     "quantize_bundle",
     "verify_artifact",
@@ -36,6 +39,7 @@ _WHERE = {
     "parity": ("ParityReport",),
     "pipeline": ("ExportResult", "export_bundle", "verify_bundle"),
     "quantization": ("QuantizeResult", "quantize_bundle"),
+    "quantized_export": ("export_quantized_bundle", "export_quantized_graph"),
     "torchscript": ("TorchResult", "export_torchscript", "verify_torchscript"),
     "verify": ("describe_file", "verify_artifact"),
 }

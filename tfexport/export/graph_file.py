@@ -32,6 +32,8 @@ from tfexport.export.parity import (
     compare_generate,
     compare_text,
 )
+from tfexport.export.quantization import refuse_quantized
+from tfexport.export.quantize import quantize_graphs
 from tfexport.export.quiet import quiet
 from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
 from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
@@ -76,6 +78,7 @@ def export_graph(
     source_tokenizer: str | os.PathLike[str] | None = None,
     target_tokenizer: str | os.PathLike[str] | None = None,
     samples: Iterable[str] = (),
+    quantization: Mapping[str, Any] | None = None,
     opset: int | None = None,
     portable: bool = False,
     verify: bool = True,
@@ -101,6 +104,8 @@ def export_graph(
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
         samples: text on which the tokenizer is compared, besides a built-in selection.
+        quantization: for "generate": quantise as a bundle's manifest says, after the comparison
+            with eager PyTorch; see ``export_quantized_graph``, which finds out how.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare with eager PyTorch, and fail if they differ.
@@ -112,6 +117,7 @@ def export_graph(
     """
     tell = progress or (lambda step, done, total: None)
     _check_options(graph, attention_biases or log_probs, attention or text, attention and text)
+    _check_quantization(graph, quantization, portable)
     opset = choose_opset(opset, portable)
     if text and opset < OLDEST_OPSET:
         raise ConfigError(f"opset: text needs {OLDEST_OPSET} or more, not {opset}")
@@ -136,10 +142,9 @@ def export_graph(
         spec = _spec(checkpoint.config, attention_biases, log_probs)
         model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
     share_transposed([model])
-    with quiet():
-        DeduplicateInitializersPass()(model)
-    _check_size(model, graph)
-    sink_weights(model)
+    final = model if quantization is None else _quantized(model, quantization, checkpoint.config)
+    for made in {id(each): each for each in (model, final)}.values():
+        _join_weights(made, graph)
     with new_file(output, force) as path:
         report = None
         if verify:
@@ -149,13 +154,14 @@ def export_graph(
             else:
                 report = compare_forward(path, spec, checkpoint, tell)
             report.require(str(output))
-        proto = add_text(model, tokenizers, checkpoint.config) if text else ir.to_proto(model)
         if text and report is not None:
-            onnx.save_model(proto, path)
+            onnx.save_model(add_text(model, tokenizers, checkpoint.config), path)
             of_text = compare_text(path, tokenizers, checkpoint, samples, tell)
             report.comparisons.extend(of_text.comparisons)
             report.require(str(output))
-        onnx.helper.set_model_props(proto, _metadata(graph, checkpoint.config, opset, report))
+        proto = add_text(final, tokenizers, checkpoint.config) if text else ir.to_proto(final)
+        facts = _metadata(graph, checkpoint.config, opset, report, quantization)
+        onnx.helper.set_model_props(proto, facts)
         onnx.save_model(proto, path)
     return GraphResult(Path(output), checkpoint, report)
 
@@ -177,6 +183,7 @@ def verify_graph(
     """
     path = Path(path)
     facts = read_graph_facts(path)
+    refuse_quantized(path, facts["quantization"])
     if facts["kind"] == "generate":
         checkpoint = read_for_decoding(source, config, settings, layout, facts["config"])
         if TEXTS in facts["inputs"]:
@@ -216,6 +223,8 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         "outputs": {value.name: _shape(value) for value in model.graph.outputs},
         "config": json.loads(metadata["tfexport_config"]),
         "parity": json.loads(metadata["tfexport_parity"]),
+        # The first files say nothing of it.
+        "quantization": json.loads(metadata.get("tfexport_quantization", "null")),
     }
 
 
@@ -241,6 +250,34 @@ def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) ->
     )
 
 
+def _check_quantization(graph: str, quantization: Mapping[str, Any] | None, portable: bool) -> None:
+    if quantization is None:
+        return
+    if graph != "generate":
+        raise ConfigError("quantised weights go with a bundle or with the generate graph.")
+    if portable:
+        raise ConfigError("quantised weights need onnxruntime's own operators, not portable ones.")
+
+
+def _quantized(
+    model: ir.Model, quantization: Mapping[str, Any], config: TransformerConfig
+) -> ir.Model:
+    """A copy with other weights."""
+    made = model.clone()
+    sizes = {config.source_vocab_size, config.target_vocab_size}
+    vocabularies = {size for size in sizes if size is not None}
+    quantize_graphs([made], quantization["weights"], vocabularies, quantization["kept"])
+    return made
+
+
+def _join_weights(model: ir.Model, graph: str) -> None:
+    """Store equal weights once, each where onnxruntime packs it."""
+    with quiet():
+        DeduplicateInitializersPass()(model)
+    _check_size(model, graph)
+    sink_weights(model)
+
+
 def _check_size(model: ir.Model, graph: str) -> None:
     values = model.graph.initializers.values()
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
@@ -251,7 +288,11 @@ def _check_size(model: ir.Model, graph: str) -> None:
 
 
 def _metadata(
-    graph: str, config: TransformerConfig, opset: int, report: ParityReport | None
+    graph: str,
+    config: TransformerConfig,
+    opset: int,
+    report: ParityReport | None,
+    quantization: Mapping[str, Any] | None,
 ) -> dict[str, str]:
     return {
         "tfexport_graph": graph,
@@ -259,4 +300,5 @@ def _metadata(
         "tfexport_minimum_onnxruntime": oldest_onnxruntime(opset),
         "tfexport_config": json.dumps(config.to_dict()),
         "tfexport_parity": json.dumps(report.summary() if report else None),
+        "tfexport_quantization": json.dumps(quantization),
     }

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import BundleError
 from tfexport.export.beam import beam_attention
 from tfexport.export.fused import attention_class
 from tfexport.export.onnx_export import (
@@ -31,7 +29,7 @@ from tfexport.export.onnx_export import (
 )
 from tfexport.export.onnx_loop import export_beam, export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
-from tfexport.export.quantization import QuantizeResult, quantize_bundle
+from tfexport.export.quantization import refuse_quantized
 from tfexport.export.shortlist import make_shortlist
 from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
@@ -130,37 +128,6 @@ def export_bundle(
     return ExportResult(Path(output), manifest, checkpoint, report, tuple(used))
 
 
-def export_quantized_bundle(
-    source: Source,
-    output: str | os.PathLike[str],
-    weights: str,
-    *,
-    samples: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Any,
-) -> tuple[ExportResult, QuantizeResult]:
-    """``export_bundle``, compared with eager PyTorch as it is, and then ``quantize_bundle``.
-
-    Args:
-        source: see ``export_bundle``.
-        output: the quantised bundle's folder.
-        weights: "int8" or "int4".
-        samples: see ``quantize_bundle``.
-        force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
-        **options: of ``export_bundle``.
-    """
-    check_output(output, force)
-    with tempfile.TemporaryDirectory() as folder:
-        exact = Path(folder) / Path(output).name
-        exported = export_bundle(source, exact, progress=progress, **options)
-        made = quantize_bundle(
-            exact, output, weights, samples=samples, force=force, progress=progress
-        )
-    return exported, made
-
-
 def verify_bundle(
     bundle: str | os.PathLike[str],
     source: Source,
@@ -180,12 +147,7 @@ def verify_bundle(
             is in the report.
     """
     manifest = open_bundle(bundle)
-    if manifest.quantization is not None:
-        raise BundleError(
-            f"{bundle}: holds {manifest.quantization.get('weights')} weights, which differ from "
-            "eager PyTorch's on purpose. It was compared before they were quantised: verify the "
-            "float32 bundle."
-        )
+    refuse_quantized(Path(bundle), manifest.quantization)
     checkpoint = read_for_decoding(source, config, settings, layout, manifest.config)
     return compare_bundle(Path(bundle), manifest, checkpoint, progress)
 

@@ -4,9 +4,10 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -44,6 +45,11 @@ class QuantizeResult:
     quality: Quality | None
     kept: tuple[str, ...]
 
+    @property
+    def size(self) -> int:
+        """Of the bundle, in bytes."""
+        return sum(entry.size for entry in self.manifest.files.values())
+
 
 def quantize_bundle(
     bundle: str | os.PathLike[str],
@@ -75,8 +81,7 @@ def quantize_bundle(
         InputError: a sample that cannot be used.
     """
     tell = progress or (lambda step, done, total: None)
-    if weights not in KINDS:
-        raise ConfigError(f"weights: {weights!r} is not one of {', '.join(KINDS)}")
+    check_weights(weights)
     check_output(output, force)
     source = Path(bundle)
     manifest = open_bundle(source)
@@ -117,6 +122,30 @@ def quantize_bundle(
         }
         final = write_manifest(folder, dataclasses.replace(made, quantization=record))
     return QuantizeResult(Path(output), final, quality if gate else None, tuple(keep))
+
+
+def check_weights(weights: str) -> None:
+    """Refuse unknown kinds of weights.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if weights not in KINDS:
+        raise ConfigError(f"weights: {weights!r} is not one of {', '.join(KINDS)}")
+
+
+def refuse_quantized(path: Path, quantization: Mapping[str, Any] | None) -> None:
+    """Say why a quantised artifact is not compared with eager PyTorch.
+
+    Raises:
+        BundleError: it is one.
+    """
+    if quantization is not None:
+        raise BundleError(
+            f"{path}: holds {quantization.get('weights')} weights, which differ from eager "
+            "PyTorch's on purpose. It was compared before they were quantised: verify a float32 "
+            "export of the same checkpoint."
+        )
 
 
 def _write(

@@ -128,16 +128,16 @@ def quantize_graphs(
         for model in models
     ]
     # A table, which somebody gathers rows of or multiplies by after turning it, is quantised by
-    # rows, for all who use it; what a shortlist gathers rows of after turning it, by columns.
+    # rows, for all who use it.
     uses = [target for found in targets for target in found]
     tables = {t.key for t in uses if (t.node.op_type == "MatMul") == t.transposed}
-    shortlists = {t.key for t in uses if t.node.op_type == "Gather" and t.transposed}
     for model, found in zip(models, targets, strict=True):
         store = _Store(model.graph)
         for target in found:
             if target.key in tables:
                 _replace_target(target, *store.rows(target.weight), store)
-            elif kind == "int8" or target.key in shortlists:
+            elif kind == "int8" or _array(target.weight).shape[1] in vocabularies:
+                # Its columns are words, and a shortlist gathers some: blocks cannot be gathered.
                 _replace_target(target, *store.columns(target.weight), store)
             else:
                 shape = _array(target.weight).shape

@@ -1,0 +1,220 @@
+"""Checkpoint to quantised bundle or file: compared in float32, then the same weights in both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from tests import tutorial
+from tests.conftest import SETTINGS, Once
+from tfexport.cli.main import cli
+from tfexport.errors import BundleError, ConfigError, QualityError
+from tfexport.export import (
+    export_bundle,
+    export_graph,
+    export_quantized_graph,
+    quantize_bundle,
+    verify_artifact,
+)
+from tfexport.export.quality import Quality
+from tfexport.export.quantizers import by_rows
+from tfexport.runtime import Translator
+
+FEEDS = {
+    "input_ids": np.array([[5, 6, 7, 40, 9], [8, 22, 61, 0, 0], [9, 4, 4, 11, 88]]),
+    "attention_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]),
+    "max_length": np.array(12),
+}
+
+
+def make(tied: bool) -> tutorial.TutorialModel:
+    made = tutorial.make(
+        seed=3, scale=1.5, d_model=64, num_heads=4, d_ff=96, source_size=110, target_size=110,
+        encoder_layers=1, decoder_layers=1,
+    )  # fmt: skip
+    if tied:
+        made.generator.weight = made.tgt_tok_emb.embedding.weight
+        made.src_tok_emb.embedding.weight = made.tgt_tok_emb.embedding.weight
+    return made
+
+
+@pytest.fixture(scope="session")
+def model() -> tutorial.TutorialModel:
+    return make(tied=False)
+
+
+@pytest.fixture(scope="session")
+def bundle(once: Once, model: tutorial.TutorialModel) -> Path:
+    """In float32. Do not change it."""
+    return once(
+        "quantized_export.bundle",
+        lambda path: export_bundle(model, path, config=SETTINGS, verify=False),
+    )
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    path = tmp_path / "ids.txt"
+    rows = np.random.default_rng(0).integers(3, 110, size=(12, 7))
+    path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def decode(path: Path) -> tuple[Any, ...]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return tuple(ort.InferenceSession(path, options).run(["sequences", "scores"], FEEDS))
+
+
+def test_file_says_what_the_bundle_says(
+    tmp_path: Path, model: tutorial.TutorialModel, bundle: Path
+) -> None:
+    file = tmp_path / "q.onnx"
+    written, judged = export_quantized_graph(model, file, "int4", config=SETTINGS)
+    assert judged is None
+    assert written.report is not None
+    assert written.report.passed
+    quantize_bundle(bundle, tmp_path / "q.bundle", "int4")
+    found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
+    assert (found[0] == wanted[0]).all()
+    assert found[1] == pytest.approx(wanted[1], abs=1e-5)
+    assert found[1] != pytest.approx(decode(bundle / "generate.onnx")[1], abs=1e-4)
+    names = [value.name for value in ort.InferenceSession(file).get_overridable_initializers()]
+    assert not names, "onnxruntime warns of inputs that need not be fed"
+    with pytest.raises(BundleError, match=r"holds int4 weights.*verify a float32 export"):
+        verify_artifact(file, model, config=SETTINGS)
+
+
+def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
+    file, model = tmp_path / "q.onnx", make(tied=True)
+    export_quantized_graph(model, file, "int8", config=SETTINGS, verify=False)
+    table = model.tgt_tok_emb.embedding.weight.detach().numpy()
+    rows = by_rows(table)[0]
+    content = file.read_bytes()
+    assert content.count(rows.tobytes()) == 1
+    assert content.count(np.ascontiguousarray(rows.T).tobytes()) == 0
+    assert content.count(table.tobytes()) == 0
+
+
+def test_what_hurts_stays_float32_in_the_file_too(
+    tmp_path: Path,
+    model: tutorial.TutorialModel,
+    bundle: Path,
+    samples: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A bar that only a model without its worst two parameters quantised takes.
+    rounds: list[int] = []
+
+    def passed(self: Quality) -> bool:
+        rounds.append(1)
+        return len(rounds) > 2
+
+    monkeypatch.setattr(Quality, "passed", property(passed))
+    file = tmp_path / "q.onnx"
+    _, judged = export_quantized_graph(
+        model, file, "int8", samples=samples, config=SETTINGS, verify=False
+    )
+    assert judged is not None
+    assert len(judged.kept) == 2
+    rounds.clear()
+    made = quantize_bundle(bundle, tmp_path / "q.bundle", samples=samples)
+    assert made.kept == judged.kept
+    found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
+    assert (found[0] == wanted[0]).all()
+    assert found[1] == pytest.approx(wanted[1], abs=1e-5)
+    shown = CliRunner().invoke(cli, ["inspect", str(file)]).stdout
+    assert ", before quantising" in shown
+    assert f"kept in float32: {', '.join(judged.kept)}" in shown
+    facts = json.loads(CliRunner().invoke(cli, ["inspect", str(file), "--json"]).stdout)
+    assert facts["quantization"] == made.manifest.quantization
+
+
+def test_failing_the_gate_leaves_nothing(
+    tmp_path: Path, model: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.export.quality.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("tfexport.export.quantization.MOST_KEPT", 1)
+    with pytest.raises(QualityError, match="int8 weights change too much"):
+        export_quantized_graph(model, tmp_path / "q.onnx", "int8", samples=samples,
+                               config=SETTINGS)  # fmt: skip
+    assert list(tmp_path.iterdir()) == [samples]
+
+
+def test_what_cannot_be_quantised_is_refused(tmp_path: Path, model: tutorial.TutorialModel) -> None:
+    record = {"weights": "int8", "kept": []}
+    with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
+        export_quantized_graph(model, tmp_path / "q.onnx", "int3", config=SETTINGS)
+    with pytest.raises(ConfigError, match="with the generate graph"):
+        export_graph(model, tmp_path / "q.onnx", "forward", config=SETTINGS, quantization=record)
+    with pytest.raises(ConfigError, match="own operators, not portable"):
+        export_quantized_graph(model, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
+    assert not list(tmp_path.iterdir())
+
+
+def command(tmp_path: Path, *args: str) -> Result:
+    settings = [f"--set={key}={value}" for key, value in {**SETTINGS, "num_heads": 4}.items()]
+    return CliRunner().invoke(
+        cli, ["onnx", "--checkpoint", str(tmp_path / "model.pt"), *settings, *args]
+    )
+
+
+def test_one_command_for_a_bundle(tmp_path: Path, model: tutorial.TutorialModel) -> None:
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    made = tmp_path / "q.bundle"
+    done = command(tmp_path, "-o", str(made), "--quantize", "int4")
+    assert done.exit_code == 0, done.output
+    assert "equal to torch.nn.Transformer" in done.stdout
+    assert "int4 weights, not compared with the original" in done.stdout
+    assert "Not gated" in done.stderr
+    manifest = json.loads((made / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["parity"]["passed"] is True
+    assert manifest["quantization"]["weights"] == "int4"
+    for extra in (["--graph", "forward"], ["--portable"], ["--graph", "generate", "--portable"]):
+        wrong = command(tmp_path, "-o", str(tmp_path / "x"), "--quantize", "int8", *extra)
+        assert wrong.exit_code == 2, wrong.output
+        assert "--quantize" in wrong.stderr
+
+
+def test_one_command_for_a_file(
+    tmp_path: Path, model: tutorial.TutorialModel, samples: Path
+) -> None:
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    made = str(tmp_path / "q.onnx")
+    args = ["-o", made, "--graph", "generate", "--quantize", "int8", "--samples", str(samples)]
+    done = command(tmp_path, *args)
+    assert done.exit_code == 0, done.output
+    assert "q.onnx, before quantising: equal to torch.nn.Transformer" in done.stdout
+    assert "int8 weights, " in done.stdout
+    assert "tokens agree" in done.stdout
+    assert "Not gated" not in done.stderr
+
+
+def test_a_quantised_file_takes_and_gives_text(tmp_path: Path) -> None:
+    extensions = pytest.importorskip("onnxruntime_extensions")
+    from tests.export.test_text_graph import CONFIG, SIZE, lines, pieces
+
+    made, tokenizer = tmp_path / "q.onnx", pieces(tmp_path / "tokenizer.model")
+    model = tutorial.make(
+        seed=38, scale=3.0, source_size=SIZE, target_size=SIZE, d_model=32, num_heads=2,
+        encoder_layers=1, decoder_layers=1, d_ff=40,
+    )  # fmt: skip
+    options: dict[str, Any] = {"config": CONFIG, "tokenizer": tokenizer}
+    written, _ = export_quantized_graph(model, made, "int8", text=True, **options)
+    assert written.report is not None
+    assert any("text" in found.stage for found in written.report.comparisons)
+    export_bundle(model, tmp_path / "a.bundle", verify=False, **options)
+    quantize_bundle(tmp_path / "a.bundle", tmp_path / "q.bundle")
+    texts = lines()[:6]
+    wanted = Translator(tmp_path / "q.bundle").translate(texts, max_length=12, batch_size=1)
+    loaded = ort.SessionOptions()
+    loaded.register_custom_ops_library(extensions.get_library_path())
+    session = ort.InferenceSession(made, loaded)
+    for text, result in zip(texts, wanted, strict=True):
+        feeds = {"texts": np.array([text]), "max_length": np.array(12)}
+        assert session.run(["translations"], feeds)[0].tolist() == [result.text]
