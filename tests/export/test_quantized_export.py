@@ -151,7 +151,8 @@ def test_what_cannot_be_quantised_is_refused(tmp_path: Path, model: tutorial.Tut
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
         export_quantized_graph(model, tmp_path / "q.onnx", "int3", config=SETTINGS)
     with pytest.raises(ConfigError, match="with the generate graph"):
-        export_graph(model, tmp_path / "q.onnx", "forward", config=SETTINGS, quantization=record)
+        export_graph(model, tmp_path / "q.onnx", "forward", config=SETTINGS,
+                     quantization=lambda: record)  # fmt: skip
     with pytest.raises(ConfigError, match="own operators, not portable"):
         export_quantized_graph(model, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
     assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ What a program needs to know of such a file travels in its metadata.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def export_graph(
     source_tokenizer: str | os.PathLike[str] | None = None,
     target_tokenizer: str | os.PathLike[str] | None = None,
     samples: Iterable[str] = (),
-    quantization: Mapping[str, Any] | None = None,
+    quantization: Callable[[], Mapping[str, Any]] | None = None,
     opset: int | None = None,
     portable: bool = False,
     verify: bool = True,
@@ -104,8 +104,9 @@ def export_graph(
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
         samples: text on which the tokenizer is compared, besides a built-in selection.
-        quantization: for "generate": quantise as a bundle's manifest says, after the comparison
-            with eager PyTorch; see ``export_quantized_graph``, which finds out how.
+        quantization: for "generate": called when all comparisons have passed, gives what a
+            quantised bundle's manifest says, by which the file is quantised then; see
+            ``export_quantized_graph``.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare with eager PyTorch, and fail if they differ.
@@ -117,7 +118,8 @@ def export_graph(
     """
     tell = progress or (lambda step, done, total: None)
     _check_options(graph, attention_biases or log_probs, attention or text, attention and text)
-    _check_quantization(graph, quantization, portable)
+    if quantization is not None:
+        _check_quantization(graph, portable)
     opset = choose_opset(opset, portable)
     if text and opset < OLDEST_OPSET:
         raise ConfigError(f"opset: text needs {OLDEST_OPSET} or more, not {opset}")
@@ -142,9 +144,9 @@ def export_graph(
         spec = _spec(checkpoint.config, attention_biases, log_probs)
         model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
     share_transposed([model])
-    final = model if quantization is None else _quantized(model, quantization, checkpoint.config)
-    for made in {id(each): each for each in (model, final)}.values():
-        _join_weights(made, graph)
+    # To quantise, weights have to be where, and called what, they are in a bundle.
+    final = model if quantization is None else model.clone()
+    _join_weights(model, graph)
     with new_file(output, force) as path:
         report = None
         if verify:
@@ -159,8 +161,14 @@ def export_graph(
             of_text = compare_text(path, tokenizers, checkpoint, samples, tell)
             report.comparisons.extend(of_text.comparisons)
             report.require(str(output))
+        record = None
+        if quantization is not None:
+            record = quantization()
+            tell("quantising", 0, 1)
+            _quantize(final, record, checkpoint.config)
+            _join_weights(final, graph)
         proto = add_text(final, tokenizers, checkpoint.config) if text else ir.to_proto(final)
-        facts = _metadata(graph, checkpoint.config, opset, report, quantization)
+        facts = _metadata(graph, checkpoint.config, opset, report, record)
         onnx.helper.set_model_props(proto, facts)
         onnx.save_model(proto, path)
     return GraphResult(Path(output), checkpoint, report)
@@ -250,24 +258,17 @@ def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) ->
     )
 
 
-def _check_quantization(graph: str, quantization: Mapping[str, Any] | None, portable: bool) -> None:
-    if quantization is None:
-        return
+def _check_quantization(graph: str, portable: bool) -> None:
     if graph != "generate":
         raise ConfigError("quantised weights go with a bundle or with the generate graph.")
     if portable:
         raise ConfigError("quantised weights need onnxruntime's own operators, not portable ones.")
 
 
-def _quantized(
-    model: ir.Model, quantization: Mapping[str, Any], config: TransformerConfig
-) -> ir.Model:
-    """A copy with other weights."""
-    made = model.clone()
+def _quantize(model: ir.Model, record: Mapping[str, Any], config: TransformerConfig) -> None:
     sizes = {config.source_vocab_size, config.target_vocab_size}
     vocabularies = {size for size in sizes if size is not None}
-    quantize_graphs([made], quantization["weights"], vocabularies, quantization["kept"])
-    return made
+    quantize_graphs([model], record["weights"], vocabularies, record["kept"])
 
 
 def _join_weights(model: ir.Model, graph: str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tfexport.atomic import check_new_file
 from tfexport.bundle import check_output
 from tfexport.export.graph_file import GraphResult, export_graph
 from tfexport.export.parity import Progress
@@ -84,18 +83,24 @@ def export_quantized_graph(
         samples.
     """
     check_weights(weights)
-    check_new_file(output, force)
-    record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
-    judged = None
-    if samples is not None:
+    judged: list[QuantizeResult] = []
+
+    def judge() -> dict[str, Any]:
+        if samples is None:
+            return {"weights": weights, "kept": [], "gate": "not gated"}
         with tempfile.TemporaryDirectory() as folder:
-            _, judged = export_quantized_bundle(source, Path(folder) / "judged.bundle", weights,
-                                                samples=samples, verify=False,
-                                                progress=progress, **options)  # fmt: skip
-        record = judged.manifest.quantization or record
-    if not text:  # a graph of ids holds no tokenizer
-        options = {key: value for key, value in options.items() if "tokenizer" not in key}
-    written = export_graph(source, output, "generate", text=text, samples=text_samples,
-                           quantization=record, verify=verify, force=force,
-                           progress=progress, **options)  # fmt: skip
-    return written, judged
+            _, made = export_quantized_bundle(
+                source, Path(folder) / "judged.bundle", weights,
+                samples=samples, verify=False, progress=progress, **options,
+            )  # fmt: skip
+        judged.append(made)
+        assert made.manifest.quantization is not None
+        return made.manifest.quantization
+
+    # A graph of ids holds no tokenizer; only the samples may need one.
+    shared = {name: value for name, value in options.items() if text or "tokenizer" not in name}
+    written = export_graph(
+        source, output, "generate", text=text, samples=text_samples, quantization=judge,
+        verify=verify, force=force, progress=progress, **shared,
+    )  # fmt: skip
+    return written, judged[0] if judged else None
