@@ -138,8 +138,9 @@ def _line(name: str, cell: dict[str, Any], cells: dict[str, dict[str, Any]]) -> 
 @click.option("--size", "sizes", multiple=True, type=click.Choice([*SIZES]), default=[*SIZES])
 @click.option("--batch", "batches", multiple=True, type=int, default=[1, 8, 32])
 @click.option("--threads", "threads", multiple=True, type=int, default=[1, 2])
-@click.option("--system", "systems", multiple=True, type=click.Choice([*SYSTEMS]),
-              default=[name for name in SYSTEMS if name != "torch.compile"])  # fmt: skip
+@click.option(
+    "--system", "systems", multiple=True, type=click.Choice([*SYSTEMS]), default=[*SYSTEMS]
+)
 @click.option("--beam", type=int, default=1, help="Beam size; only systems with beams then run.")
 @click.option("--runs", type=int, default=7)
 @click.option("--folder", type=Path, default=Path("build/bench"), help="Where models are written.")
