@@ -85,3 +85,21 @@ def test_an_open_bundle_holds_nothing_that_it_has_copied(
     assert opened.generate([[4, 5, 6]], max_length=8) == before
     assert resident(weights) > 0, "rows of the embeddings are read from the file"
     assert keeping.generate([[4, 5, 6]], max_length=8) == before
+
+
+def test_what_follows_a_mapping_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaps = tmp_path / "smaps"
+    smaps.write_text(
+        "1000-2000 rw-p 00000000 fe:00 77                         /a b/w.bin\n"
+        "Rss:                   4 kB\nAnonymous:             4 kB\n"
+        "2000-3000 rw-p 00000000 00:00 0 \n"
+        "Rss:                   4 kB\nAnonymous:             0 kB\n"
+        "3000-5000 rw-p 00000000 fe:00 77                         /a b/w.bin\n"
+        "Rss:                   8 kB\nAnonymous:             0 kB\n"
+        "5000-6000 r-xp 00000000 00:00 0                          [vdso]\n"
+        "Rss:                   4 kB\nAnonymous:             0 kB\n"
+    )
+    monkeypatch.setattr(pages, "_SMAPS", smaps)
+    assert list(pages._unwritten(b"/a b/w.bin")) == [(0x3000, 0x5000)]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SMAPS = Path("/proc/self/smaps")
-_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ +(/.*)\n")
+# Every mapping, also one of no file.
+_MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
 
 
 def give_back(file: Path) -> int:
