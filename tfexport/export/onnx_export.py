@@ -13,6 +13,7 @@ from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.packing import pack_projections
 from tfexport.export.quiet import quiet
 from tfexport.export.residuals import keep_residuals_apart
+from tfexport.export.shortcuts import shortcuts
 from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
@@ -109,7 +110,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     examples = tuple(_example(tensor) for tensor in spec.inputs)
     axes = tuple(_dynamic_axes(tensor, dims) for tensor in spec.inputs)
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), shortcuts(), torch.no_grad():
             program = torch.onnx.export(
                 module.eval(),
                 examples,
