@@ -63,6 +63,15 @@ class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it: cut if it is long, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # an integer of thousands of digits, endless nesting, a faulty __repr__
+        return f"{type(value).__name__} value that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:60]}… ({len(text)} characters)"
+
+
 def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
     """Put all problems of one subject into one message.
 

@@ -12,9 +12,8 @@ does every program with a torch that has moved them.
 """
 
 import contextlib
-import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -39,65 +38,56 @@ _ASSERTIONS = {
 }
 
 
+_REGISTRIES: dict[int, Any] = {}  # by opset
+
+
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
     """Export without these steps inside the block."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with _registry_made_once(), _decomposed_by_hand():
+        with contextlib.ExitStack() as stack:
+            for owner, name, value in _replacements():
+                stack.enter_context(_replaced(owner, name, value))
             yield
     finally:
         if collecting:
             gc.enable()
 
 
-@contextlib.contextmanager
-def _registry_made_once() -> Iterator[None]:
+def _replacements() -> list[tuple[Any, str, Any]]:
+    """What of torch to replace by what: owner, attribute, value; nothing if torch has moved it."""
     try:
-        from torch.onnx._internal.exporter._registration import ONNXRegistry
+        from torch.onnx._internal.exporter import _fx_passes, _registration
 
-        own = ONNXRegistry.__dict__["from_torchlib"]
-    except (ImportError, AttributeError, KeyError):
-        yield
-        return
-
-    def from_torchlib(cls: type[Any], opset_version: int | None = None) -> Any:
-        return _registry(cls, own.__func__, opset_version)
-
-    ONNXRegistry.from_torchlib = classmethod(from_torchlib)
-    try:
-        yield
-    finally:
-        ONNXRegistry.from_torchlib = own
-
-
-@functools.cache
-def _registry(cls: type[Any], make: Callable[..., Any], opset: int | None) -> Any:
-    return make(cls) if opset is None else make(cls, opset_version=opset)
-
-
-@contextlib.contextmanager
-def _decomposed_by_hand() -> Iterator[None]:
-    try:
-        from torch.onnx._internal.exporter import _fx_passes
-
-        own = _fx_passes.decompose_with_registry
+        decompose: Any = _fx_passes.decompose_with_registry
+        list_operators: Any = _registration.ONNXRegistry.from_torchlib
     except (ImportError, AttributeError):
-        yield
-        return
+        return []
 
-    def decompose(program: ExportedProgram, registry: Any) -> ExportedProgram:
-        if decompose_by_hand(program, registry):
-            return program
-        whole: ExportedProgram = own(program, registry)
-        return whole
+    def decompose_once(program: ExportedProgram, registry: Any) -> Any:
+        return program if decompose_by_hand(program, registry) else decompose(program, registry)
 
-    _fx_passes.decompose_with_registry = decompose
+    def list_once(opset_version: int) -> Any:
+        if opset_version not in _REGISTRIES:
+            _REGISTRIES[opset_version] = list_operators(opset_version=opset_version)
+        return _REGISTRIES[opset_version]
+
+    return [
+        (_fx_passes, "decompose_with_registry", decompose_once),
+        (_registration.ONNXRegistry, "from_torchlib", staticmethod(list_once)),
+    ]
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = vars(owner)[name]
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        _fx_passes.decompose_with_registry = own
+        setattr(owner, name, own)
 
 
 def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:

@@ -6,7 +6,6 @@ vocabulary.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,25 +22,43 @@ Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-@dataclass
 class DecoderState:
-    """What a batch carries from step to step: OrtValues by the decoder's input names."""
+    """A batch of R decoder rows, each with all that belongs to it.
 
-    mask: OrtValue
-    cross: dict[str, OrtValue]
-    past: dict[str, OrtValue]
+    ``select`` is the only way to change which rows there are, and moves mask, cross-attention cache
+    and self-attention cache of a row together: no row can come to see another's source.
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Make the batch of these rows, in this order; a row may come several times, or not."""
-        self.mask = _take(self.mask, rows)
-        self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
-        self.past = {name: _take(value, rows) for name, value in self.past.items()}
+    Attributes:
+        sources: (R,), which of the encoded rows each row attends to. Whatever else belongs to a
+            source, such as its candidates, is looked up by it.
+        mask: (R, S), 1 = keep.
+        cross: the cross-attention cache, (R, H, S, D) each, by the decoder's input names.
+        past: the self-attention cache, (R, H, P, D) each, likewise.
+    """
 
-    def move(self, rows: NDArray[np.intp]) -> None:
-        """Put in place of row i the past of row ``rows[i]``, which attends to the same source.
+    def __init__(
+        self, mask: OrtValue, cross: dict[str, OrtValue], past: dict[str, OrtValue]
+    ) -> None:
+        self.mask, self.cross, self.past = mask, cross, past
+        self.sources: NDArray[np.intp] = np.arange(mask.shape()[0])
 
-        Rows that stay where they are are not copied.
+    def select(self, rows: NDArray[np.intp]) -> None:
+        """Make the batch of these rows, in this order; a row may come several times, or not.
+
+        What a place holds already is not copied: neither sources that stay where they are, nor the
+        past of rows that do.
         """
+        sources = self.sources[rows]
+        if not np.array_equal(sources, self.sources):
+            self.mask = _take(self.mask, rows)
+            self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
+        if len(sources) != len(self.sources):
+            self.past = {name: _take(value, rows) for name, value in self.past.items()}
+        else:
+            self._move_past(rows)
+        self.sources = sources
+
+    def _move_past(self, rows: NDArray[np.intp]) -> None:
         moved = np.flatnonzero(rows != np.arange(len(rows)))
         if not moved.size:
             return
