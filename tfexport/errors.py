@@ -63,6 +63,29 @@ class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 
 
+def missing_dependency(need: str, extra: str) -> MissingDependencyError:
+    """Say which library is missing, and the command that installs it.
+
+    Args:
+        need: what needs which library, without a full stop.
+        extra: of this package, which brings the library.
+    """
+    return MissingDependencyError(f"{need}. Install it with: {_install_command(extra)}")
+
+
+def _install_command(extra: str) -> str:
+    # By the names of the extra's libraries: they are on package indexes, this package need not be.
+    from importlib import metadata  # slow to import, and seldom needed
+
+    try:
+        requirements = metadata.requires("tfexport") or []
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
+    split = [requirement.partition(";") for requirement in requirements]
+    found = [name.strip() for name, _, marker in split if marker.strip() == f'extra == "{extra}"']
+    return "pip install " + " ".join(f"'{name}'" for name in found)
+
+
 def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
     """Put all problems of one subject into one message.
 
