@@ -37,7 +37,7 @@ def test_samples_with_references_say_at_once_what_they_need(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(
-        MissingDependencyError, match="need sacrebleu, .*pip install .*sacrebleu>="
+        MissingDependencyError, match=r"need sacrebleu, .* pip install .*sacrebleu>"
     ):
         gate(tmp_path, [LINES[0], f"{LINES[1]}\tw8"])
 
