@@ -1,7 +1,10 @@
 """The code blocks of the pages that people read."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,3 +70,17 @@ def read_blocks(page: Path) -> list[Block]:
 def words(command: str) -> list[str]:
     """What the shell would pass on: without comments, redirections and pipes."""
     return shlex.split(command.partition("|")[0], comments=True)
+
+
+def run_in_shell(script: str, folder: Path) -> str:
+    """Run commands of a page, with the environment that the tests run in; give what they print."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
