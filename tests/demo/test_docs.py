@@ -33,7 +33,7 @@ FILES = {
     "model.ts": "torchscript",
     "model.pt2": "program",
 }
-SOURCE, TRANSLATION = "Guten Morgen!", "Good morning!"
+SOURCE, TRANSLATION = "Guten Morgen!", "Good morning."
 
 
 def blocks(*languages: str) -> pytest.MarkDecorator:
