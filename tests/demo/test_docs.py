@@ -56,7 +56,11 @@ def folder(
     for name, fixture in FILES.items():
         if name in block.text:
             (tmp_path / name).symlink_to(request.getfixturevalue(fixture))
-    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    for path in (REPOSITORY / "examples").glob("*/*"):
+        # Folders of their own: `cd examples/node` and `../..` lead back here.
+        copy = tmp_path / path.relative_to(REPOSITORY)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.symlink_to(path)
     (tmp_path / "input.txt").write_text(f"{SOURCE}\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
