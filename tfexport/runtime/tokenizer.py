@@ -4,7 +4,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tfexport.errors import InputError, MissingDependencyError, TokenizerError
+from tfexport.errors import (
+    InputError,
+    MissingDependencyError,
+    TokenizerError,
+    missing_dependency,
+)
 
 
 class Tokenizer(Protocol):
@@ -163,10 +168,7 @@ class WordTokenizer:
 
 
 def _missing(path: Path, library: str) -> MissingDependencyError:
-    return MissingDependencyError(
-        f"{path.name} needs the {library} library. Install it with: "
-        f"pip install 'tfexport[{library}]'"
-    )
+    return missing_dependency(f"{path.name} needs the {library} library", extra=library)
 
 
 def load_tokenizer(
