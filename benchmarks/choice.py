@@ -7,8 +7,16 @@ from typing import Any
 from benchmarks.configurations import OURS, is_peer
 
 NEAR = 1.15  # times the fastest's seconds: a runner-up that noise may have put behind
-PATIENCE = 10.0  # seconds of measuring for one configuration and batch, if that is enough runs
+FAR = 1.6  # times the fastest's seconds: no noise makes up for that
+SLOW = 3.0  # seconds of one run, of which two have to do for choosing
+PATIENCE = 8.0  # seconds of measuring for one configuration and batch, if that is enough runs
 LEAST = 3  # runs, however long they take
+
+
+def may_win(seconds: list[float], fastest: float) -> bool:
+    """Whether another run of a configuration could make it the fastest, after these."""
+    least = min(seconds, default=0.0)
+    return least <= FAR * fastest and (len(seconds) < 2 or least <= SLOW)
 
 
 def finalists(seconds: dict[str, float]) -> list[str]:

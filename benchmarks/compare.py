@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from benchmarks.choice import best, finalists, runs_for
+from benchmarks.choice import best, finalists, may_win, runs_for
 from benchmarks.configurations import (
     BEAM_SYSTEMS,
     DEFAULT,
@@ -38,7 +38,6 @@ from benchmarks.versions import versions
 LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
 BEAM_BATCH = 8
-SLOW = 3.0  # seconds of one run, of which two have to do for choosing
 # How those that screen the vocabulary choose their tokens; see roofline.work_of.
 GREEDY = {"tfexport": "screened", "tfexport, scores": "scored", "generate.onnx": "scored"}
 Rows = list[list[int]]
@@ -121,15 +120,15 @@ class Bench:
         found: dict[int, dict[str, float]] = {}
         running = self.open((system, c.name) for c in configurations_of(system))
         for batch in batches:
-            times: dict[str, list[float]] = {}
-            for _ in range(self.rounds):
+            times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
+            for turn in range(self.rounds):
+                fastest = min((min(s) for s in times.values() if s), default=0.0)
                 for key in _able(running, batch):
-                    seconds = times.setdefault(key[1], [])
-                    if len(seconds) > 1 and min(seconds) > SLOW:
-                        continue
-                    answer = self.run(running, key, batch)
-                    if answer is not None:
-                        seconds.append(answer["seconds"])
+                    seconds = times[key[1]]
+                    if turn == 0 or may_win(seconds, fastest):
+                        answer = self.run(running, key, batch)
+                        if answer is not None:
+                            seconds.append(answer["seconds"])
             found[batch] = {name: min(seconds) for name, seconds in times.items() if seconds}
         for process in running.values():
             process.close()
@@ -227,9 +226,7 @@ class Bench:
 
 def _able(running: dict[Key, Process], batch: int) -> list[Key]:
     """Those whose workers each get rows."""
-    return [
-        key for key, process in running.items() if process.configuration.workers <= batch
-    ]  # fmt: skip
+    return [key for key, process in running.items() if process.configuration.workers <= batch]
 
 
 def _forget(folder: Path) -> None:

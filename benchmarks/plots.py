@@ -13,20 +13,17 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-# What is drawn, by its title.
+# Systems that are drawn, with their titles and colours.
 BARS = {
-    "tfexport int8": "tfexport int8",
-    "CTranslate2 int8": "CTranslate2 int8",
-    "tfexport": "tfexport",
-    "CTranslate2": "CTranslate2",
-    "torch.compile": "torch.compile",
-    "Transformers": "Transformers",
-    "Optimum-ONNX": "Optimum-ONNX",
-    "eager PyTorch, cached": "eager, cached",
-    "eager PyTorch, as in tutorials": "eager, uncached",
+    "tfexport int8": ("tfexport int8", "#0b6e4f"),
+    "CTranslate2 int8": ("CTranslate2 int8", "#d98e04"),
+    "tfexport": ("tfexport", "#3fa37c"),
+    "CTranslate2": ("CTranslate2", "#efbf5f"),
+    "Transformers": ("Transformers", "#8c6bb1"),
+    "Optimum-ONNX": ("Optimum-ONNX", "#b9a3d3"),
+    "eager, cached": ("eager PyTorch, cached", "#9aa5b1"),
+    "eager, uncached": ("eager PyTorch, as in tutorials", "#c9ced6"),
 }
-COLOURS = ["#0b6e4f", "#d98e04", "#3fa37c", "#efbf5f", "#8c6bb1", "#a98fc6", "#c6b4da", "#9aa5b1",
-           "#c9ced6"]  # fmt: skip
 
 
 @click.command()
@@ -48,7 +45,7 @@ def main(figures: Path, output: Path) -> None:
         panel = panels[sizes.index(size)][batches.index(batch)]
         _draw(panel, f"{size}, batch {batch}", rates)
     for row in panels:
-        row[0].set_yticks(range(len(BARS)), list(BARS))
+        row[0].set_yticks(range(len(BARS)), [title for title, _ in BARS.values()])
     grid.suptitle("tokens a second, greedy, each in its best configuration (more is better)")
     grid.tight_layout()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +60,8 @@ def _rates(result: dict[str, Any]) -> dict[str, float]:
 
 
 def _draw(panel: Any, title: str, found: dict[str, float]) -> None:
-    rates = [found.get(system, 0.0) for system in BARS.values()]
-    panel.barh(range(len(rates)), rates, color=COLOURS)
+    rates = [found.get(system, 0.0) for system in BARS]
+    panel.barh(range(len(rates)), rates, color=[colour for _, colour in BARS.values()])
     for place, rate in enumerate(rates):
         panel.text(rate, place, f" {rate:,.0f}" if rate else " –", va="center", fontsize=8)
     panel.invert_yaxis()

@@ -9,6 +9,7 @@ from benchmarks.choice import (
     best_peer,
     finalists,
     geometric_mean,
+    may_win,
     ratio,
     runs_for,
     seconds_of,
@@ -57,9 +58,17 @@ def test_the_fastest_goes_to_the_final_and_the_next_if_it_is_near() -> None:
     assert finalists({"a": 1.0}) == ["a"]
 
 
+def test_what_is_far_behind_or_slow_is_not_run_again_to_choose() -> None:
+    assert may_win([1.5], fastest=1.0)
+    assert may_win([9.0, 1.5], fastest=1.0)
+    assert not may_win([1.7], fastest=1.0)
+    assert may_win([4.0], fastest=4.0)
+    assert not may_win([4.0, 4.0], fastest=4.0)
+
+
 def test_slow_configurations_run_fewer_times_but_not_once() -> None:
     assert runs_for(0.01, 7) == 7
-    assert runs_for(2.0, 7) == 5
+    assert runs_for(2.0, 7) == 4
     assert runs_for(60.0, 7) == 3
     assert runs_for(60.0, 2) == 2
 
