@@ -36,6 +36,7 @@ def main(figures: Path, output: Path) -> None:
     for result in results:
         if result["beam"] == 1:
             cells.setdefault((result["size"], result["batch"]), {}).update(_rates(result))
+    bars = [system for system in BARS if any(system in rates for rates in cells.values())]
     sizes = list(dict.fromkeys(size for size, _ in cells))
     batches = sorted({batch for _, batch in cells})
     grid, panels = plt.subplots(
@@ -43,9 +44,9 @@ def main(figures: Path, output: Path) -> None:
     )
     for (size, batch), rates in cells.items():
         panel = panels[sizes.index(size)][batches.index(batch)]
-        _draw(panel, f"{size}, batch {batch}", rates)
+        _draw(panel, f"{size}, batch {batch}", bars, rates)
     for row in panels:
-        row[0].set_yticks(range(len(BARS)), [title for title, _ in BARS.values()])
+        row[0].set_yticks(range(len(bars)), [BARS[system][0] for system in bars])
     grid.suptitle("tokens a second, greedy, each in its best configuration (more is better)")
     grid.tight_layout()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +60,9 @@ def _rates(result: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _draw(panel: Any, title: str, found: dict[str, float]) -> None:
-    rates = [found.get(system, 0.0) for system in BARS]
-    panel.barh(range(len(rates)), rates, color=[colour for _, colour in BARS.values()])
+def _draw(panel: Any, title: str, bars: list[str], found: dict[str, float]) -> None:
+    rates = [found.get(system, 0.0) for system in bars]
+    panel.barh(range(len(rates)), rates, color=[BARS[system][1] for system in bars])
     for place, rate in enumerate(rates):
         panel.text(rate, place, f" {rate:,.0f}" if rate else " –", va="center", fontsize=8)
     panel.invert_yaxis()

@@ -94,6 +94,21 @@ def all_configurations(results: list[Result], system: str) -> str:
     return "\n".join(lines)
 
 
+def summary(results: list[Result]) -> str:
+    """For the README: tfexport beside CTranslate2, with both kinds of weights."""
+    lines = _head("greedy", _merged(results))
+    for weights in OURS:
+        of_weights = [result for result in results if result["weights"] == weights]
+        if not of_weights:
+            continue
+        for system in (CTRANSLATE2[weights], OURS[weights]):
+            rates = [_best(result).get(system) for result in of_weights]
+            cells = [NONE if r is None else f"{r['tokens_per_second']:,.0f}" for r in rates]
+            lines.append(_row(system, cells))
+        lines.append(comparisons(of_weights)[0])
+    return "\n".join(lines)
+
+
 def memory(results: list[Result]) -> str:
     """Peak resident memory in MB of tfexport and CTranslate2 in their best configurations."""
     lines = _head("MB", results)
@@ -183,6 +198,7 @@ def main(figures: Path) -> None:
     ]
     print(f"{written['machine']}; {', '.join(map(' '.join, written['versions'].items()))}")
     print(peaks(results))
+    print(f"\n## README\n\n{summary([result for result in results if result['beam'] == 1])}")
     for beam in dict.fromkeys(result["beam"] for result in results):
         of_beam = [result for result in results if result["beam"] == beam]
         for weights in OURS:

@@ -16,7 +16,7 @@ from benchmarks.choice import (
 )
 from benchmarks.configurations import CTRANSLATE2, DEFAULT, configurations_of, is_peer
 from benchmarks.systems import SYSTEMS
-from benchmarks.tables import all_configurations, memory, report, speeds
+from benchmarks.tables import all_configurations, memory, report, speeds, summary
 
 
 def figures(seconds: float, runs: int = 3) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def figures(seconds: float, runs: int = 3) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def result(weights: str = "float32", **seconds: dict[str, float]) -> dict[str, Any]:
+def result(seconds: dict[str, dict[str, float]], weights: str = "float32") -> dict[str, Any]:
     """A cell of the systems' configurations' medians."""
     systems = {}
     for name, configurations in seconds.items():
@@ -38,11 +38,11 @@ def result(weights: str = "float32", **seconds: dict[str, float]) -> dict[str, A
 
 
 # CTranslate2 with two threads would make tfexport look ten times as fast; it is behind.
-STALLED = result(
-    tfexport={"1 thread": 0.3, "2 threads": 0.2},
-    CTranslate2={"MKL, 2 threads": 2.0, "MKL, 1 thread": 0.1},
-    TorchScript={"1 thread": 0.05},
-)
+STALLED = result({
+    "tfexport": {"1 thread": 0.3, "2 threads": 0.2},
+    "CTranslate2": {"MKL, 2 threads": 2.0, "MKL, 1 thread": 0.1},
+    "TorchScript": {"1 thread": 0.05},
+})  # fmt: skip
 
 
 def test_the_best_configuration_has_the_smallest_median_of_the_final() -> None:
@@ -82,14 +82,14 @@ def test_ratios_are_of_best_against_best() -> None:
 
 def test_the_fastest_peer_is_not_one_of_our_own_exports() -> None:
     assert best_peer(STALLED) == "CTranslate2"
-    assert best_peer(result(tfexport={"1 thread": 0.2})) is None
-    with_compile = result(**{"torch.compile": {"frozen": 0.1}, "CTranslate2": {"MKL": 0.2}})
+    assert best_peer(result({"tfexport": {"1 thread": 0.2}})) is None
+    with_compile = result({"torch.compile": {"frozen": 0.1}, "CTranslate2": {"MKL": 0.2}})
     assert best_peer(with_compile) == "torch.compile"
     assert not is_peer("tfexport, scores")
 
 
 def test_int8_is_held_against_int8() -> None:
-    cell = result("int8", **{"tfexport int8": {"a": 0.1}, "CTranslate2 int8": {"b": 0.2}})
+    cell = result({"tfexport int8": {"a": 0.1}, "CTranslate2 int8": {"b": 0.2}}, "int8")
     assert ratio(cell, best_peer(cell)) == pytest.approx(2.0)
 
 
@@ -124,10 +124,11 @@ def test_the_tables_name_the_configuration_that_won() -> None:
     assert "MKL, 1 thread" in report(STALLED)
     assert "| MKL, 1 thread | **600** |" in all_configurations([STALLED], "CTranslate2")
     assert "| CTranslate2 int8 | – |" in memory([STALLED])
+    assert "| CTranslate2 | 300 |" in summary([STALLED])
 
 
 def test_the_tables_name_the_fastest_peer_where_it_is_another() -> None:
-    cell = result(tfexport={"a": 0.2}, CTranslate2={"b": 0.4}, **{"torch.compile": {"c": 0.3}})
+    cell = result({"tfexport": {"a": 0.2}, "CTranslate2": {"b": 0.4}, "torch.compile": {"c": 0.3}})
     lines = speeds([cell])
     assert "| tfexport ÷ CTranslate2 (geometric mean 2.00) | 2.00 |" in lines
     assert "the fastest peer (geometric mean 1.50) | 1.50 (torch.compile) |" in lines
