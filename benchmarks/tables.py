@@ -46,7 +46,8 @@ def speeds(results: list[Result]) -> str:
     lines = _head("tokens a second", results)
     for system in systems:
         cells = [
-            f"{figures['tokens_per_second']:,.0f} ({result['systems'][system]['best']})"
+            f"{figures['tokens_per_second']:,.0f} ({result['systems'][system]['best']}"
+            f"{_same(figures['agreement'])})"
             if (figures := _best(result).get(system))
             else NONE
             for result in results
@@ -169,6 +170,11 @@ def _merged(results: list[Result]) -> list[Result]:
         cell = cells.setdefault(key, {**result, "systems": {}})
         cell["systems"] = {**cell["systems"], **result["systems"]}
     return list(cells.values())
+
+
+def _same(agreement: float | None) -> str:
+    """How many tokens are float32's, where that is not all: int8 rounds, and may saturate."""
+    return "" if agreement in (None, 1.0) else f"; {agreement:.0%} same tokens"
 
 
 def _search(beam: int) -> str:

@@ -132,3 +132,11 @@ def test_the_tables_name_the_fastest_peer_where_it_is_another() -> None:
     lines = speeds([cell])
     assert "| tfexport ÷ CTranslate2 (geometric mean 2.00) | 2.00 |" in lines
     assert "the fastest peer (geometric mean 1.50) | 1.50 (torch.compile) |" in lines
+
+
+def test_the_tables_say_where_tokens_are_not_those_of_float32() -> None:
+    cell = result({"tfexport int8": {"a": 0.1}, "CTranslate2 int8": {"b": 0.2}}, "int8")
+    cell["systems"]["CTranslate2 int8"]["configurations"]["b"]["agreement"] = 0.21
+    table = speeds([cell])
+    assert "| CTranslate2 int8 | 150 (b; 21% same tokens) |" in table
+    assert "| **tfexport int8** | 300 (a) |" in table
