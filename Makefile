@@ -39,9 +39,9 @@ bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
-	$(BIN)/python -m benchmarks.compare --json build/bench/greedy.json
-	$(BIN)/python -m benchmarks.compare --batch 8 --threads 2 --beam 4 --json build/bench/beam.json
-	$(BIN)/python -m benchmarks.plots build/bench/greedy.json -o build/bench/performance.png
+	$(BIN)/python -m benchmarks.compare --json build/bench/compare.json
+	$(BIN)/python -m benchmarks.tables build/bench/compare.json | tee build/bench/tables.md
+	$(BIN)/python -m benchmarks.plots build/bench/compare.json -o build/bench/performance.png
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
