@@ -165,7 +165,7 @@ def export_graph(
         if quantization is not None:
             record = quantization()
             tell("quantising", 0, 1)
-            _quantize(final, record, checkpoint.config)
+            quantize_graphs([final], record["weights"], record["kept"])
             _join_weights(final, graph)
         proto = add_text(final, tokenizers, checkpoint.config) if text else ir.to_proto(final)
         facts = _metadata(graph, checkpoint.config, opset, report, record)
@@ -263,12 +263,6 @@ def _check_quantization(graph: str, portable: bool) -> None:
         raise ConfigError("quantised weights go with a bundle or with the generate graph.")
     if portable:
         raise ConfigError("quantised weights need onnxruntime's own operators, not portable ones.")
-
-
-def _quantize(model: ir.Model, record: Mapping[str, Any], config: TransformerConfig) -> None:
-    sizes = {config.source_vocab_size, config.target_vocab_size}
-    vocabularies = {size for size in sizes if size is not None}
-    quantize_graphs([model], record["weights"], vocabularies, record["kept"])
 
 
 def _join_weights(model: ir.Model, graph: str) -> None:
