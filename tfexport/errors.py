@@ -63,6 +63,17 @@ class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 
 
+def shown(value: object, most: int = 60) -> str:
+    """A value as a message quotes it: no longer than ``most`` characters, whatever it is."""
+    if isinstance(value, int) and abs(value) > 10**most:
+        return f"a number of more than {most} digits"  # which Python may refuse to write out
+    try:
+        text = repr(value)
+    except Exception:  # of whatever type it is
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
     """Put all problems of one subject into one message.
 
