@@ -144,7 +144,7 @@ def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> No
         (lambda m: m.pop("limits"), "limits: missing"),
         (lambda m: m.update(surprise=1), "surprise: not a key of a version-1 manifest"),
         (lambda m: m.update(files=[]), r"files: \[\] is not an object"),
-        (lambda m: m.update(minimum_onnxruntime="1" * 4000), "minimum_onnxruntime: '111.*…"),
+        (lambda m: m.update(minimum_onnxruntime="1" * 4000), "minimum_onnxruntime: '111.* is not a version"),
         (lambda m: m["special_ids"].update(pad=10**20), r"special_ids.pad: 1000.* to 2147483647"),
         (lambda m: m["special_ids"].update(pad=11), "pad: 11 is not an id of the source voc"),
         (lambda m: m["special_ids"].update(bos=13), "bos: 13 is not an id of the target voc"),

@@ -47,11 +47,11 @@ def test_prefixes_may_come_from_any_iterable(translator: Translator) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([10**5000], "id a number of more than 60 digits is not in the vocabulary"),
+        ([10**5000], "id .{,60} is not in the vocabulary"),
         ([1.5], "1.5 is not a whole number"),
         (["5"], "'5' is not a whole number"),
         (7, "expected a list of ids, found 7"),
-        ("x" * 1000, "expected a list of ids, found 'xxxx.*x…$"),
+        ("x" * 1000, "expected a list of ids, found .x+[.]+x+.$"),
     ],
 )
 def test_row_that_is_none_is_named_in_few_words(
