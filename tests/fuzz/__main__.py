@@ -63,6 +63,7 @@ def _export(path: Path) -> None:
         source_tokenizer=path.with_name("source.txt"),
         target_tokenizer=path.with_name("target.txt"),
         verify=False,
+        force=True,  # another run may have made it meanwhile
     )
 
 
