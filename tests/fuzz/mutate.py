@@ -104,7 +104,10 @@ def mutate_json(rng: Random, tree: Any) -> Any:
         parent[text(rng)] = parent.pop(key)
     elif kind == 6:
         other, other_key = rng.choice(places)
-        parent[key] = json.loads(dumps(other[other_key]))
+        try:
+            parent[key] = json.loads(dumps(other[other_key]))
+        except RecursionError:  # nested too deep to be copied
+            parent[key] = nested(rng)
     elif isinstance(value, int) and not isinstance(value, bool):
         parent[key] = rng.choice(
             [value + 1, value - 1, -value, value * 10**9, float(value), str(value)]

@@ -36,7 +36,7 @@ def draw_options(rng: Random) -> dict[str, Any]:
     """A few options, more or less right; searches that are long are made short."""
     given: dict[str, Any] = {"max_length": rng.randrange(8)}
     given |= rng.choice([{}, {}, {"sampling": True}, {"beam_size": rng.randint(2, 5)}])
-    share = rng.choice([0.1, 0.1, 0.5])
+    share = rng.choice([0.1, 0.3, 0.6])
     for name in rng.sample(NAMES, rng.choice([0, 1, 2, 3, 5])):
         given[name] = any_type(rng) if rng.random() < share else _good(rng, name)
     if rng.random() < 0.02:
