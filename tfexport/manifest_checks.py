@@ -170,13 +170,13 @@ _manifest = _record(
         "minimum_onnxruntime": _matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
         "config": _record(
             {
+                "d_model": _whole(1),
                 "num_decoder_layers": _whole(1, MOST_LAYERS),
                 "num_heads": _whole(1),
                 "head_dim": _whole(1),
                 "add_source_bos": _FLAG,
                 "add_source_eos": _FLAG,
             },
-            {"d_model": _whole(1)},
             closed=False,
         ),
         "special_ids": _record(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.runner import GROUPS, WAIT, Case, make_cases, run
 
-CASES = 30  # of each group
+CASES = 25  # of each group
 
 
 def test_drawn_cases_end_well_or_in_errors_of_our_own(tiny_bundle: Path) -> None:
