@@ -13,12 +13,15 @@ RUNTIME := .venv-runtime/Scripts
 endif
 INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo test check bench optional clean
+CASES ?= 2000
+
+.PHONY: help demo test check bench fuzz optional clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
+	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make clean  remove the virtual environments and caches"
 
@@ -34,6 +37,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz --cases $(CASES)
 
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready

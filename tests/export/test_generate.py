@@ -184,10 +184,23 @@ def test_edges_have_a_defined_answer(path: Path) -> None:
         {"input_ids": np.array([5, 6, 7])},
         {"attention_mask": np.ones((2, 1), np.int64)},
         {"attention_mask": np.ones((1, 3), np.int64)},
+        {"input_ids": np.ones((2, 0), np.int64), "attention_mask": np.ones((1, 0), np.int64)},
+        {"input_ids": np.ones((0, 3), np.int64), "attention_mask": np.ones((0, 1), np.int64)},
         {"attention_mask": np.ones((2, 3), np.float32)},
         {"input_ids": np.full((1, 65), 5), "attention_mask": np.ones((1, 65), np.int64)},
     ],
-    ids=["negative", "beyond", "int32", "rank 1", "mask column", "mask row", "float mask", "long"],
+    ids=[
+        "negative",
+        "beyond",
+        "int32",
+        "rank 1",
+        "mask column",
+        "mask row",
+        "empty rows",
+        "no rows",
+        "float mask",
+        "long",
+    ],
 )
 def test_bad_input_is_an_error_and_not_tokens(path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="ONNXRuntimeError"):
@@ -212,7 +225,7 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
         with pytest.raises(Exception, match="out of data bounds"):
             session.run(None, {**feeds, "input_ids": feeds["input_ids"] * wrong})
     mask = "attention_mask" if graph == "encoder" else "encoder_attention_mask"
-    for shape in ((2, 1), (1, 3)):
+    for shape in ((2, 1), (1, 3), (2, 0)):
         with pytest.raises(Exception, match="ONNXRuntimeError"):
             session.run(None, {**feeds, mask: np.ones(shape, np.int64)})
 

@@ -84,7 +84,7 @@ def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
         ({"target_prefix": [[2]]}, "target_prefix of row 0: holds the end token 2"),
         ({"target_prefix": [[77]]}, "target_prefix of row 0: id 77 is not in the vocabulary"),
         ({"target_prefix": [None, None]}, "target_prefix holds 2 prefixes for 1 rows"),
-        ({"target_prefix": "w5"}, "target_prefix is one string"),
+        ({"target_prefix": "w5"}, "target_prefix: expected a list of prefixes"),
         ({"replace_unknowns": True}, "replace_unknowns acts on text"),
     ],
     ids=str,

@@ -22,7 +22,7 @@ from tfexport.runtime.result import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import PathSearch, Request, Settings, decode
 from tfexport.runtime.stream import TextStream
-from tfexport.runtime.texts import Texts
+from tfexport.runtime.texts import Texts, check_rows
 from tfexport.runtime.vocabulary_map import VocabularyMap
 from tfexport.runtime.workers import Workers, gather
 
@@ -138,9 +138,7 @@ class Translator:
             ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
-        if isinstance(texts, str):
-            raise InputError("texts: expected a list of strings, found one string")
-        sources = list(texts)
+        sources = check_rows("texts", texts, "strings")
         settings, prefixes = self._resolve(options, target_prefix, len(sources))
         requests = self._requests(sources, prefixes, settings, as_ids=False)
 
@@ -192,7 +190,7 @@ class Translator:
             InputError: naming every row that cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
-        rows = list(ids)
+        rows = check_rows("ids", ids, "rows of ids")
         extra = (
             ["replace_unknowns acts on text; generate gives ids"]
             if options.get("replace_unknowns") is True
@@ -472,10 +470,12 @@ class Translator:
     ) -> tuple[Settings, list[tuple[int, ...]]]:
         if prefixes is None:
             return self.resolver.resolve(options, [None] * count, extra)
-        if isinstance(prefixes, str):
-            extra = [*extra, "target_prefix is one string; give a list, one prefix for each row"]
-            prefixes = []
-        elif len(prefixes) != count:
+        try:
+            prefixes = check_rows("target_prefix", prefixes, "prefixes, one for each row")
+        except InputError as error:
+            extra, prefixes = [*extra, str(error)], []
+            count = 0
+        if len(prefixes) != count:
             extra = [*extra, f"target_prefix holds {len(prefixes)} prefixes for {count} rows"]
         return self.resolver.resolve(options, prefixes, extra)
 
