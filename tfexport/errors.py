@@ -16,7 +16,12 @@ Every message says what was found, what was expected and what to do. Only the co
 them into one-line messages; anything outside this tree is a bug and keeps its traceback.
 """
 
+import reprlib
 from collections.abc import Sequence
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class TfexportError(Exception):
@@ -77,3 +82,17 @@ def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> st
     if len(problems) > 1:
         return f"{text}\n{remedy}"
     return f"{text} {remedy}" if text.endswith(".") else f"{text}. {remedy}"
+
+
+def join_some(names: Sequence[str], limit: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    listed = ", ".join(names[:limit])
+    return listed if len(names) <= limit else f"{listed}, … and {len(names) - limit} more"
+
+
+def shown(value: Any) -> str:
+    """A value of any type and size for a message, shortened."""
+    try:
+        return _SHORT.repr(value)
+    except (ValueError, RecursionError):  # Python does not print numbers of 5,000 digits
+        return f"a {type(value).__name__} too large to show"
