@@ -16,12 +16,7 @@ Every message says what was found, what was expected and what to do. Only the co
 them into one-line messages; anything outside this tree is a bug and keeps its traceback.
 """
 
-import reprlib
 from collections.abc import Sequence
-from typing import Any
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
 
 
 class TfexportError(Exception):
@@ -68,6 +63,17 @@ class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 
 
+def shown(value: object, most: int = 60) -> str:
+    """A value as a message quotes it: no longer than ``most`` characters, whatever it is."""
+    if isinstance(value, int) and abs(value) > 10**most:
+        return f"a number of more than {most} digits"  # which Python may refuse to write out
+    try:
+        text = repr(value)
+    except Exception:  # of whatever type it is
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
     """Put all problems of one subject into one message.
 
@@ -88,11 +94,3 @@ def join_some(names: Sequence[str], limit: int = 8) -> str:
     """The first few names, and how many more there are."""
     listed = ", ".join(names[:limit])
     return listed if len(names) <= limit else f"{listed}, … and {len(names) - limit} more"
-
-
-def shown(value: Any) -> str:
-    """A value of any type and size for a message, shortened."""
-    try:
-        return _SHORT.repr(value)
-    except (ValueError, RecursionError):  # Python does not print numbers of 5,000 digits
-        return f"a {type(value).__name__} too large to show"
