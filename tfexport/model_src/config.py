@@ -158,13 +158,14 @@ def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
     """What is wrong with the names of keys.
 
     Returns:
-        One sentence for every key that is near a known one, and one for all others together.
+        One sentence for each of a few keys that are near a known one, and one for the others.
     """
     known = list(known)
-    problems, strange = [], []
+    problems: list[str] = []
+    strange: list[str] = []
     for key in keys:
         if key not in known:
-            near = nearest_key(key, known)
+            near = nearest_key(key, known) if len(problems) < 8 else None
             if near is None:
                 strange.append(shown(key))
             else:

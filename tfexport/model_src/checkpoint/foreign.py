@@ -6,7 +6,8 @@ from typing import Any
 
 from tfexport.model_src.config import config_keys, nearest_key
 
-_HUGGING_FACE_KEYS = ("model_type", "architectures", "transformers_version")
+_HUGGING_FACE_ALONE = ("architectures", "transformers_version")
+_HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _CONVERT = "is not supported yet; Optimum exports it to ONNX, CTranslate2 converts it"
 _CTRANSLATE2 = "is not supported yet; CTranslate2 converts it"
 _ALONE = "is not supported yet"
@@ -77,7 +78,12 @@ def describe_config(values: Mapping[str, Any]) -> str | None:
 
 
 def is_ours(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json speaks to tfexport: at least half of its keys are, or mean, ours."""
+    """Whether a config.json speaks to tfexport: at least half of its keys are, or mean, ours.
+
+    Some of Hugging Face's are like ours, ``encoder_layers``; in a file of theirs only equal ones
+    count.
+    """
     known = (*config_keys(), "rename", "ignore")
-    ours = sum(key in known or nearest_key(key, known) is not None for key in values)
-    return 2 * ours >= len(values)
+    theirs = any(key in values for key in _HUGGING_FACE_ALONE)
+    ours = [key for key in values if key in known or (not theirs and nearest_key(key, known))]
+    return 2 * len(ours) >= len(values)

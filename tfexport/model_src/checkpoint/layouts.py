@@ -60,6 +60,8 @@ def detect_layout(
         CheckpointError: no table knows half of the keys.
     """
     names = list(names)
+    if not names:
+        raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]

@@ -24,6 +24,7 @@ from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys, flatte
 FILE_NAMES = ("model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _MAX_HEADER_BYTES = 2**24
+MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
 def find_file(path: str | Path) -> Path:
@@ -174,15 +175,33 @@ def _weights_in(value: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """A JSON object of config values from a file.
 
     Raises:
-        CheckpointError: the file is missing, not JSON, or not an object.
+        CheckpointError: the file is missing, not JSON, not an object, or more than a config.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
         raise CheckpointError(f"{path}: not readable as JSON: {error}.") from None
+    return parse_config(content, str(path))
+
+
+def parse_config(content: bytes, name: str) -> dict[str, Any]:
+    """A JSON object of config values, of no more bytes and keys than a config has.
+
+    Raises:
+        CheckpointError: it is none; ``name`` says what.
+    """
+    if len(content) > MAX_CONFIG_BYTES:
+        raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name}: not readable as JSON: {error}.") from None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: holds a {type(values).__name__}, not a JSON object.")
+        raise CheckpointError(f"{name}: holds a {type(values).__name__}, not a JSON object.")
+    if len(values) > MAX_CONFIG_KEYS:
+        raise CheckpointError(f"{name}: {len(values)} keys, more than {MAX_CONFIG_KEYS}.")
     return values

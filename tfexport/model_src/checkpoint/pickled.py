@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-MAX_INSTRUCTIONS = 500_000
+MAX_INSTRUCTIONS = 400_000
 _SCALARS = (str, int, float, bool, bytes, type(None))
 _DICTIONARIES = ("collections.OrderedDict", "collections.Counter")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.renaming import MAX_KEY_LENGTH
 
-MAX_KEYS = 2**14
+MAX_KEYS = 2**13
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _MAX_DEPTH = 8
 
