@@ -37,6 +37,9 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
         assert f"--set {key}=…" in problem
         assert facts["config"][key] == {"value": None, "origin": "missing"}
     assert facts["config"]["head_dim"] == {"value": None, "origin": "missing"}
+    half = json.loads(invoke("inspect", checkpoint, "--set=num_heads=2", "--json").stdout)
+    assert half["config"]["num_heads"] == {"value": 2, "origin": "--set"}
+    assert half["config"]["head_dim"] == {"value": 8, "origin": "weights"}
     ready = json.loads(invoke("inspect", checkpoint, "--set=num_heads=4", *IDS, "--json").stdout)
     assert ready["problems"] == []
     assert ready["config"]["head_dim"]["value"] == 4

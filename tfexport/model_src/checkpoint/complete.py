@@ -75,7 +75,8 @@ def complete_config(
     origins |= given.origins
     problems = _contradictions(values, facts, given)
     rows = size_of(weights, QUERY, 0)
-    if heads is not None and heads > 0 and rows is not None and rows % heads:
+    uneven = heads is not None and heads > 0 and rows is not None and rows % heads != 0
+    if uneven:
         problems.append(f"num_heads: {shown(heads)} heads do not divide the {rows} query rows")
     problems += _half_embeddings(layout, weights, values)
     if SOURCE_TABLE not in weights and TARGET_TABLE not in weights:
@@ -87,6 +88,8 @@ def complete_config(
         problems.append(f"needed, and not in the file: {', '.join(missing)}; give {words}")
     if "num_heads" in missing and "head_dim" not in values:
         origins["head_dim"] = MISSING  # it follows from the heads
+    if uneven or rows is None:
+        values.pop("num_heads", None)
     return Completion(_build(values, problems, rows), origins, problems)
 
 
@@ -127,10 +130,10 @@ def _build(
     # on, and are never used for anything else.
     complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
     complete |= {key: value for key, value in values.items() if value is not None}
-    if problems or query_rows is None or "num_heads" not in complete:
+    if "num_heads" not in complete:
         complete |= {"num_heads": 1, "head_dim": query_rows or 1}
     try:
-        return TransformerConfig.from_dict({"num_heads": 1, **complete})
+        return TransformerConfig.from_dict(complete)
     except ConfigError as error:
         if not problems:
             raise
