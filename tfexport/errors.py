@@ -20,7 +20,7 @@ import reprlib
 from collections.abc import Sequence
 
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 class TfexportError(Exception):
@@ -67,7 +67,7 @@ class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 
 
-def shown(value: object, most: int = 80) -> str:
+def shown(value: object, most: int = 60) -> str:
     """A value as a message quotes it: no longer than ``most`` characters, whatever it is."""
     if isinstance(value, int) and abs(value) >= 10**most:
         return f"a number of more than {most} digits"  # which Python may refuse to write out

@@ -222,6 +222,17 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     metadata = model.metadata_props
     if metadata.get("tfexport_graph") not in GRAPHS:
         raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph' wrote.")
+    try:
+        return _facts(model)
+    except (LookupError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: its metadata is damaged: {error}") from None
+
+
+def _facts(model: ir.Model) -> dict[str, Any]:
+    metadata = model.metadata_props
+    config = json.loads(metadata["tfexport_config"])
+    if not isinstance(config, dict):
+        raise ValueError("its config is not an object")
     return {
         "kind": metadata["tfexport_graph"],
         "tfexport_version": metadata["tfexport_version"],
@@ -229,7 +240,7 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         "opset": dict(model.opset_imports),
         "inputs": {value.name: _shape(value) for value in model.graph.inputs},
         "outputs": {value.name: _shape(value) for value in model.graph.outputs},
-        "config": json.loads(metadata["tfexport_config"]),
+        "config": config,
         "parity": json.loads(metadata["tfexport_parity"]),
         # The first files say nothing of it.
         "quantization": json.loads(metadata.get("tfexport_quantization", "null")),
