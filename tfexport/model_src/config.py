@@ -145,6 +145,11 @@ class TransformerConfig:
         """Whether the model takes token ids; if not, it takes vectors."""
         return self.source_vocab_size is not None
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence in tokens; None if no position table sets a limit."""
+        return None if self.positions == "none" else self.max_positions
+
 
 _REQUIRED = ("d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff")
 

@@ -32,7 +32,13 @@ class AnnotatedReference:
         return self._norm("encoder.norm", x) if "encoder.norm.a_2" in self._state else x
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_inputs: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_inputs: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x = self._embed("tgt", decoder_inputs)
         padding = (attention_mask == 0)[:, None, None, :]
@@ -44,6 +50,7 @@ class AnnotatedReference:
             x = self._residual(f"{layer}.sublayer.2", x, f"{layer}.feed_forward")
         if "decoder.norm.a_2" in self._state:
             x = self._norm("decoder.norm", x)
+        x = x[:, -1:] if last_only else x
         weight = self._state.get("generator.proj.weight")
         weight = self._table("tgt") if weight is None else weight
         return F.linear(x, weight, self._state.get("generator.proj.bias"))

@@ -41,7 +41,13 @@ class RebuiltReference:
         return self._norm("encoder.norm", x) if "encoder.norm.weight" in self._state else x
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_inputs: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_inputs: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x, name = decoder_inputs, "decoder.layer"
         future, padding = causal(x.size(1)), attention_mask == 0
@@ -51,6 +57,7 @@ class RebuiltReference:
             y = self._attention(f"{name}.multihead_attn", x, hidden, padding=padding)
             x = self._norm(f"{name}.norm2", x + y)
             x = self._norm(f"{name}.norm3", x + self._feed_forward(name, x))
+        x = x[:, -1:] if last_only else x
         return self._norm("decoder.norm", x) if "decoder.norm.weight" in self._state else x
 
     def _attention(

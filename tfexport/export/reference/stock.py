@@ -63,7 +63,13 @@ class StockReference:
         return hidden
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x = self._embed(decoder_input_ids, "tgt", "src", "generator")
         length = decoder_input_ids.size(1)
@@ -72,7 +78,7 @@ class StockReference:
             x = self._transformer.decoder(
                 x, hidden, tgt_mask=blocked, memory_key_padding_mask=attention_mask == 0
             )
-        states: Tensor = x
+        states: Tensor = x[:, -1:] if last_only else x
         if not self._config.has_embeddings:
             return states
         weight = self._table("generator", "tgt", "src")
