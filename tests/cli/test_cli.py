@@ -111,7 +111,7 @@ def test_demo_runs_on_a_model_of_the_right_form(tmp_path: Path, words: list[str]
         source_size=len(words), target_size=len(words),
     )  # fmt: skip
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    (tmp_path / "config.json").write_text(json.dumps({"num_heads": 2, **SETTINGS}))
+    (tmp_path / "config.json").write_text(json.dumps({"num_heads": 2, "unk_id": 3, **SETTINGS}))
     (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
     (tmp_path / "test.tsv").write_text("w12 w4\tw6 w7\nw4 w5\tw16\n")
     done = run("demo", "--model", tmp_path, "-o", tmp_path / "d.bundle")
