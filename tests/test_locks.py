@@ -71,9 +71,11 @@ def test_a_killed_writer_locks_nothing(tmp_path: Path) -> None:
 
 def test_two_of_one_process_are_two_writers(tmp_path: Path) -> None:
     with writing(tmp_path / "a"):
-        with pytest.raises(OutputExistsError, match="being written by this process"):
-            with writing(tmp_path / "a"):  # noqa: SIM117 - the outer one stays held
-                pass
+        with (
+            pytest.raises(OutputExistsError, match="being written by this process"),
+            writing(tmp_path / "a"),
+        ):
+            pass
         with pytest.raises(OutputExistsError, match="this process"):
             check_new_file(tmp_path / "a", force=True)
 
@@ -110,10 +112,9 @@ def test_there_is_never_a_second_one_inside(tmp_path: Path) -> None:
 
 
 def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(OutputExistsError, match="already exists"):
-        with new_file(tmp_path / "a") as partial:  # noqa: SIM117 - the raise comes from its end
-            partial.write_text("ours")
-            (tmp_path / "a").write_text("theirs")
+    with pytest.raises(OutputExistsError, match="already exists"), new_file(tmp_path / "a") as ours:
+        ours.write_text("ours")
+        (tmp_path / "a").write_text("theirs")
     assert (tmp_path / "a").read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -126,9 +127,8 @@ def test_a_full_disk_names_the_output(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            with new_file(output) as partial:  # noqa: SIM117 - the raise comes from its end
-                partial.write_bytes(bytes(2000))
+        with pytest.raises(OSError, match="File too large") as caught, new_file(output) as partial:
+            partial.write_bytes(bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.filename == str(output)
