@@ -25,12 +25,21 @@ def check_free(path: Path, force: bool) -> None:
     Raises:
         OutputExistsError: it exists and ``force`` is false, or its folder does not.
     """
+    check_folder(path)
+    if not force and (path.exists() or path.is_symlink()):
+        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse an output that has no folder to be in.
+
+    Raises:
+        OutputExistsError: naming the folder.
+    """
     if not path.parent.is_dir():
         raise OutputExistsError(
             f"{path}: the folder {path.parent} does not exist. Create it first."
         )
-    if not force and (path.exists() or path.is_symlink()):
-        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
 
 
 def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
