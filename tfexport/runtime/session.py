@@ -1,11 +1,17 @@
 """Opening onnxruntime sessions."""
 
+import ctypes
+import os
 import re
 from pathlib import Path
+from weakref import WeakSet
 
 import onnxruntime as ort
 
 from tfexport.errors import BundleError
+
+# For programs that imported onnxruntime before this package, which switches it off for the others.
+ort.disable_telemetry_events()
 
 
 def check_onnxruntime(path: Path, minimum: str) -> None:
@@ -47,8 +53,24 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
-        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
         raise BundleError(
             f"{path}: onnxruntime {ort.__version__} cannot load it: {error}"
         ) from error
+    if threads != 1:
+        _threaded.add(session)
+    return session
+
+
+_threaded: WeakSet[ort.InferenceSession] = WeakSet()
+
+
+def _keep_for_ever() -> None:
+    # To end a session ends its threads, which a fork does not have: it would crash.
+    for session in list(_threaded):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_for_ever)
