@@ -112,9 +112,13 @@ def test_there_is_never_a_second_one_inside(tmp_path: Path) -> None:
 
 
 def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    with pytest.raises(OutputExistsError, match="already exists"), new_file(tmp_path / "a") as ours:
-        ours.write_text("ours")
-        (tmp_path / "a").write_text("theirs")
+    def write() -> None:
+        with new_file(tmp_path / "a") as ours:
+            ours.write_text("ours")
+            (tmp_path / "a").write_text("theirs")
+
+    with pytest.raises(OutputExistsError, match="already exists"):
+        write()
     assert (tmp_path / "a").read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
