@@ -106,7 +106,8 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
     "text",
     [
         None, "", "[]", "{", '{"KEY": 7}', '{"KEY": {"workers": 0, "threads": 1}}',
-        "[" * 100_000, "\udcff", '{"KEY": {"workers": 1, "threads": 100000}}', '{"KEY": {"workers": true, "threads": 1}}',
+        "[" * 100_000, "\udcff", '{"KEY": {"workers": 1, "threads": 100000}}',
+        '{"KEY": {"workers": true, "threads": 1}}',
     ],
 )  # fmt: skip
 def test_a_tuning_file_that_says_nothing(text: str | None, tiny_bundle: Path, lines: Path) -> None:

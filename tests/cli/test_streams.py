@@ -18,8 +18,9 @@ TFEXPORT = f"{sys.executable} -m tfexport"
 
 def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "in.txt").write_text("w5 w6\nw7\n")
+    command = command.replace("tfexport ", f"{TFEXPORT} ").replace("BUNDLE", str(FIXTURE))
     return subprocess.run(
-        ["bash", "-c", command.replace("tfexport ", f"{TFEXPORT} ").replace("BUNDLE", str(FIXTURE))],
+        ["bash", "-c", command],
         cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
 

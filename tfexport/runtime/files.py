@@ -137,8 +137,11 @@ def translate_file(
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(Journal(output, made_of, bad))
-        sink = stack.enter_context(output.open("ab" if done else "wb"))
-        size = sink.tell()
+        # To append: what another program does to the file in between shows in its size.
+        sink = stack.enter_context(output.open("ab"))
+        if not done:
+            sink.truncate(0)
+        size = os.fstat(sink.fileno()).st_size
         # A person who types wants an answer to every line, and so may who feeds a pipe.
         at_once = settings.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(

@@ -78,6 +78,9 @@ def check_finished(
     """
     options = settings.options
     bad: list[int] = []
+    written, torn = _count_lines(output)
+    if torn:
+        raise _is_not_ours(output, f"{written} lines and half a one")
     # A draw without a seed gives other lines each time, and a callback may do anything.
     repeatable = (options.seed is not None or not options.sampling) and options.callback is None
     compared = rows_ahead(options) if repeatable else 0
@@ -101,14 +104,17 @@ def check_finished(
     ):
         bad.append(result.number)
         tell(result, lines.size)
-    written, torn = _count_lines(output)
-    if torn or written != lines.count * lines_each:
-        raise OutputExistsError(
-            f"{output}: {written} lines, where {lines.count * lines_each} were expected"
-            f"{', and half a one' * torn}, and no {progress_path(output).name}: it is not an "
-            "unfinished output of this. Name another output, or begin anew with --force."
-        )
+    if written != lines.count * lines_each:
+        whole = lines.count * lines_each
+        raise _is_not_ours(output, f"{written} lines, where {whole} were expected")
     return bad
+
+
+def _is_not_ours(output: Path, found: str) -> OutputExistsError:
+    return OutputExistsError(
+        f"{output}: {found}, and no {progress_path(output).name}: it is not an unfinished output "
+        "of this. Name another output, or begin anew with --force."
+    )
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:
