@@ -8,6 +8,12 @@ This package imports nothing heavy. What you need is one level down:
 - ``tfexport.cli``: the ``tfexport`` command
 """
 
+import os
+
 __version__ = "0.1.0"
 
 __all__ = ["__version__"]
+
+# onnxruntime reads it when it is imported, and then neither starts its thread that reports to its
+# maker nor writes into the home folder.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -17,6 +17,7 @@ from typing import Any
 
 from tfexport import atomic
 from tfexport.errors import BundleError, OutputExistsError, join_problems
+from tfexport.locks import check_unlocked
 from tfexport.manifest_checks import MANIFEST as MANIFEST
 from tfexport.manifest_checks import find_problems, find_unsafe_json
 
@@ -244,9 +245,15 @@ def check_output(path: str | os.PathLike[str], force: bool) -> None:
     """Refuse an output that stands in the way, before any work is done for it.
 
     Raises:
-        OutputExistsError: it exists and ``force`` is false, or is no bundle to be replaced.
+        OutputExistsError: it exists and ``force`` is false, is no bundle to be replaced, or is
+            being written.
     """
     path = Path(path)
+    _check_place(path, force)
+    check_unlocked(path)
+
+
+def _check_place(path: Path, force: bool) -> None:
     atomic.check_free(path, force)
     taken = path.exists() or path.is_symlink()
     if taken and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
@@ -266,9 +273,9 @@ def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Pa
         OutputExistsError: see ``check_output``.
     """
     path = Path(path).absolute()
-    check_output(path, force)
-    # Looked at again at the end: another process may have written the same output meanwhile.
-    with atomic.new_folder(path, before_move=lambda: check_output(path, force)) as folder:
+    _check_place(path, force)
+    # Looked at again at the end: a program that knows no locks may have written it meanwhile.
+    with atomic.new_folder(path, before_move=lambda: _check_place(path, force)) as folder:
         yield folder
 
 

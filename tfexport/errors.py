@@ -10,6 +10,7 @@ TfexportError
 ├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
 ├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
 ├── InputError               (ValueError)       one input that cannot be decoded
+├── ForkError                (RuntimeError)     a translator used in a fork of its process
 └── MissingDependencyError   (ImportError)      an optional library that is needed and not installed
 
 Every message says what was found, what was expected and what to do. Only the command line turns
@@ -61,6 +62,10 @@ class TokenizerError(TfexportError, ValueError):
 
 class InputError(TfexportError, ValueError):
     """One input that cannot be decoded: bad ids, too long, not text."""
+
+
+class ForkError(TfexportError, RuntimeError):
+    """A translator with threads was opened before its process was forked."""
 
 
 class MissingDependencyError(TfexportError, ImportError):

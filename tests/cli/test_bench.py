@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import invoke
+from tests.test_imports import FIXTURE
 from tfexport import runtime
 from tfexport.cli import tuning
 from tfexport.runtime import Translator, cores
@@ -105,7 +106,8 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
     "text",
     [
         None, "", "[]", "{", '{"KEY": 7}', '{"KEY": {"workers": 0, "threads": 1}}',
-        '{"KEY": {"workers": 1, "threads": 100000}}', '{"KEY": {"workers": true, "threads": 1}}',
+        "[" * 100_000, "\udcff", '{"KEY": {"workers": 1, "threads": 100000}}',
+        '{"KEY": {"workers": true, "threads": 1}}',
     ],
 )  # fmt: skip
 def test_a_tuning_file_that_says_nothing(text: str | None, tiny_bundle: Path, lines: Path) -> None:
@@ -114,9 +116,26 @@ def test_a_tuning_file_that_says_nothing(text: str | None, tiny_bundle: Path, li
     (key,) = json.loads(path.read_text())
     assert tuning.read_split(tiny_bundle) == tuning.Split(1, 1)
     assert tuning.read_split(lines.parent) is None, "another bundle has its own"
-    path.unlink() if text is None else path.write_text(text.replace("KEY", key))
+    if text is None:
+        path.unlink()
+    else:
+        path.write_bytes(text.replace("KEY", key).encode(errors="surrogateescape"))
     assert tuning.read_split(tiny_bundle) is None
     assert invoke("translate", tiny_bundle, lines).exit_code == 0
+
+
+def test_a_split_that_cannot_be_kept_is_shown_all_the_same(
+    lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "tuning.json", tmp_path):
+        monkeypatch.setenv(tuning.VARIABLE, str(place))
+        result = invoke("bench", FIXTURE, lines, "--tune", "--runs", 1, "--json")
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["timings"]
+        assert "Fastest: " in result.stderr
+        assert f"the split could not be kept: {place}" in result.stderr
+        assert "translate --workers " in result.stderr
 
 
 def test_every_bad_line_is_named(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_one_bad_line_does_not_lose_the_others(tiny_bundle: Path) -> None:
     assert done.exit_code == 1
     assert "-:2: not UTF-8: invalid start byte at byte 3" in done.stderr
     assert "-:4: 100 tokens are more than the 64" in done.stderr
+    assert "or cut it with --truncate\n" in done.stderr
     assert "2 lines could not be decoded" in done.stderr
 
 
@@ -257,6 +258,13 @@ def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> No
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
     marked = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
     assert marked.stdout == done.stdout
+    for names, stdin in ((("-", "b.txt"), "a.txt"), (("a.txt", "-"), "b.txt")):
+        paths = [name if name == "-" else tmp_path / name for name in names]
+        piped = invoke("score", tiny_bundle, *paths, stdin=(tmp_path / stdin).read_bytes())
+        assert piped.stdout == done.stdout
+    both = invoke("score", tiny_bundle, "-", "-")
+    assert both.exit_code == 2
+    assert "cannot both be stdin" in both.stderr
     wrong = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--beam-size", 2)
     assert wrong.exit_code == 2
     jsonl = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--jsonl",

@@ -249,6 +249,35 @@ def test_miss_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
+FULL_DISK = """
+import resource, sys, warnings
+from tests import tutorial
+from tests.conftest import SETTINGS
+from tfexport.export import export_torchscript
+warnings.simplefilter("ignore")
+model = tutorial.make(0, 1.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    export_torchscript(model, sys.argv[1], config=SETTINGS, verify=False,
+                       torch_export=sys.argv[2] == "torch.export")
+except OSError as error:
+    print(error.filename, error.strerror)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, kind: str) -> None:
+    """Torch's own writer would abort the process, past every handler."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "m.ts"), kind],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'm.ts'} File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_no_torch_file_is_refused(tmp_path: Path, tiny_checkpoint: Path) -> None:
     (tmp_path / "text").write_text("no archive")
     for file in (tmp_path / "text", tiny_checkpoint):

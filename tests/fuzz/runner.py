@@ -19,7 +19,7 @@ from typing import IO
 REPOSITORY = Path(__file__).parents[2]
 GROUPS = (
     "manifests", "checkpoints", "configs", "inputs", "options", "journals", "tokenizers", "tuning",
-    "graphs",
+    "graphs", "batches",
 )  # fmt: skip
 WAIT = 30.0  # seconds of the clock after which a case hangs; others may have the processor
 PREPARE = 300.0  # seconds until a group's first case begins

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tfexport.errors import OutputExistsError
+from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files import FileSummary, progress_path, translate_file
+from tfexport.runtime.files import FileSummary, translate_file
+from tfexport.runtime.journal import progress_path
 from tfexport.runtime.lines import json_format, text_format
 
 LINES = [f"w{4 + i % 13} w{4 + i % 7} w{4 + i % 5}" for i in range(60)]
@@ -97,9 +100,9 @@ def test_a_killed_run_goes_on(
     assert output.read_bytes() == whole.read_bytes()
     assert summary == FileSummary(60, done, (7, 31))
     assert not journal.exists()
-    # Once more: there is nothing left to do, and nothing is changed.
+    # Once more: there is nothing left to do, nothing is changed, and bad lines stay bad.
     again = run(translator, source, output, count, resume=True)
-    assert again == FileSummary(60, 60, ())
+    assert again == FileSummary(60, 60, (7, 31))
     assert output.read_bytes() == whole.read_bytes()
 
 
@@ -168,6 +171,224 @@ def test_killed_process_resumes_from_the_command_line(tiny_bundle: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     expected = Translator(tiny_bundle).translate(LINES, beam_size=4, max_length=20)
     assert output.read_text(encoding="utf-8").splitlines() == [r.text for r in expected] * 10
+
+
+def feed(data: bytes) -> str:
+    """A path that can be read once, as a process substitution is."""
+    reading, writing_end = os.pipe()
+
+    def write() -> None:
+        with open(writing_end, "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+
+    threading.Thread(target=write, daemon=True).start()
+    return f"/dev/fd/{reading}"
+
+
+needs_pipes = pytest.mark.skipif(os.name == "nt", reason="it has no paths of pipes")
+
+
+@needs_pipes
+@pytest.mark.parametrize("way", ["path", "stream", "fifo", "prefixes"])
+def test_a_pipe_loses_no_line(
+    translator: Translator, source: Path, tmp_path: Path, way: str
+) -> None:
+    data = source.read_bytes()
+    settings, _ = translator.resolver.resolve({"max_length": 5})
+    expected, output = tmp_path / "expected.txt", tmp_path / "out.txt"
+    options: dict[str, Any] = {}
+    if way == "prefixes":
+        (tmp_path / "prefixes.txt").write_text("w9\n" * 60)
+        options["prefix_file"] = tmp_path / "prefixes.txt"
+    translate_file(translator, source, expected, settings, text_format(), **options)
+    if way == "prefixes":
+        options["prefix_file"] = feed(b"w9\n" * 60)
+    given: Any = source if way == "prefixes" else feed(data)
+    if way == "stream":
+        given = open(given, "rb")  # noqa: PTH123, SIM115 - closed by hand below
+    if way == "fifo":
+        given = tmp_path / "fifo"
+        os.mkfifo(given)
+        threading.Thread(target=lambda: given.write_bytes(data), daemon=True).start()
+    summary = translate_file(translator, given, output, settings, text_format(), **options)
+    if way == "stream":
+        given.close()
+    assert summary == FileSummary(60, 0, (7, 31))
+    assert output.read_bytes() == expected.read_bytes()
+
+
+@needs_pipes
+def test_a_run_from_a_pipe_is_not_gone_on_with(
+    translator: Translator, source: Path, tmp_path: Path
+) -> None:
+    output, once = tmp_path / "out.txt", "can be read only once"
+    with pytest.raises(ConfigError, match=once):
+        run(translator, Path(feed(b"w5\n")), output, resume=True)
+    assert not output.exists()
+
+    def stop(line: Any, offset: int) -> None:
+        raise KeyboardInterrupt
+
+    settings, _ = translator.resolver.resolve({"max_length": 2})
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(
+            translator, feed(b"w5\n"), output, settings, text_format(), tell=stop,
+            described={"options": {}},
+        )  # fmt: skip
+    with pytest.raises(OutputExistsError, match="was begun from a pipe"):
+        run(translator, source, output, resume=True)
+
+
+@needs_pipes
+def test_an_open_input_is_never_the_output(translator: Translator, tmp_path: Path) -> None:
+    output = tmp_path / "out.txt"
+    output.write_text("w5\n")
+    settings, _ = translator.resolver.resolve({})
+    for options in ({"source": None}, {"source": tmp_path / "in.txt", "prefix_file": output}):
+        (tmp_path / "in.txt").write_text("w5\n")
+        with output.open("rb") as file, pytest.raises(OutputExistsError, match="also the input"):
+            translate_file(
+                translator, options.pop("source") or file, output, settings, text_format(),
+                force=True, **options,
+            )  # fmt: skip
+        assert output.read_text() == "w5\n"
+
+
+def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path: Path) -> None:
+    """A second one, in whatever way it is asked for, changes nothing."""
+    output = tmp_path / "out.txt"
+    (tmp_path / "link.txt").symlink_to(output)
+    refused = []
+
+    def tell(line: Any, offset: int) -> None:
+        if line.number != 40:
+            return
+        for path in (output, tmp_path / "link.txt"):
+            for options in ({"resume": True}, {"force": True}):
+                with pytest.raises(OutputExistsError, match="is being written by") as caught:
+                    run(translator, source, path, **options)
+                refused.append(caught.value)
+
+    settings, _ = translator.resolver.resolve({"max_length": 5, "beam_size": 2})
+    translate_file(translator, source, output, settings, text_format(), tell=tell)
+    assert len(refused) == 4
+    run(translator, source, tmp_path / "alone.txt")
+    assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"in.txt", "out.txt", "link.txt", "alone.txt"}
+
+
+@pytest.mark.parametrize("change", ["append", "cut", "remove"])
+def test_a_program_without_locks_is_noticed(
+    translator: Translator, source: Path, tmp_path: Path, change: str
+) -> None:
+    output = tmp_path / "out.txt"
+
+    def tell(line: Any, offset: int) -> None:
+        if line.number == 40:
+            if change == "remove":
+                output.unlink()
+            elif change == "append":
+                with output.open("ab") as file:
+                    file.write(b"other\n")
+            else:
+                os.truncate(output, 0)
+
+    settings, _ = translator.resolver.resolve({"max_length": 5})
+    with pytest.raises(OutputExistsError, match="another program has changed it"):
+        translate_file(translator, source, output, settings, text_format(), tell=tell)
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"", b"[]\n", b"null\n", b'{"bad": 1',
+        b'FIRST\n{"bad": "x"}\n', b"FIRST\nnull\n", b"FIRST\n[]\n", b'FIRST\n{"bad": -1}\n',
+        b'FIRST\n{"bad": true}\n', b"FIRST\n\xff\n", b"FIRST\n" + b"[" * 100_000 + b"\n",
+        b'FIRST\n{"bad": 7}\n{"b\n{"bad": 8}\n',
+    ],
+    ids=range(14),
+)  # fmt: skip
+def test_a_damaged_journal_is_refused_and_changes_nothing(
+    translator: Translator, source: Path, tmp_path: Path, journal: bytes
+) -> None:
+    output = tmp_path / "out.txt"
+    first = begun(translator, source, output, stop=20)
+    progress_path(output).write_bytes(journal.replace(b"FIRST", first))
+    before = output.read_bytes()
+    with pytest.raises(OutputExistsError, match=r"its out\.txt\.progress is damaged in line"):
+        run(translator, source, output, resume=True)
+    assert output.read_bytes() == before
+    assert run(translator, source, output, force=True).lines == 60
+
+
+def test_a_torn_last_line_of_a_journal_is_no_damage(
+    translator: Translator, source: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.txt"
+    first = begun(translator, source, output, stop=6)
+    progress_path(output).write_bytes(first + b'\n{"ba')
+    assert run(translator, source, output, resume=True).bad == (7, 31)
+
+
+def begun(translator: Translator, source: Path, output: Path, stop: int) -> bytes:
+    """Leave an output unfinished; the first line of its journal."""
+
+    def tell(line: Any, offset: int) -> None:
+        if line.number == stop:
+            raise KeyboardInterrupt
+
+    keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": 1, "beam_size": 2}
+    settings, _ = translator.resolver.resolve(keywords)
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(translator, source, output, settings, text_format(),
+                       described={"options": keywords}, tell=tell)  # fmt: skip
+    return progress_path(output).read_bytes().partition(b"\n")[0]
+
+
+@pytest.mark.parametrize("jsonl", [False, True])
+def test_a_finished_output_is_held_against_its_options(
+    translator: Translator, source: Path, tmp_path: Path, jsonl: bool
+) -> None:
+    output = tmp_path / "out"
+
+    def again(**options: Any) -> FileSummary:
+        return translator.translate_file(source, output, jsonl=jsonl, resume=True, **options)
+
+    made = again(max_length=9)
+    assert again(max_length=9) == FileSummary(made.lines, 60, (7, 31))
+    text = output.read_bytes()
+    for other in ({"max_length": 8}, {"max_length": 9, "end_tokens": ["w4", "w6"]}):
+        with pytest.raises(OutputExistsError, match=r"line \d+ is not what .* give"):
+            again(**other)
+    output.write_bytes(text[:-1])
+    with pytest.raises(OutputExistsError, match="59 lines and half a one, and no"):
+        again(max_length=9)
+    if jsonl:  # scores of another processor
+        output.write_bytes(re.sub(rb'("score": -\d+\.\d{4})\d+', rb"\g<1>", text))
+        assert output.read_bytes() != text
+        assert again(max_length=9).resumed == 60
+    # Without a seed there is nothing to compare with.
+    output.write_bytes(text)
+    assert again(max_length=9, sampling=True).resumed == 60
+
+
+@pytest.mark.skipif(os.name == "nt", reason="it has no such limit")
+@pytest.mark.parametrize("limit", [100, 3000])
+def test_a_full_disk_names_the_output(
+    translator: Translator, source: Path, tmp_path: Path, limit: int
+) -> None:
+    import resource
+
+    output = tmp_path / "out.txt"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            translator.translate_file(source, output, max_length=60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.filename == str(output)
 
 
 def test_memory_does_not_grow_with_the_file(translator: Translator, tmp_path: Path) -> None:

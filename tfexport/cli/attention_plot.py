@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfexport.atomic import naming
 from tfexport.cli.console import needs
 from tfexport.errors import ConfigError
 
@@ -50,7 +51,9 @@ class Plotter:
         axes.set_xlabel("source")
         axes.set_ylabel("target")
         figure.colorbar(picture, label="attention")
-        figure.savefig(self._name(line.number), dpi=150)
+        path = self._name(line.number)
+        with naming(path):
+            figure.savefig(path, dpi=150)
         if line.number == MOST:
             click.echo(f"--attention-plot: drew the first {MOST} lines.", err=True)
 

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.console import progress_bar
-from tfexport.cli.decoding_options import decoding_options, given, spelled_as_options
+from tfexport.cli.decoding_options import (
+    MOST_THREADS,
+    RANGES,
+    decoding_options,
+    given,
+    spelled_as_options,
+)
 from tfexport.errors import ConfigError, InputError, join_problems
 
 if TYPE_CHECKING:
@@ -26,12 +32,12 @@ SOURCE_LENGTH, ROWS, MAX_LENGTH = 20, 32, 30  # of random ids
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")
-@click.option("--batch-size", "batch_sizes", type=click.IntRange(min=1), multiple=True,
-              help="Lines (or tokens) of a batch; repeatable.  [default: 1, 8, 32; with --tune: "
-              "32]")  # fmt: skip
-@click.option("--threads", "threads", type=click.IntRange(min=1), multiple=True,
+@click.option("--batch-size", "batch_sizes", type=click.IntRange(*RANGES["batch-size"]),
+              multiple=True, help="Lines (or tokens) of a batch; repeatable.  "
+              "[default: 1, 8, 32; with --tune: 32]")  # fmt: skip
+@click.option("--threads", "threads", type=click.IntRange(1, MOST_THREADS), multiple=True,
               help="Threads inside an operator; repeatable.  [default: all cores]")  # fmt: skip
-@click.option("--runs", type=click.IntRange(min=1), default=7, show_default=True,
+@click.option("--runs", type=click.IntRange(1, 1000), default=7, show_default=True,
               help="Every row of the table is the median of so many.")  # fmt: skip
 @click.option("--tune", is_flag=True, help="Find how many workers of how many threads decode "
               "FILE fastest, and keep it: translate takes it for files.")  # fmt: skip
@@ -48,7 +54,7 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    r"""Decode FILE, or random ids, over and over, and print what it takes.
+    """Decode FILE, or random ids, over and over, and print what it takes.
 
     A sentence waits as long as its batch: the time of a batch is the latency, sentences a second
     are the throughput. Runs are interleaved, and rows of the table can be compared with each
@@ -58,7 +64,7 @@ def bench(
     tfexport bench de-en.bundle german.txt
     tfexport bench de-en.bundle german.txt --tune
     """
-    from tfexport.cli.tuning import Split, machine, write_split
+    from tfexport.cli.tuning import machine
     from tfexport.runtime.measure import measure
 
     if tune and threads:
@@ -72,9 +78,6 @@ def bench(
     with progress_bar() as tell:
         timings = measure(Path(bundle), rows, plans, runs, keywords, tell)
     best = min(timings, key=lambda timing: median(timing.seconds))
-    kept = None
-    if tune:
-        kept = write_split(Path(bundle), Split(best.plan.workers, best.plan.threads))
     source = "random ids" if file is None else file
     if as_json:
         facts = {
@@ -85,11 +88,29 @@ def bench(
     else:
         click.echo(f"{bundle} on {machine()}: {len(rows)} rows of {source}, median of {runs} runs")
         _print(timings)
-    if kept is not None:
-        plan = best.plan
-        click.echo(f"Fastest: {plan.workers} workers of {plan.threads} threads, --batch-size "
-                   f"{plan.batch_size}. The split is kept in {kept}; translate takes it for "
-                   "files.", err=True)  # fmt: skip
+    if tune:
+        _keep(bundle, best.plan)
+
+
+def _keep(bundle: str, plan: "Plan") -> None:
+    """Keep the fastest split for ``translate``; what was measured is printed already.
+
+    Raises:
+        ClickException: it cannot be kept, with what to do.
+    """
+    from tfexport.cli.tuning import VARIABLE, Split, tuning_file, write_split
+
+    click.echo(f"Fastest: {plan.workers} workers of {plan.threads} threads, --batch-size "
+               f"{plan.batch_size}.", err=True)  # fmt: skip
+    try:
+        kept = write_split(Path(bundle), Split(plan.workers, plan.threads))
+    except OSError as error:
+        raise click.ClickException(
+            f"the split could not be kept: {tuning_file()}: {error.strerror or error}. Name a file "
+            f"that can be written with {VARIABLE}, or give translate --workers {plan.workers} "
+            f"--threads {plan.threads}."
+        ) from error
+    click.echo(f"It is kept in {kept}; translate takes it for files.", err=True)
 
 
 def _plans(

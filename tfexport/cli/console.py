@@ -1,6 +1,7 @@
 """What all commands share: progress on stderr, option sets, optional imports."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,6 +10,8 @@ import click
 from tfexport.errors import missing_dependency
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tfexport.export import ParityReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -17,34 +20,64 @@ Tell = Callable[[str, int, int], None]
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Tell]:
-    """A progress callback: a bar on a terminal, one line a step elsewhere."""
+    """A progress callback: a bar for each step on a terminal, a line elsewhere; with its time."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        told: set[str] = set()
+    with _bars(console) if console.is_terminal else _lines() as tell:
+        yield tell
 
-        def say(step: str, done: int, total: int) -> None:
-            if step not in told:
-                told.add(step)
-                click.echo(f"{step} …", err=True)
 
+@contextlib.contextmanager
+def _lines() -> Iterator[Tell]:
+    current, start = "", 0.0
+
+    def end() -> None:
+        if current:
+            click.echo(f"{time.monotonic() - start:.1f} s", err=True)
+
+    def say(step: str, done: int, total: int) -> None:
+        nonlocal current, start
+        if step != current:
+            end()
+            current, start = step, time.monotonic()
+            click.echo(f"{step} … ", nl=False, err=True)
+
+    try:
         yield say
-        return
+    finally:
+        end()
+
+
+@contextlib.contextmanager
+def _bars(console: "Console") -> Iterator[Tell]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+    with Progress(*columns, console=console) as bar:
+        current, task = "", bar.add_task("starting", total=None)
+
+        def end() -> None:
+            whole = bar.tasks[-1].total or 1
+            bar.update(task, completed=whole, total=whole)
+            bar.stop_task(task)
 
         def show(step: str, done: int, total: int) -> None:
+            nonlocal current, task
+            if step != current:
+                if current:
+                    end()
+                    task = bar.add_task(step, total=None)
+                current = step
             bar.update(task, description=step, completed=done, total=total if total > 1 else None)
 
         yield show
+        end()
 
 
 def checkpoint_options(command: Command) -> Command:

@@ -11,8 +11,15 @@ from tfexport.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# Values are checked by the runtime, all together; here only their types are. What is not given is
-# left to the runtime's defaults.
+MOST_THREADS = 1024
+# The runtime's own, for --help: the command line may not load the runtime to show it.
+RANGES = {
+    "max-length": (0, 1_000_000), "min-length": (0, 1_000_000), "max-input-length": (1, 1_000_000),
+    "beam-size": (1, 1000), "num-hypotheses": (1, 1000), "beam-groups": (1, 1000),
+    "top-k": (0, 10_000_000), "seed": (0, 2**63 - 1), "no-repeat-ngram-size": (0, 1_000_000),
+    "attention-layer": (-1000, 1000), "attention-head": (0, 1000), "batch-size": (1, 1_000_000),
+}  # fmt: skip
+# Contradictions are found by the runtime, all together. What is not given is left to its defaults.
 _TYPED: tuple[tuple[str, type, str], ...] = (
     ("max-length", int, "Tokens a line at most.  [default: 256]"),
     ("min-length", int, "Tokens a line at least."),
@@ -65,7 +72,8 @@ def decoding_options(only: frozenset[str] | None = None) -> Callable[[Command], 
     """
     options: list[tuple[str, dict[str, Any]]] = [
         *(
-            (name, {"type": kind, "help": text, "default": None})
+            (name, {"type": click.IntRange(*RANGES[name]) if kind is int else kind, "help": text,
+                    "default": None})
             for name, kind, text in _TYPED
         ),
         ("early-stopping/--no-early-stopping", {
@@ -113,19 +121,23 @@ def _tokens(text: str, ids: bool) -> list[int | str]:
     ]
 
 
+def spelled(text: str) -> str:
+    """A message with ``--beam-size`` for ``beam_size``, as it is written on the command line."""
+    from tfexport.runtime.options import DecodingOptions
+
+    names = sorted([*DecodingOptions.__dataclass_fields__, "target_prefix"], key=len, reverse=True)
+    pattern = re.compile(rf"(?<![-\w'])({'|'.join(names)})(?![\w'])")
+    return pattern.sub(lambda found: "--" + found[1].replace("_", "-"), text)
+
+
 @contextmanager
 def spelled_as_options() -> Iterator[None]:
     """Errors name options as they are written on the command line.
 
     Raises:
-        ConfigError: again, with ``--beam-size`` for ``beam_size``.
+        ConfigError: again; see ``spelled``.
     """
-    from tfexport.runtime.options import DecodingOptions
-
-    names = sorted([*DecodingOptions.__dataclass_fields__, "target_prefix"], key=len, reverse=True)
-    pattern = re.compile(rf"(?<![-\w'])({'|'.join(names)})(?![\w'])")
     try:
         yield
     except ConfigError as error:
-        text = pattern.sub(lambda found: "--" + found[1].replace("_", "-"), str(error))
-        raise ConfigError(text) from error
+        raise ConfigError(spelled(str(error))) from error

@@ -1,5 +1,8 @@
 """The command group, and the one place that turns errors into messages and exit codes."""
 
+import errno
+import io
+import os
 import signal
 import sys
 from types import FrameType
@@ -8,6 +11,7 @@ from typing import Any
 import click
 
 from tfexport import __version__
+from tfexport.atomic import naming
 from tfexport.cli.bench_command import bench
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
@@ -20,15 +24,17 @@ from tfexport.cli.verify_command import verify
 from tfexport.errors import ConfigError, TfexportError
 
 INTERRUPTED = 130
+CLOSED_PIPE = 141
 TERMINATED = 143
 
 
 class _Group(click.Group):
-    """Exit codes: 0 done, 1 failed, 2 wrong usage or options, 130 interrupted."""
+    """Exit codes: 0 done, 1 failed, 2 wrong usage or options, else 128 and a signal's number."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with naming("stdout"):  # every other output has its name by then
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
@@ -37,7 +43,10 @@ class _Group(click.Group):
         except TfexportError as error:
             raise click.ClickException(str(error)) from error
         except BrokenPipeError:
-            raise
+            # Nobody reads any more, as behind `head`: end in silence, as if by SIGPIPE. Python
+            # would flush what is left at its end, and complain.
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
+            ctx.exit(CLOSED_PIPE)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(f"{where}{error.strerror or error}") from error
@@ -56,7 +65,7 @@ def cli() -> None:
     """Take a trained encoder-decoder Transformer from PyTorch to files that decode without torch.
 
     Results go to stdout, progress and messages to stderr. Exit status: 0 done, 1 failed,
-    2 wrong usage or options, 130 interrupted.
+    2 wrong usage or options, 130 interrupted, 141 if nobody reads stdout any more.
     """
 
 
@@ -67,11 +76,50 @@ for _command in (onnx, torchscript, verify, translate, score, quantize, bench, i
 def main() -> None:
     """The entry point of the ``tfexport`` script."""
     signal.signal(signal.SIGTERM, _terminate)
+    _replace_closed_streams()
     # Text in and out is UTF-8 whatever the locale says: it is the same file everywhere.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
     cli()
+
+
+class _Closed(io.RawIOBase):
+    """In place of a standard stream that was closed when the process began."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def readable(self) -> bool:
+        """As stdin is."""
+        return True
+
+    def writable(self) -> bool:
+        """As stdout is."""
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """Fail."""
+        raise OSError(errno.EBADF, "is closed", self.name)
+
+    def write(self, data: object) -> int:
+        """Fail."""
+        raise OSError(errno.EBADF, "is closed", self.name)
+
+
+def _replace_closed_streams() -> None:
+    """Make reading from a closed stdin, and writing to a closed stdout, errors with a name."""
+    for name, flags in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is not None:
+            continue
+        # Or the next file that is opened, an output perhaps, would be where libraries write to.
+        descriptor = os.open(os.devnull, flags)
+        if name == "stdin":
+            sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed(name)))
+        elif name == "stdout":
+            sys.stdout = io.TextIOWrapper(_Closed(name), write_through=True)
+        else:
+            sys.stderr = open(descriptor, "w")  # noqa: PTH123, SIM115
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

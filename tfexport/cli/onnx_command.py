@@ -95,7 +95,7 @@ def onnx(
     no_verify: bool,
     force: bool,
 ) -> None:
-    r"""Export a checkpoint to a bundle, then compare it with eager PyTorch.
+    """Export a checkpoint to a bundle, then compare it with eager PyTorch.
 
     If anything differs, the command fails and no bundle is left behind.
 

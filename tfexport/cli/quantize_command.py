@@ -20,7 +20,7 @@ if TYPE_CHECKING:
               "if too much changes.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
 def quantize(bundle: str, output: str, weights: str, samples: str | None, force: bool) -> None:
-    r"""Write BUNDLE again with smaller weights.
+    """Write BUNDLE again with smaller weights.
 
     With samples, the new bundle has to choose the original's tokens at 97 % of the positions and
     may lose 0.3 BLEU; parameters that hurt stay float32. Without, a warning says that nothing was

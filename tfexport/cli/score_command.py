@@ -5,14 +5,23 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice, zip_longest
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from tfexport.atomic import new_file
-from tfexport.cli.decoding_options import SCORING, decoding_options, given, spelled_as_options
+from tfexport.atomic import check_new_file, new_file
+from tfexport.cli.decoding_options import (
+    MOST_THREADS,
+    SCORING,
+    decoding_options,
+    given,
+    spelled,
+    spelled_as_options,
+)
 from tfexport.errors import InputError
+
+if TYPE_CHECKING:
+    from tfexport.runtime.result import Hypothesis
 
 
 @click.command(short_help="Log-probability of given translations. Needs no torch.")
@@ -24,7 +33,8 @@ from tfexport.errors import InputError
 @click.option("--ids", is_flag=True, help="Lines are space-separated ids; sources as the encoder "
               "sees them, targets without start and end token.")  # fmt: skip
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: score, tokens.")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="Default: all cores.")
+@click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0,
+              help="Default: all cores.")  # fmt: skip
 @decoding_options(SCORING)
 @click.pass_context
 def score(
@@ -40,7 +50,7 @@ def score(
     threads: int,
     **options: Any,
 ) -> None:
-    r"""Score each line of TARGET as the translation of the same line of SOURCE.
+    """Score each line of TARGET as the translation of the same line of SOURCE; - is stdin.
 
     A score is the summed natural-log probability of the tokens, the end token included, divided by
     their number to the power of the length penalty. A pair that cannot be scored is reported with
@@ -51,7 +61,9 @@ def score(
     """
     from tfexport.runtime import Translator
     from tfexport.runtime.batches import rows_ahead
+    from tfexport.runtime.inputs import open_lines
 
+    _check_files(source, target, output, force)
     keywords = given(options, ids)
     translator = Translator(bundle, threads)
     if not ids:
@@ -60,8 +72,10 @@ def score(
         settings = translator.scorer.settings(keywords)
     bad = 0
     with contextlib.ExitStack() as stack:
-        sources = stack.enter_context(Path(source).open("rb"))
-        targets = stack.enter_context(Path(target).open("rb"))
+        sources, targets = (
+            stack.enter_context(open_lines(sys.stdin.buffer if name == "-" else name))
+            for name in (source, target)
+        )
         sink = stack.enter_context(_open(output, force))
         pairs = enumerate(zip_longest(sources, targets), start=1)
         while chunk := list(islice(pairs, rows_ahead(settings.options))):
@@ -83,22 +97,33 @@ def score(
                 problem = problems.get(number)
                 if problem is not None:
                     bad += 1
-                    click.echo(f"{source}:{number}: {problem}", err=True)
-                if jsonl:
-                    values: dict[str, Any] = {"score": None, "error": problem}
-                    if problem is None:
-                        values = {"score": made.score, "tokens": made.tokens}
-                        if made.token_scores is not None:
-                            values["token_scores"] = made.token_scores
-                        if made.attention is not None:
-                            values["attention"] = made.attention.round(6).tolist()
-                    line = json.dumps(values)
-                else:
-                    line = "" if problem is not None else f"{made.score:.6f}"
-                sink.write(line + "\n")
+                    click.echo(f"{source}:{number}: {spelled(problem)}", err=True)
+                sink.write(_describe(made, problem, jsonl) + "\n")
+            sink.flush()
     if bad:
         click.echo(f"{bad} pairs could not be scored; their output lines are empty.", err=True)
         ctx.exit(1)
+
+
+def _check_files(source: str, target: str, output: str, force: bool) -> None:
+    if source == target == "-":
+        raise click.UsageError("SOURCE and TARGET cannot both be stdin; name a file for one.")
+    if output != "-":
+        check_new_file(output, force)
+
+
+def _describe(made: "Hypothesis", problem: str | None, jsonl: bool) -> str:
+    """The output line of a pair."""
+    if not jsonl:
+        return "" if problem is not None else f"{made.score:.6f}"
+    values: dict[str, Any] = {"score": None, "error": problem}
+    if problem is None:
+        values = {"score": made.score, "tokens": made.tokens}
+        if made.token_scores is not None:
+            values["token_scores"] = made.token_scores
+        if made.attention is not None:
+            values["attention"] = made.attention.round(6).tolist()
+    return json.dumps(values)
 
 
 def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:
@@ -110,13 +135,10 @@ def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[i
     return read_numbers(text) if ids else text
 
 
-def _open(output: str, force: bool) -> contextlib.AbstractContextManager[IO[str]]:
-    if output == "-":
-        return contextlib.nullcontext(sys.stdout)
-    return _file(output, force)
-
-
 @contextlib.contextmanager
-def _file(output: str, force: bool) -> Iterator[IO[str]]:
+def _open(output: str, force: bool) -> Iterator[IO[str]]:
+    if output == "-":
+        yield sys.stdout
+        return
     with new_file(output, force) as partial, partial.open("w", encoding="utf-8") as sink:
         yield sink

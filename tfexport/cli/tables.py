@@ -77,9 +77,11 @@ def print_table(table: Table, stderr: bool = False) -> None:
 def save_html(table: Table, path: str, title: str) -> None:
     """Write a table as a page that opens in any browser."""
     import io
-    from pathlib import Path
+
+    from tfexport.atomic import new_file
 
     console = Console(record=True, width=160, file=io.StringIO())
     console.print(f"[bold]{title}[/]\n")
     console.print(table)
-    Path(path).write_text(console.export_html(), encoding="utf-8")
+    with new_file(path, force=True) as page:
+        page.write_text(console.export_html(), encoding="utf-8")

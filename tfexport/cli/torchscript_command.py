@@ -28,7 +28,7 @@ def torchscript(
     no_verify: bool,
     force: bool,
 ) -> None:
-    r"""Export a checkpoint to a scripted, frozen module, then compare it with eager PyTorch.
+    """Export a checkpoint to a scripted, frozen module, then compare it with eager PyTorch.
 
     torch.jit.load reads it in Python or C++, without tfexport: forward, encode, step, and
     generate(input_ids, attention_mask, max_length). If anything differs, the command fails and no

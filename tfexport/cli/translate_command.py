@@ -2,14 +2,21 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import decoding_options, given, spelled_as_options
+from tfexport.cli.decoding_options import (
+    MOST_THREADS,
+    decoding_options,
+    given,
+    spelled,
+    spelled_as_options,
+)
 from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,10 +47,12 @@ if TYPE_CHECKING:
               help="The same, a line for each line.")  # fmt: skip
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="Target tokens that source tokens allow.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(min=0), help="Threads inside an operator; 0: all "
-              "cores.  [default: 0, or for FILE what bench --tune found]")  # fmt: skip
-@click.option("--workers", type=click.IntRange(min=1), help="Batches decoded at a time, each with "
-              "--threads.  [default: 1, or for FILE what bench --tune found]")  # fmt: skip
+@click.option("--threads", type=click.IntRange(0, MOST_THREADS),
+              help="Threads inside an operator; 0: all cores.  [default: 0, or for FILE what "
+              "bench --tune found]")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, MOST_THREADS),
+              help="Batches decoded at a time, each with --threads.  [default: 1, or for FILE what "
+              "bench --tune found]")  # fmt: skip
 @decoding_options()
 @click.pass_context
 def translate(
@@ -65,13 +74,14 @@ def translate(
     workers: int | None,
     **options: Any,
 ) -> None:
-    r"""Translate FILE (default: stdin) line by line, in UTF-8.
+    """Translate FILE (default: stdin) line by line, in UTF-8.
 
     An empty line stays empty. A line that cannot be decoded is reported with its number, its
     output line stays empty, and the exit status is 1.
 
     \b
-    echo "Guten Morgen!" | tfexport translate de-en.bundle --beam-size 4
+    tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
+    tfexport translate de-en.bundle < german.txt > english.txt
     """
     from tfexport.cli.tuning import read_split
     from tfexport.runtime import Translator
@@ -107,10 +117,10 @@ def translate(
         from tfexport.cli.attention_plot import Plotter
 
         run.plotter = Plotter(attention_plot, translator, ids)
-    if file != "-" and output != "-":
-        bad = run.file_to_file(file, output, force, resume, jsonl, alignment)
+    if output == "-":
+        bad = run.to_stdout(file)
     else:
-        bad = run.stream(file, output)
+        bad = run.to_file(file, output, force, resume, jsonl, alignment)
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
@@ -160,7 +170,7 @@ class _Run:
         self.prefix, self.prefix_file = prefix, prefix_file
         self.plotter: Callable[[LineResult], object] = lambda line: None
 
-    def file_to_file(
+    def to_file(
         self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
     ) -> int:
         """Translate into a file that a later run could go on with; how many lines were bad."""
@@ -174,7 +184,8 @@ class _Run:
                 advance(line, offset)
 
             summary = translate_file(
-                self.translator, file, output, self.settings, self.write,
+                self.translator, sys.stdin.buffer if file == "-" else file, output,
+                self.settings, self.write,
                 ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
                 described=describe_run(self.settings, jsonl, alignment, self.ids),
                 lines_each=1 if jsonl else count,
@@ -186,36 +197,35 @@ class _Run:
             )
         return len(summary.bad)
 
-    def stream(self, file: str, output: str) -> int:
-        """Translate to or from a pipe; how many lines were bad."""
+    def to_stdout(self, file: str) -> int:
+        """Translate into a pipe or onto a terminal; how many lines were bad."""
         from tfexport.runtime.batches import rows_ahead
+        from tfexport.runtime.inputs import open_lines
         from tfexport.runtime.lines import translate_lines
 
         bad = 0
         with contextlib.ExitStack() as stack:
-            source = stack.enter_context(_open_input(file))
+            source = stack.enter_context(open_lines(sys.stdin.buffer if file == "-" else file))
             prefixes: Any = repeat(self.prefix)
             if self.prefix_file is not None:
-                prefixes = stack.enter_context(open(self.prefix_file, "rb"))  # noqa: PTH123
-            # Opened last: what fails before leaves an old output as it was.
-            sink = stack.enter_context(_open_output(output))
+                prefixes = stack.enter_context(open_lines(self.prefix_file))
             options = self.settings.options
             # A person at a terminal wants an answer to every line.
-            at_once = source.isatty() or options.batch_size == 1
+            at_once = source.is_terminal or options.batch_size == 1
             chunk = 1 if at_once else rows_ahead(options)
             for line in translate_lines(
                 self.translator, source, self.settings, ids=self.ids, prefixes=prefixes, chunk=chunk
             ):
                 bad += line.problem is not None
                 self.report(file, line)
-                sink.writelines(f"{text}\n" for text in self.write(line))
-                sink.flush()
+                sys.stdout.writelines(f"{text}\n" for text in self.write(line))
+                sys.stdout.flush()
         return bad
 
     def report(self, file: str, line: "LineResult") -> None:
         """Say what is wrong with a line, or draw it."""
         if line.problem is not None:
-            click.echo(f"{file}:{line.number}: {line.problem}", err=True)
+            click.echo(f"{file}:{line.number}: {spelled(line.problem)}", err=True)
         else:
             self.plotter(line)
 
@@ -229,33 +239,33 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
     return [int(word) for word in words]
 
 
-def _open_input(file: str) -> contextlib.AbstractContextManager[BinaryIO]:
-    if file == "-":
-        return contextlib.nullcontext(sys.stdin.buffer)
-    return open(file, "rb")  # noqa: PTH123 - an OSError here names the file as the user gave it
-
-
-@contextlib.contextmanager
-def _open_output(output: str) -> Iterator[IO[str]]:
-    if output == "-":
-        yield sys.stdout
-        return
-    with open(output, "w", encoding="utf-8", newline="\n") as sink:  # noqa: PTH123
-        yield sink
-
-
 @contextlib.contextmanager
 def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
-    """A bar on stderr, where that is a terminal."""
+    """On a terminal, a bar on stderr with lines a second and the time that is left."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import Progress
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda line, offset: None
         return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("translating", total=source.stat().st_size)
-        yield lambda line, offset: bar.update(
-            task, completed=offset, description=f"translating, line {line.number}"
+    columns = (
+        progress.TextColumn("{task.description}"), progress.BarColumn(),
+        progress.TaskProgressColumn(), progress.TimeElapsedColumn(), "left:",
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        # Of a pipe nobody knows how much is to come.
+        task = bar.add_task(
+            "translating", total=source.stat().st_size if source.is_file() else None
         )
+        start, first = time.monotonic(), 0
+
+        def advance(line: "LineResult", offset: int) -> None:
+            nonlocal first
+            first = first or line.number  # of this run: those before it took it no time
+            rate = (line.number - first + 1) / max(time.monotonic() - start, 0.001)
+            told = f"line {line.number:,}, {rate:,.0f} a second"
+            bar.update(task, completed=offset, description=told)
+
+        yield advance

@@ -76,6 +76,6 @@ def _key(bundle: Path) -> str | None:
 def _read() -> dict[str, object]:
     try:
         entries = json.loads(tuning_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return entries if isinstance(entries, dict) else {}

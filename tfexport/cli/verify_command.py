@@ -29,7 +29,14 @@ def verify(
     Encoder states, logits over a full prefix, logits of cached steps, greedy tokens and scores are
     compared over a grid of shapes, as far as the artifact gives them. Exit status 1 if anything
     differs.
+
+    \b
+    tfexport verify de-en.bundle --checkpoint model.pt
     """
+    from tfexport.atomic import check_new_file
+
+    if report is not None:
+        check_new_file(report, force=True)  # before the comparison, which takes a while
     with needs("export"):
         from tfexport.cli.tables import parity_table, print_table, save_html, verdict
         from tfexport.export import verify_artifact

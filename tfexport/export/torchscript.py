@@ -223,27 +223,30 @@ def _save(
         "parity": report.summary() if report else None,
     }
     extra = {METADATA: json.dumps(metadata)}
+    # In memory first: where a disk is full, torch's writer ends the process.
+    buffer = io.BytesIO()
     with quiet():
         if isinstance(made, ExportedProgram):
-            with path.open("wb") as file:
-                torch.export.save(made, file, extra_files=extra)
+            torch.export.save(made, buffer, extra_files=extra)
         else:
-            buffer = io.BytesIO()
             torch.jit.save(made, buffer, _extra_files=extra)
-            buffer.seek(0)
-            _copy_without_sources(buffer, path)
+            buffer = _without_sources(buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
-def _copy_without_sources(script: io.BytesIO, path: Path) -> None:
-    """Write a TorchScript archive without its debug records, which hold paths of this machine."""
+def _without_sources(script: io.BytesIO) -> io.BytesIO:
+    """A TorchScript archive without its debug records, which hold paths of this machine."""
+    script.seek(0)
     reader = torch._C.PyTorchFileReader(script)
-    writer = torch._C.PyTorchFileWriter(str(path))
+    copy = io.BytesIO()
+    writer = torch._C.PyTorchFileWriter(copy)
     own = {"version", "byteorder", ".data/serialization_id"}  # the writer adds these itself
     for name in reader.get_all_records():
         if name not in own and not name.endswith(".debug_pkl"):
             content = reader.get_record(name)
             writer.write_record(name, content, len(content))
     writer.write_end_of_file()
+    return copy
 
 
 def _compare(path: Path, checkpoint: Checkpoint, progress: Progress | None) -> ParityReport:

@@ -1,26 +1,29 @@
 """A file in, a file out, in constant memory; a run that was killed can go on.
 
-Beside an unfinished OUTPUT stands ``OUTPUT.progress``: what is being made, and the lines that could
-not be decoded. It is removed when the output is whole.
+Beside an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journal``.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
+from tfexport.atomic import check_folder, naming
 from tfexport.errors import ConfigError, OutputExistsError
+from tfexport.locks import writing
 from tfexport.runtime.batches import rows_ahead
+from tfexport.runtime.inputs import InputLines, Source, open_lines
+from tfexport.runtime.journal import Journal, progress_path
 from tfexport.runtime.lines import Format, LineResult, translate_lines
+from tfexport.runtime.resume import check_finished, cut_torn_lines, read_bad_lines
 from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator
-
-HEAD = 1 << 20  # of the input, by which it is known again
 
 
 @dataclass(frozen=True)
@@ -38,25 +41,21 @@ class FileSummary:
     bad: tuple[int, ...]
 
 
-def progress_path(output: Path) -> Path:
-    """Where the progress of an unfinished output stands."""
-    return output.with_name(f"{output.name}.progress")
-
-
 def check_output(source: Path | None, output: Path, force: bool, resume: bool) -> None:
     """Refuse an output that stands in the way, before any work.
 
     Raises:
-        OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, or it is the
-            input.
+        OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, it is the
+            input, or it has no folder to be in.
         ConfigError: ``force`` and ``resume`` are both given.
     """
     if force and resume:
         raise ConfigError("--force begins anew and --resume goes on: give one of them.")
+    check_folder(output)
     taken = os.path.lexists(output)
     both = taken and source is not None and source.exists() and output.exists()
     if both and source is not None and source.samefile(output):
-        raise OutputExistsError(f"{output}: is also the input. Name another output.")
+        raise _is_input(output)
     if taken and not output.is_file():
         raise OutputExistsError(f"{output}: exists and is not a file. Choose another output.")
     if taken and not force and not resume:
@@ -66,9 +65,13 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
         raise OutputExistsError(f"{output}: already exists. {hint}")
 
 
+def _is_input(output: Path) -> OutputExistsError:
+    return OutputExistsError(f"{output}: is also the input. Name another output.")
+
+
 def translate_file(
     translator: Translator,
-    source: str | os.PathLike[str],
+    source: Source,
     output: str | os.PathLike[str],
     settings: Settings,
     write: Format,
@@ -86,7 +89,8 @@ def translate_file(
 
     Args:
         translator: of an open bundle.
-        source: UTF-8 lines.
+        source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
+            as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
         settings: how to decode.
         write: a result to its output lines.
@@ -98,47 +102,62 @@ def translate_file(
         lines_each: how many output lines ``write`` gives for each input line.
         resume: go on with an output that was not finished; begin it if there is none.
         force: replace an output that exists.
-        tell: called with every result and how many bytes of the source have been read.
+        tell: called with every result and how many bytes of the source have been read; on
+            going on with a finished output, with its bad lines.
 
     Raises:
-        OutputExistsError: the output stands in the way, or was begun in another way.
+        OutputExistsError: the output stands in the way, was begun in another way, or is being
+            written by another process.
+        ConfigError: ``resume``, and an input that can be read only once.
         OSError: a file cannot be read or written.
     """
-    source, output = Path(source), Path(output)
-    check_output(source, output, force, resume)
-    wanted = _identity(translator, source, prefix_file, prefix, described or {})
-    done, bad = 0, list[int]()
+    output = Path(output)
+    check_output(None, output, force, resume)
     with ExitStack() as stack:
-        lines = stack.enter_context(source.open("rb"))
-        prefixes = stack.enter_context(Path(prefix_file).open("rb")) if prefix_file else None
-        journal = progress_path(output)
+        stack.enter_context(naming(output, progress_path(output)))
+        lines = stack.enter_context(open_lines(source))
+        asked = stack.enter_context(open_lines(prefix_file)) if prefix_file is not None else None
+        inputs = [lines] if asked is None else [lines, asked]
+        if any(file.is_at(output) for file in inputs):
+            raise _is_input(output)
+        _check_rereadable(inputs, resume)
+        stack.enter_context(writing(Path(os.path.realpath(output))))
+        check_output(None, output, force, resume)  # which another run may have written meanwhile
+        made_of = _describe(translator, lines, asked, prefix, described or {})
+        prefixes = repeat(prefix) if asked is None else asked
+        done, bad = 0, list[int]()
         if resume and output.exists():
-            if not journal.exists():
-                return _finished(source, output, lines_each)
-            bad = _read_journal(journal, wanted, output)
-            done = _cut(output, lines_each)
+            if not progress_path(output).exists():
+                bad = check_finished(
+                    translator, lines, prefixes, output, settings, write, ids, lines_each, tell
+                )
+                return FileSummary(lines.count, lines.count, tuple(bad))
+            bad = read_bad_lines(output, made_of)
+            done = cut_torn_lines(output, lines_each)
             bad = [number for number in bad if number <= done]
-        _begin_journal(journal, wanted, bad)
-        notes = stack.enter_context(journal.open("a", encoding="utf-8"))
-        sink = stack.enter_context(output.open("ab" if done else "wb"))
-        for file in (lines, prefixes) if done else ():
-            if file is not None:
-                next(islice(file, done - 1, None), None)
-        number = done
+            _skip(inputs, done, output)
+        journal = stack.enter_context(Journal(output, made_of, bad))
+        # To append: what another program does to the file in between shows in its size.
+        sink = stack.enter_context(output.open("ab"))
+        if not done:
+            sink.truncate(0)
+        size = os.fstat(sink.fileno()).st_size
+        # A person who types wants an answer to every line, and so may who feeds a pipe.
+        at_once = settings.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, settings, ids=ids, first=done + 1,
-            prefixes=prefixes if prefixes is not None else _always(prefix),
-            chunk=rows_ahead(settings.options),
+            translator, lines, settings, ids=ids, first=done + 1, prefixes=prefixes,
+            chunk=1 if at_once or lines.is_terminal else rows_ahead(settings.options),
         ):  # fmt: skip
-            number = result.number
             if result.problem is not None:
-                bad.append(number)
+                bad.append(result.number)
                 # Before the output line: a line that is there has said what is wrong with it.
-                _note(notes, {"bad": number})
-            sink.write("".join(f"{line}\n" for line in write(result)).encode())
-            tell(result, lines.tell())
-    journal.unlink()
-    return FileSummary(number, done, tuple(bad))
+                journal.note_bad(result.number)
+            size += sink.write("".join(f"{line}\n" for line in write(result)).encode())
+            sink.flush()
+            tell(result, lines.size)
+        _check_whole(sink, output, size)
+        journal.remove()
+    return FileSummary(lines.count, done, tuple(bad))
 
 
 def describe_run(
@@ -150,111 +169,60 @@ def describe_run(
     return {"options": options, "format": [jsonl, alignment, ids]}
 
 
-def _always(prefix: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    while True:
-        yield prefix
+def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
+    once = [file.name for file in inputs if not file.is_file]
+    if resume and once:
+        raise ConfigError(
+            f"--resume: {', '.join(once)} can be read only once, so that no other run could go on "
+            "with it. Write it to a file first, or leave --resume out."
+        )
 
 
-def _identity(
+def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
+    """Read past the lines that an earlier run has done."""
+    for file in inputs:
+        deque(islice(file, done), maxlen=0)
+    if inputs[0].count < done:
+        raise OutputExistsError(
+            f"{output}: has {done} lines, and {inputs[0].name} only {inputs[0].count}: it was "
+            "begun with another input. Begin anew with --force."
+        )
+
+
+def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
+    """Flush an output to disk, and see that it holds what was written.
+
+    Raises:
+        OutputExistsError: a program that knows no locks has written it, or taken it away.
+    """
+    os.fsync(sink.fileno())
+    status = os.fstat(sink.fileno())
+    try:
+        whole = status.st_size == size and os.path.samestat(status, output.stat())
+    except FileNotFoundError:
+        whole = False
+    if not whole:
+        raise OutputExistsError(
+            f"{output}: another program has changed it while it was written. Make it anew with "
+            "--force."
+        )
+
+
+def _describe(
     translator: Translator,
-    source: Path,
-    prefix_file: str | os.PathLike[str] | None,
+    lines: InputLines,
+    prefixes: InputLines | None,
     prefix: tuple[int, ...],
     described: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What an output is made of, in JSON's types."""
+    """Everything that an output is made of, in JSON's types."""
     files = {name: entry.sha256 for name, entry in translator.manifest.files.items()}
     made: dict[str, Any] = {
-        "source": _fingerprint(source),
-        "prefix_file": _fingerprint(Path(prefix_file)) if prefix_file else None,
+        "source": lines.fingerprint(),
+        "prefix_file": prefixes.fingerprint() if prefixes is not None else None,
         "prefix": list(prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         **described,
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    return {"size": path.stat().st_size, "head": hashlib.sha256(head).hexdigest()}
-
-
-def _begin_journal(journal: Path, wanted: Mapping[str, Any], bad: Sequence[int]) -> None:
-    # Whole or not at all: a kill in between must not lose what an earlier run noted.
-    partial = journal.with_name(f"{journal.name}.new")
-    with partial.open("w", encoding="utf-8") as notes:
-        _note(notes, wanted)
-        for number in bad:
-            _note(notes, {"bad": number})
-    partial.replace(journal)
-
-
-def _note(notes: TextIO, value: Mapping[str, Any]) -> None:
-    notes.write(json.dumps(value, sort_keys=True) + "\n")
-    notes.flush()
-
-
-def _read_journal(journal: Path, wanted: Mapping[str, Any], output: Path) -> list[int]:
-    """The bad lines of an earlier run that made the same.
-
-    Raises:
-        OutputExistsError: it made something else, naming what differs.
-    """
-    notes = []
-    for line in journal.read_text(encoding="utf-8").splitlines():
-        try:
-            notes.append(json.loads(line))
-        except ValueError:
-            break  # killed while it wrote this line
-    began = notes[0] if notes and isinstance(notes[0], dict) else {}
-    differing = sorted(key for key in {*began, *wanted} if began.get(key) != wanted.get(key))
-    if differing:
-        raise OutputExistsError(
-            f"{output}: was begun with another {', '.join(differing)}, so it cannot be gone on "
-            "with. Give the same input, bundle and options, or begin anew with --force."
-        )
-    return [note["bad"] for note in notes[1:] if isinstance(note, dict) and "bad" in note]
-
-
-def _cut(output: Path, lines_each: int) -> int:
-    """Cut off what is no whole group of lines; how many groups there are."""
-    ends = 0
-    keep = position = 0
-    with output.open("r+b") as file:
-        while block := file.read(HEAD):
-            start = 0
-            while (at := block.find(b"\n", start)) >= 0:
-                ends += 1
-                start = at + 1
-                if ends % lines_each == 0:
-                    keep = position + start
-            position += len(block)
-        file.truncate(keep)
-    return ends // lines_each
-
-
-def _finished(source: Path, output: Path, lines_each: int) -> FileSummary:
-    """Of an output that has no journal: it is whole, or is not ours.
-
-    Raises:
-        OutputExistsError: it has not as many lines as the input would give.
-    """
-    lines, written = _count_lines(source), _count_lines(output)
-    if written != lines * lines_each:
-        raise OutputExistsError(
-            f"{output}: {written} lines, where {lines * lines_each} were expected, and no "
-            f"{progress_path(output).name}: it is not an unfinished output of this. Name another "
-            "output, or begin anew with --force."
-        )
-    return FileSummary(lines, lines, ())
-
-
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return _count(file)
-
-
-def _count(file: BinaryIO) -> int:
-    return sum(1 for _ in file)

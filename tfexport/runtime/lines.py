@@ -59,14 +59,7 @@ def translate_lines(
             next chunk is read while one is decoded, except if it is 1.
         first: number of the first line.
     """
-    # Prefixes may be more than lines; where they are fewer, the line says so.
-    given: Iterable[bytes | tuple[int, ...] | None] = (
-        repeat(()) if prefixes is None else chain(prefixes, repeat(None))
-    )
-    jobs = (
-        _read(translator, line, number, settings, ids, prefix)
-        for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first)
-    )
+    jobs = _read_all(translator, lines, settings, ids, prefixes, first)
     for job, found in translator.decode_stream(jobs, settings, chunk):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
@@ -79,12 +72,43 @@ def translate_lines(
             yield LineResult(job.number, translator.describe(job.text, tokens, found, settings))
 
 
+def find_bad_lines(
+    translator: Translator,
+    lines: Iterable[bytes],
+    settings: Settings,
+    *,
+    ids: bool = False,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
+    first: int = 1,
+) -> Iterator[LineResult]:
+    """What ``translate_lines`` gives for lines that cannot be decoded; the others are left out."""
+    for job in _read_all(translator, lines, settings, ids, prefixes, first):
+        if job.problem is not None:
+            yield LineResult(job.number, None, job.problem)
+
+
 @dataclass(frozen=True)
 class _Job:
     number: int
     text: str
     request: Request | None
     problem: str | None = None
+
+
+def _read_all(
+    translator: Translator,
+    lines: Iterable[bytes],
+    settings: Settings,
+    ids: bool,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None,
+    first: int,
+) -> Iterator[_Job]:
+    # Prefixes may be more than lines; where they are fewer, the line says so.
+    given: Iterable[bytes | tuple[int, ...] | None] = (
+        repeat(()) if prefixes is None else chain(prefixes, repeat(None))
+    )
+    for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
+        yield _read(translator, line, number, settings, ids, prefix)
 
 
 def _read(

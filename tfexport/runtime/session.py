@@ -1,10 +1,13 @@
 """Opening onnxruntime sessions, and running them."""
 
 import contextlib
+import ctypes
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -12,6 +15,9 @@ from numpy.typing import NDArray
 from tfexport.errors import BundleError
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
 from tfexport.runtime.graph_check import check_graph, check_shapes
+
+# For programs that imported onnxruntime before this package, which switches it off for the others.
+ort.disable_telemetry_events()
 
 
 def check_onnxruntime(path: Path, minimum: str) -> None:
@@ -53,11 +59,27 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
-        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
         raise BundleError(
             f"{path}: onnxruntime {ort.__version__} cannot load it: {error}"
         ) from error
+    if threads != 1:
+        _threaded.add(session)
+    return session
+
+
+_threaded: WeakSet[ort.InferenceSession] = WeakSet()
+
+
+def _keep_for_ever() -> None:
+    # To end a session ends its threads, which a fork does not have: it would crash.
+    for session in list(_threaded):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_for_ever)
 
 
 class Graph:

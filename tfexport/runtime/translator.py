@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, InputError, join_problems
+from tfexport.errors import ConfigError, ForkError, InputError, join_problems
 from tfexport.runtime.batches import make_batches, rows_ahead
 from tfexport.runtime.cores import are_restricted, usable_cores
 from tfexport.runtime.model import Model
@@ -24,11 +24,13 @@ from tfexport.runtime.search import PathSearch, Request, Settings, decode
 from tfexport.runtime.stream import TextStream
 from tfexport.runtime.texts import Texts, check_rows
 from tfexport.runtime.vocabulary_map import VocabularyMap
-from tfexport.runtime.workers import Workers, gather
+from tfexport.runtime.workers import ClosedError, Workers, gather
 
 if TYPE_CHECKING:
     from tfexport.runtime.files import FileSummary
 
+MOST_THREADS = 1024  # twice what the largest machines have
+MOST_WAITING = 1_000_000
 Result = TypeVar("Result")
 
 
@@ -46,7 +48,8 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 class Translator:
     """Decodes with one bundle. Safe to call from several threads.
 
-    As a context manager, or with ``close``, it waits for what was submitted.
+    As a context manager, or with ``close``, it waits for what was submitted. A process that is
+    forked cannot use its parent's: it opens its own.
     """
 
     def __init__(
@@ -77,12 +80,15 @@ class Translator:
         """
         queue_size = 4 * workers if queue_size is None and _is_whole(workers) else queue_size
         problems = [
-            f"{name}: {value!r} is not a whole number from {least} on"
-            for name, value, least in (
-                ("threads", threads, 0), ("workers", workers, 1), ("queue_size", queue_size, 1),
+            f"{name}: {_shown(value)} is not a whole number from {least} to {most}"
+            for name, value, least, most in (
+                ("threads", threads, 0, MOST_THREADS), ("workers", workers, 1, MOST_THREADS),
+                ("queue_size", queue_size, 1, MOST_WAITING),
             )
-            if not _is_whole(value) or value < least
+            if not _is_whole(value) or not least <= value <= most
         ]  # fmt: skip
+        if not problems and threads * workers > MOST_THREADS:
+            problems.append(f"{workers} workers of {threads} threads are more than {MOST_THREADS}")
         if problems:
             raise ConfigError(join_problems("translator", problems))
         assert queue_size is not None
@@ -90,7 +96,10 @@ class Translator:
         self.manifest = open_bundle(self.path)
         self._workers, self._queue_size = workers, queue_size
         self._opening = threading.Lock()
-        self._model = Model(self.path, self.manifest, _pool_size(threads, workers))
+        self._pool: Workers | None = None
+        self._process = os.getpid()
+        self._pool_size = _pool_size(threads, workers)
+        self._model = Model(self.path, self.manifest, self._pool_size)
         self.texts = Texts(self.path, self.manifest)
         self._map = None
         if vocabulary_map is not None:
@@ -410,7 +419,9 @@ class Translator:
 
         Raises:
             InputError: naming what is wrong with it.
+            ForkError: see ``_check_process``.
         """
+        self._check_process()
         options = settings.options
         read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
         ids = read(source, options.truncate, options.max_input_length)
@@ -520,14 +531,20 @@ class Translator:
         assemble: Callable[[list[list[Hypothesis]]], Result],
     ) -> "Future[Result]":
         batches = make_batches(requests, settings.options)
-        with self._opening:
-            pool = self._pool
-        jobs = [pool.submit(self._decode, requests, batch, settings) for batch in batches]
+        jobs = [self._work(requests, batch, settings) for batch in batches]
         return gather(jobs, lambda found: assemble(_in_order(len(requests), batches, found)))
 
-    @cached_property
-    def _pool(self) -> Workers:
-        return Workers(self._workers, self._queue_size)
+    def _work(
+        self, requests: Sequence[Request | None], batch: Sequence[int], settings: Settings
+    ) -> "Future[list[list[Hypothesis]]]":
+        while True:
+            with self._opening:
+                self._pool = self._pool or Workers(self._workers, self._queue_size)
+                pool = self._pool
+            try:
+                return pool.submit(self._decode, requests, batch, settings)
+            except ClosedError:  # by another thread, after we took it: open new ones
+                continue
 
     def _decode(
         self, requests: Sequence[Request | None], batch: Sequence[int], settings: Settings
@@ -535,12 +552,35 @@ class Translator:
         chosen = [request for i in batch if (request := requests[i]) is not None]
         return decode(self._model, chosen, settings)
 
+    def _check_process(self) -> None:
+        """Refuse to decode where this translator's threads are not.
+
+        Raises:
+            ForkError: the process was forked after it was opened.
+        """
+        threaded = self._pool_size != 1 or (self._pool is not None and not self._pool.are_here)
+        if threaded and os.getpid() != self._process:
+            raise ForkError(
+                f"{self.path}: was opened in process {self._process}, and this is its fork "
+                f"{os.getpid()}, to which threads do not pass. Open the translator after the fork, "
+                "or start processes by 'spawn'."
+            )
+
     def close(self) -> None:
-        """Wait for what was submitted, and stop the workers."""
+        """Wait for what was submitted, and stop the workers; a later call starts others."""
         with self._opening:
-            if "_pool" in self.__dict__:
-                self._pool.close()
-                del self.__dict__["_pool"]
+            pool, self._pool = self._pool, None
+        # Outside the lock, which a worker may need to finish.
+        if pool is not None:
+            pool.close()
+
+    def __repr__(self) -> str:
+        limits = self.manifest.limits
+        threads = self._pool_size or usable_cores()
+        return (
+            f"<Translator of {str(self.path)!r}: vocabularies of {limits.source_vocab_size} and "
+            f"{limits.target_vocab_size}, {self._workers} workers, {threads} threads>"
+        )
 
     def __enter__(self) -> "Translator":
         return self
@@ -585,6 +625,12 @@ def _empty() -> Hypothesis:
 
 def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    # Python refuses to write thousands of digits.
+    many = _is_whole(value) and abs(value) >= 10**20
+    return "a number of more than 20 digits" if many else f"{value!r:.40}"
 
 
 def _pool_size(threads: int, workers: int) -> int:

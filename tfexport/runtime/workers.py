@@ -1,5 +1,6 @@
 """Threads that decode batches, with a queue that does not grow without bound."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +10,13 @@ Result = TypeVar("Result")
 Part = TypeVar("Part")
 
 
+_here = threading.local()  # ``inside``: this thread is a worker
+
+
+class ClosedError(Exception):
+    """The workers have been closed; there may be others by now."""
+
+
 class Workers:
     """Threads over one model. onnxruntime leaves Python while it computes, so they do run at once.
 
@@ -16,23 +24,53 @@ class Workers:
     """
 
     def __init__(self, workers: int, queue_size: int) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tfexport")
+        self._pool = ThreadPoolExecutor(
+            workers, thread_name_prefix="tfexport", initializer=lambda: setattr(_here, "inside", 1)
+        )
         self._room = threading.BoundedSemaphore(queue_size)
+        self._closed = False
+        self._process = os.getpid()
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Do this when a worker is free."""
+        """Do this when a worker is free.
+
+        A worker itself, in a callback, does it at once: it could wait for itself for ever.
+
+        Raises:
+            ClosedError: by another thread.
+        """
+        if hasattr(_here, "inside"):
+            return _do(work, *arguments)
         self._room.acquire()
         try:
             job = self._pool.submit(work, *arguments)
-        except BaseException:
+        except BaseException as error:
             self._room.release()
+            if self._closed:
+                raise ClosedError from error
             raise
         job.add_done_callback(lambda _: self._room.release())
         return job
 
+    @property
+    def are_here(self) -> bool:
+        """Whether they are threads of this process, and not of one that it was forked from."""
+        return os.getpid() == self._process
+
     def close(self) -> None:
-        """Finish what was submitted, and stop."""
-        self._pool.shutdown(wait=True)
+        """Finish what was submitted, and stop; a worker itself does not wait for that."""
+        self._closed = True
+        if self.are_here:
+            self._pool.shutdown(wait=not hasattr(_here, "inside"))
+
+
+def _do(work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
+    job: Future[Result] = Future()
+    try:
+        job.set_result(work(*arguments))
+    except BaseException as error:
+        job.set_exception(error)
+    return job
 
 
 def gather(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.fuzz.bundles import FIXTURE, command, translator_of, warm_up
 from tests.fuzz.mutate import allowed, dumps, mutate_bytes, mutate_json
-from tfexport.runtime.files import progress_path
+from tfexport.runtime.journal import progress_path
 
 LINES = b"w4 w5\n\nw6 w7\n\xff\nw8\nw9 w4\nw10\n"
 

@@ -1,0 +1,68 @@
+"""``--help`` of every command, as it is shown."""
+
+import re
+
+import click
+import pytest
+
+from tests.cli.command import invoke
+from tests.test_imports import FIXTURE
+from tfexport.cli.decoding_options import MOST_THREADS, RANGES
+from tfexport.cli.main import cli
+from tfexport.runtime import translator
+from tfexport.runtime.options import find_problems
+
+
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_examples_stand_on_lines_of_their_own(name: str) -> None:
+    shown = invoke(*name.split(), "--help").stdout
+    assert "\\b" not in shown
+    assert "\b" not in shown
+    command = cli.commands[name] if name else cli
+    written = (command.help or "").partition("\b\n")[2].split("\n")
+    written = [line.strip() for line in written if line.strip()]
+    lines = [line.strip() for line in shown.splitlines()]
+    for number, line in enumerate(written):
+        assert line in lines
+        continued = number and written[number - 1].endswith("\\")
+        assert continued or line.startswith("tfexport ")
+    # However it is written: no line holds the begin of two.
+    assert all(line.count(f"tfexport {name} ") <= 1 for line in lines)
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx", "torchscript", "verify", "translate", "score", "quantize", "bench"]
+)
+def test_commands_with_many_options_show_an_example(name: str) -> None:
+    assert re.search(rf"^ *tfexport {name} ", invoke(name, "--help").stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_whole_numbers_have_bounds_that_are_shown(name: str) -> None:
+    shown = invoke(name, "--help").stdout
+    for option in cli.commands[name].params:
+        if isinstance(option.type, click.types.IntParamType):
+            assert isinstance(option.type, click.IntRange), option.name
+            assert option.type.min is not None, option.name
+            assert option.type.max is not None, option.name
+            assert f"{option.type.min}<=x<={option.type.max}" in re.sub(r"\s+", "", shown)
+
+
+@pytest.mark.parametrize(("name", "bounds"), RANGES.items(), ids=RANGES)
+def test_bounds_are_the_runtimes(name: str, bounds: tuple[int, int]) -> None:
+    # Listed twice, since the command line may not load the runtime to show its help.
+    option = name.replace("-", "_")
+    for value in bounds:
+        assert not [p for p in find_problems({option: value}) if p.startswith(f"{option}:")]
+
+
+def test_threads_have_the_runtimes_bound() -> None:
+    assert MOST_THREADS == translator.MOST_THREADS
+
+
+@pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])
+def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
+    for number in ("1" + "0" * 30, "9" * 5000):
+        done = invoke("translate", FIXTURE, f"--{option}", number, stdin="w5\n")
+        assert done.exit_code == 2
+        assert f"--{option}" in done.stderr

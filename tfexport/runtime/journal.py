@@ -1,0 +1,112 @@
+"""What an unfinished output is made of, beside it: ``OUTPUT.progress``.
+
+Lines of JSON. The first one is an object that says what is being made, each other one a line of
+the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is whole.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from tfexport.errors import OutputExistsError
+
+LONGEST = 1 << 24  # bytes of a line; nothing that is written here comes near
+
+
+def progress_path(output: Path) -> Path:
+    """Where the journal of an unfinished output stands."""
+    return output.with_name(f"{output.name}.progress")
+
+
+class Journal:
+    """The journal of an output that is being written."""
+
+    def __init__(self, output: Path, made_of: Mapping[str, Any], bad: Sequence[int] = ()) -> None:
+        """Begin it; one that is there is replaced.
+
+        Args:
+            output: whose journal it is.
+            made_of: everything that the output depends on, in JSON's types.
+            bad: lines that an earlier run could not decode.
+        """
+        self._path = progress_path(output)
+        partial = self._path.with_name(f"{self._path.name}.new")
+        # Whole or not at all: a kill in between must not lose what an earlier run noted.
+        with partial.open("wb") as file:
+            _note(file, made_of)
+            for number in bad:
+                _note(file, {"bad": number})
+        partial.replace(self._path)
+        self._file = self._path.open("ab")
+
+    def note_bad(self, number: int) -> None:
+        """Note a line that cannot be decoded, before anything is written for it."""
+        _note(self._file, {"bad": number})
+        self._file.flush()
+
+    def remove(self) -> None:
+        """The output is whole."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def _note(file: BinaryIO, value: Mapping[str, Any]) -> None:
+    file.write(json.dumps(value, sort_keys=True).encode() + b"\n")
+
+
+def read_journal(output: Path) -> tuple[dict[str, Any], list[int]]:
+    """What an unfinished output was made of, and its bad lines.
+
+    Raises:
+        OutputExistsError: the journal is damaged, or is none.
+    """
+    path = progress_path(output)
+    notes = _read_notes(path)
+    number, made_of = next(notes, (1, None))
+    if not isinstance(made_of, dict):
+        raise _damaged(output, path, number)
+    bad = []
+    for number, note in notes:
+        line = note.get("bad") if isinstance(note, dict) else None
+        if type(line) is not int or line < 1:
+            raise _damaged(output, path, number)
+        bad.append(line)
+    return made_of, bad
+
+
+def _read_notes(path: Path) -> Iterator[tuple[int, Any]]:
+    """Each line with its number; None for one that cannot be read.
+
+    The last one, if it is torn, is left out: a run was killed while it wrote it.
+    """
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LONGEST):
+            number += 1
+            if not line.endswith(b"\n") and len(line) < LONGEST:
+                return
+            try:
+                value = json.loads(line.decode())
+            except (ValueError, RecursionError):
+                value = None
+            yield number, value
+
+
+def _damaged(output: Path, path: Path, number: int) -> OutputExistsError:
+    return OutputExistsError(
+        f"{output}: its {path.name} is damaged in line {number}, so that the run cannot be gone on "
+        "with. Begin anew with --force."
+    )

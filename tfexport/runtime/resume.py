@@ -1,0 +1,150 @@
+"""Outputs of earlier runs: how far one came, and whether it is what a run would make."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tfexport.errors import OutputExistsError
+from tfexport.runtime.batches import rows_ahead
+from tfexport.runtime.inputs import InputLines
+from tfexport.runtime.journal import progress_path, read_journal
+from tfexport.runtime.lines import Format, LineResult, find_bad_lines, translate_lines
+from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.translator import Translator
+
+BLOCK = 1 << 20
+CLOSE = 1e-3  # scores of an equal model on another processor
+
+
+def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
+    """The bad lines of an unfinished output that was begun with the same.
+
+    Raises:
+        OutputExistsError: it was begun with something else, naming what differs.
+    """
+    began, bad = read_journal(output)
+    if "source" in began and began["source"] is None:
+        raise OutputExistsError(
+            f"{output}: was begun from a pipe, so it cannot be gone on with. Begin anew with "
+            "--force."
+        )
+    differing = sorted(key for key in {*began, *made_of} if began.get(key) != made_of.get(key))
+    if differing:
+        raise OutputExistsError(
+            f"{output}: was begun with another {', '.join(differing)}, so it cannot be gone on "
+            "with. Give the same input, bundle and options, or begin anew with --force."
+        )
+    return bad
+
+
+def cut_torn_lines(output: Path, lines_each: int) -> int:
+    """Cut off what is no whole group of lines; how many groups there are."""
+    ends = 0
+    keep = position = 0
+    with output.open("r+b") as file:
+        while block := file.read(BLOCK):
+            start = 0
+            while (at := block.find(b"\n", start)) >= 0:
+                ends += 1
+                start = at + 1
+                if ends % lines_each == 0:
+                    keep = position + start
+            position += len(block)
+        file.truncate(keep)
+    return ends // lines_each
+
+
+def check_finished(
+    translator: Translator,
+    lines: InputLines,
+    prefixes: Iterable[bytes | tuple[int, ...]],
+    output: Path,
+    settings: Settings,
+    write: Format,
+    ids: bool,
+    lines_each: int,
+    tell: Callable[[LineResult, int], object],
+) -> list[int]:
+    """The bad lines of an output that has no journal: it is whole, or it is not ours.
+
+    How it was made is not recorded, so its first lines are decoded again. Bad lines are found
+    without decoding.
+
+    Raises:
+        OutputExistsError: it is not what these options make of this input.
+    """
+    options = settings.options
+    bad: list[int] = []
+    written, torn = _count_lines(output)
+    if torn:
+        raise _is_not_ours(output, f"{written} lines and half a one")
+    # A draw without a seed gives other lines each time, and a callback may do anything.
+    repeatable = (options.seed is not None or not options.sampling) and options.callback is None
+    compared = rows_ahead(options) if repeatable else 0
+    with output.open("rb") as file:
+        for result in translate_lines(
+            translator, islice(lines, compared), settings, ids=ids, prefixes=prefixes,
+            chunk=max(compared, 1),
+        ):  # fmt: skip
+            expected = [f"{line}\n".encode() for line in write(result)]
+            if not all(map(_is_alike, expected, islice(file, lines_each))):
+                raise OutputExistsError(
+                    f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
+                    "input, bundle and options give, so it was made in another way. Name another "
+                    "output, or begin anew with --force."
+                )
+            if result.problem is not None:
+                bad.append(result.number)
+                tell(result, lines.size)
+    for result in find_bad_lines(
+        translator, lines, settings, ids=ids, prefixes=prefixes, first=compared + 1
+    ):
+        bad.append(result.number)
+        tell(result, lines.size)
+    if written != lines.count * lines_each:
+        whole = lines.count * lines_each
+        raise _is_not_ours(output, f"{written} lines, where {whole} were expected")
+    return bad
+
+
+def _is_not_ours(output: Path, found: str) -> OutputExistsError:
+    return OutputExistsError(
+        f"{output}: {found}, and no {progress_path(output).name}: it is not an unfinished output "
+        "of this. Name another output, or begin anew with --force."
+    )
+
+
+def _is_alike(expected: bytes, found: bytes) -> bool:
+    """Whether two lines are equal; scores of JSON lines may differ by rounding."""
+    if expected == found:
+        return True
+    try:
+        values = json.loads(expected), json.loads(found)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(values[0], dict) and _is_close(*values)
+
+
+def _is_close(expected: Any, found: Any) -> bool:
+    if isinstance(expected, dict) and isinstance(found, dict):
+        return list(expected) == list(found) and all(
+            _is_close(expected[key], found[key]) for key in expected
+        )
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(_is_close, expected, found))
+    if isinstance(expected, float) and isinstance(found, float):
+        return math.isclose(expected, found, rel_tol=CLOSE, abs_tol=CLOSE)
+    return type(expected) is type(found) and bool(expected == found)
+
+
+def _count_lines(path: Path) -> tuple[int, bool]:
+    """Whole lines, and whether there is a torn one behind them."""
+    count, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count, last != b"\n"
