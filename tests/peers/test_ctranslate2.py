@@ -34,7 +34,7 @@ def folder(once: Once) -> Path:
         settings = {**SETTINGS, "num_heads": 4, "norm_placement": "pre"}
         checkpoint = load_checkpoint(path / "model.pt", config=settings)
         save_ctranslate2(checkpoint, path / "ctranslate2")
-        export_bundle(path / "model.pt", path / "a.bundle", config=settings)
+        export_bundle(path / "model.pt", path / "a.bundle", config=settings, verify=False)
 
     return once("ctranslate2", make)
 
