@@ -136,6 +136,7 @@ def export_family(family: str, once: Once) -> Path:
     return once(f"families/{family}.onnx", make)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["Python", "Node"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_decodes_in_one_portable_call(family: str, where: str, once: Once) -> None:
@@ -221,6 +222,7 @@ def test_bad_ids_are_errors_in_a_bundles_graphs_too(tiny_bundle: Path, graph: st
             session.run(None, {**feeds, mask: np.ones(shape, np.int64)})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("portable", [False, True], ids=["fused", "portable"])
 def test_attention_is_that_of_torchs_own_modules(
@@ -295,6 +297,7 @@ def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
     assert json.loads(metadata["tfexport_parity"])["passed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool) -> None:
     model = large(tied)

@@ -72,9 +72,10 @@ def test_weights_go_by_their_parameters_names(tiny_bundle: Path) -> None:
     assert "decoder.layers.0.feed_forward.up_proj.bias" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_weights_are_stored_once(wide_bundle: Path, tied_bundle: Path, tied: bool) -> None:
-    bundle = tied_bundle if tied else wide_bundle
+def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> None:
+    bundle: Path = request.getfixturevalue("tied_bundle" if tied else "wide_bundle")
     weights = sum(p.numel() * 4 for p in make_wide(tied).parameters())
     positions = 64 * 64 * 4
     # Large tensors start at page boundaries.
@@ -98,6 +99,7 @@ def test_weights_are_stored_once(wide_bundle: Path, tied_bundle: Path, tied: boo
     assert len(stored) == len(distinct)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
@@ -108,6 +110,7 @@ def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     assert result.report.passed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 def test_oldest_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
@@ -180,6 +183,7 @@ def made_of_weights(graph: onnx.GraphProto) -> list[str]:
     return made + [operator for g in inner for operator in made_of_weights(g)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 def test_a_large_tied_table_is_turned_once(tmp_path: Path) -> None:
     bundle = tmp_path / "a.bundle"
@@ -198,6 +202,7 @@ def test_a_large_tied_table_is_turned_once(tmp_path: Path) -> None:
         assert not made_of_weights(body), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_onnxruntime_joins_no_residual_with_its_norm(
     placement: str, tmp_path: Path, tutorial_model: tutorial.TutorialModel

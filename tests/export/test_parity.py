@@ -124,7 +124,6 @@ def test_cache_that_forgets_is_found(
     assert failure.stage == "cached steps"
 
 
-@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("part", ["tokens", "parents", "log_probs"])
 def test_beam_that_overlooks_or_miscounts_is_found(
     part: str,

@@ -73,6 +73,7 @@ def pieces(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
 def test_one_call_takes_and_gives_text(

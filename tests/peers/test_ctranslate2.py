@@ -15,7 +15,7 @@ from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="make optional installs it")
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 LIMIT = 24
 Row = list[int]

@@ -15,7 +15,7 @@ from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 
 pytest.importorskip("transformers", reason="make optional installs it")
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.peers, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 LIMIT = 20
 CONFIG = {**SETTINGS, "num_heads": 4}
