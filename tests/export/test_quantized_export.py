@@ -37,7 +37,7 @@ FEEDS = {
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:
     path = tmp_path / "ids.txt"
-    rows = np.random.default_rng(0).integers(3, 110, size=(12, 7))
+    rows = np.random.default_rng(0).integers(3, 90, size=(12, 7))
     path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     return path
 
