@@ -30,7 +30,7 @@ demo: .venv/ready .venv-runtime/ready
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test: .venv/ready .venv-runtime/ready optional
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1
 
 check: .venv/ready
 	$(BIN)/ruff check .

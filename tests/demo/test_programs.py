@@ -21,6 +21,7 @@ from tests.export.test_generate import pad as padded
 from tests.export.test_originals import FAMILIES, ROWS, greedy
 from tests.export.test_originals import LIMIT as SHORT
 
+pytestmark = pytest.mark.slow
 EXAMPLES = REPOSITORY / "examples"
 Tokens = list[list[int]]
 
