@@ -132,7 +132,7 @@ def tiny_bundle(
     source, target = folder / "source.txt", folder / "target.txt"
     source.write_text("\n".join(words) + "\n", encoding="utf-8")
     target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
-    tokenizers = {"source_tokenizer": source, "target_tokenizer": target}
+    tokenizers: dict[str, Any] = {"source_tokenizer": source, "target_tokenizer": target}
 
     def make(path: Path) -> None:
         export_bundle(tutorial_model, path, config=CONFIG, **tokenizers)
