@@ -13,12 +13,15 @@ RUNTIME := .venv-runtime/Scripts
 endif
 INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo test check bench optional clean
+CASES ?= 2000
+
+.PHONY: help demo test check bench fuzz optional clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
+	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make clean  remove the virtual environments and caches"
 
@@ -27,7 +30,7 @@ demo: .venv/ready .venv-runtime/ready
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test: .venv/ready .venv-runtime/ready optional
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -35,13 +38,16 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz --cases $(CASES)
+
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
-	$(BIN)/python -m benchmarks.compare --json build/bench/greedy.json
-	$(BIN)/python -m benchmarks.compare --batch 8 --threads 2 --beam 4 --json build/bench/beam.json
-	$(BIN)/python -m benchmarks.plots build/bench/greedy.json -o build/bench/performance.png
+	$(BIN)/python -m benchmarks.compare --json build/bench/compare.json
+	$(BIN)/python -m benchmarks.tables build/bench/compare.json | tee build/bench/tables.md
+	$(BIN)/python -m benchmarks.plots build/bench/compare.json -o build/bench/performance.png
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

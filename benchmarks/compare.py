@@ -1,113 +1,232 @@
-"""Every system on equal weights, in one run: python -m benchmarks.compare [--help].
+"""Every system on equal weights, each in its best configuration: python -m benchmarks.compare.
 
-Each system runs in its own process; runs are interleaved, so that a slow minute of the machine
-slows all of them; the median of the runs counts. Tokens are compared with eager PyTorch's.
+Every configuration of every system runs in its own process. First those of one system run against
+one another; the fastest of each system, and the runner-up if it is near, then run against all other
+systems'. Runs are interleaved, so that a slow minute of the machine slows all of them; medians of
+these last runs count. Tokens are compared with eager PyTorch's.
 """
 
 import json
 import os
 import random
-import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 
-from benchmarks.models import OPTIMUM_PYTHON, SIZES, prepare
-from benchmarks.roofline import measure_machine, work_of
+from benchmarks.choice import best, finalists, may_win, runs_for
+from benchmarks.configurations import (
+    BEAM_SYSTEMS,
+    DEFAULT,
+    OURS,
+    QUICK,
+    configurations_of,
+    weights_of,
+)
+from benchmarks.models import SIZES, prepare
+from benchmarks.process import Process
+from benchmarks.roofline import Machine, measure_machine, work_of
 from benchmarks.startup import machine
 from benchmarks.systems import SYSTEMS
+from benchmarks.tables import report
+from benchmarks.versions import versions
 
-OURS = "tfexport"
 LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
+BEAM_BATCH = 8
 # How those that screen the vocabulary choose their tokens; see roofline.work_of.
-GREEDY = {OURS: "screened", f"{OURS}, scores": "scored", "generate.onnx": "scored"}
-BEAM_SYSTEMS = ("tfexport", "tfexport int8", "CTranslate2", "CTranslate2 MKL", "CTranslate2 int8",
-                "Transformers", "Optimum-ONNX")  # fmt: skip
+GREEDY = {"tfexport": "screened", "tfexport, scores": "scored", "generate.onnx": "scored"}
+Rows = list[list[int]]
+Key = tuple[str, str]  # a system and the name of a configuration
 
 
-class Process:
-    """A system that is running."""
+@dataclass
+class Bench:
+    """One model, decoded by all systems whose weights are of one kind.
 
-    def __init__(self, name: str, folder: Path, checkpoint: Path, threads: int, beam: int) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        if name.endswith("MKL"):
-            environment["CT2_USE_MKL"] = "1"
-        python = str(OPTIMUM_PYTHON) if name == "Optimum-ONNX" else sys.executable
-        if not Path(python).exists():
-            raise RuntimeError(f"{python} is not there")
-        command = [python, "-m", "benchmarks.systems", name, str(folder), str(checkpoint),
-                   str(threads), str(beam)]  # fmt: skip
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, env=environment,
-        )  # fmt: skip
-        self.loaded = self._read()["loaded"]
+    Attributes:
+        size: its name in benchmarks.models.SIZES.
+        folder: where its files are.
+        checkpoint: its weights.
+        weights: "float32" or "int8".
+        systems: their names.
+        beam: hypotheses of each row.
+        rounds: runs of every configuration, to choose by.
+        runs: runs of those chosen, unless they are slow.
+        expected: the tokens that float32 gives, by batch, beam and size; filled by the first bench.
+    """
 
-    def run(self, rows: list[list[int]], limit: int) -> dict[str, Any]:
-        """Decode once; seconds, tokens and peak memory so far."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"rows": rows, "limit": limit}) + "\n")
-        self.process.stdin.flush()
-        return self._read()
+    size: str
+    folder: Path
+    checkpoint: Path
+    weights: str
+    systems: list[str]
+    beam: int
+    rounds: int
+    runs: int
+    expected: dict[tuple[str, int, int], Rows] = field(default_factory=dict)
 
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("the system ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def rows(self, batch: int) -> Rows:
+        """Random source tokens, the same in every system and run."""
+        draw = random.Random(batch)
+        vocabulary = SIZES[self.size].vocab_size
+        return [[draw.randrange(4, vocabulary) for _ in range(SOURCE)] for _ in range(batch)]
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    def open(self, wanted: Iterable[Key]) -> dict[Key, Process]:
+        """Start processes, two at a time; without those that do not run here."""
+        running: dict[Key, Process] = {}
+        loading: list[Key] = []
+        for key in wanted:
+            system, name = key
+            configuration = next(c for c in configurations_of(system) if c.name == name)
+            try:
+                running[key] = Process(system, configuration, self.folder, self.checkpoint,
+                                       self.beam, self.folder / "systems.log")  # fmt: skip
+            except RuntimeError as error:
+                print(f"  {system} does not run here: {error}", file=sys.stderr)
+                continue
+            loading.append(key)
+            if len(loading) > 1:
+                self._wait(running, loading.pop(0))
+        for key in loading:
+            self._wait(running, key)
+        return running
 
-
-def measure(
-    names: list[str], folder: Path, checkpoint: Path, vocab: int, batch: int, threads: int,
-    beam: int, runs: int,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """One cell: seconds, peak memory and agreement of every system that runs."""
-    draw = random.Random(batch)
-    rows = [[draw.randrange(4, vocab) for _ in range(SOURCE)] for _ in range(batch)]
-    _forget(folder)
-    running: dict[str, Process] = {}
-    for name in names:
+    def _wait(self, running: dict[Key, Process], key: Key) -> None:
         try:
-            running[name] = Process(name, folder, checkpoint, threads, beam)
-            running[name].run(rows, LENGTH)  # warm up
+            running[key].wait()
         except RuntimeError:
-            running.pop(name, None)
-            print(f"  {name}: does not run here", file=sys.stderr)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in running}
-    for _ in range(runs):
-        for name, process in running.items():
-            found[name].append(process.run(rows, LENGTH))
-    for process in running.values():
-        process.close()
-    reference = found.get("eager, cached") or found[OURS]
-    expected = reference[0]["tokens"]
-    cells: dict[str, dict[str, Any]] = {}
-    for name, answers in found.items():
+            self._drop(running, key)
+
+    def run(self, running: dict[Key, Process], key: Key, batch: int) -> dict[str, Any] | None:
+        """Decode once; None if the system ended, which is then left out."""
+        try:
+            return running[key].run(self.rows(batch), LENGTH)
+        except (RuntimeError, BrokenPipeError):
+            self._drop(running, key)
+            return None
+
+    def _drop(self, running: dict[Key, Process], key: Key) -> None:
+        running.pop(key).close()
+        log = self.folder / "systems.log"
+        print(f"  {key[0]} ({key[1]}) does not run here; see {log}", file=sys.stderr)
+
+    def choose(self, system: str, batches: tuple[int, ...]) -> dict[int, dict[str, float]]:
+        """The least seconds of each configuration of a system, by batch."""
+        found: dict[int, dict[str, float]] = {}
+        running = self.open((system, c.name) for c in configurations_of(system))
+        for batch in batches:
+            times: dict[str, list[float]] = {key[1]: [] for key in _able(running, batch)}
+            for turn in range(self.rounds):
+                fastest = min((min(s) for s in times.values() if s), default=0.0)
+                for key in _able(running, batch):
+                    seconds = times[key[1]]
+                    if turn == 0 or may_win(seconds, fastest):
+                        answer = self.run(running, key, batch)
+                        if answer is not None:
+                            seconds.append(answer["seconds"])
+            found[batch] = {name: min(seconds) for name, seconds in times.items() if seconds}
+        for process in running.values():
+            process.close()
+        return found
+
+    def measure(self, batches: tuple[int, ...]) -> list[dict[str, Any]]:
+        """A cell for each batch: the figures of all configurations, and which was best."""
+        chosen = {system: self.choose(system, batches) for system in self.systems}
+        wanted: dict[int, list[Key]] = {
+            batch: [
+                (system, name)
+                for system in self.systems
+                if chosen[system][batch]
+                for name in finalists(chosen[system][batch])
+            ]
+            for batch in batches
+        }
+        # Each time: what the machine can do changes with what others do on it.
+        peaks = {cores: measure_machine(cores) for cores in (1, 2)}
+        _forget(self.folder)
+        running = self.open(dict.fromkeys(key for batch in batches for key in wanted[batch]))
+        cells = []
+        for batch in batches:
+            answers: dict[Key, list[dict[str, Any]]] = {}
+            for key in wanted[batch]:
+                if key in running and self.run(running, key, batch) is not None:  # warm up
+                    answers[key] = []
+            for turn in range(self.runs):
+                for key, found in answers.items():
+                    system, name = key
+                    if key in running and turn < runs_for(chosen[system][batch][name], self.runs):
+                        answer = self.run(running, key, batch)
+                        if answer is not None:
+                            found.append(answer)
+            cells.append(self.cell(batch, chosen, answers, peaks))
+        for process in running.values():
+            process.close()
+        return cells
+
+    def cell(
+        self, batch: int, chosen: dict[str, dict[int, dict[str, float]]],
+        answers: dict[Key, list[dict[str, Any]]], peaks: dict[int, Machine],
+    ) -> dict[str, Any]:  # fmt: skip
+        """What was measured with one batch, in the form that is written as JSON."""
+        reference = (self.size, batch, self.beam)
+        for (system, _), found in answers.items():
+            if found and system == "eager, cached":
+                self.expected[reference] = found[0]["tokens"]
+            if found and system == OURS["float32"]:
+                self.expected.setdefault(reference, found[0]["tokens"])
+        systems: dict[str, dict[str, Any]] = {}
+        for system, seconds in chosen.items():
+            configurations: dict[str, dict[str, Any]] = {
+                configuration.name: {
+                    "cores": configuration.cores,
+                    "least_when_choosing": seconds[batch][configuration.name],
+                }
+                for configuration in configurations_of(system)
+                if configuration.name in seconds[batch]
+            }
+            for name, figures in configurations.items():
+                if found := answers.get((system, name), []):
+                    figures |= self.figures(system, batch, found, peaks[figures["cores"]])
+            if any("seconds" in figures for figures in configurations.values()):
+                systems[system] = {"best": best(configurations), "configurations": configurations}
+        return {"size": self.size, "batch": batch, "beam": self.beam, "weights": self.weights,
+                "machine": {cores: asdict(peak) for cores, peak in peaks.items()},
+                "systems": systems}  # fmt: skip
+
+    def figures(
+        self, system: str, batch: int, answers: list[dict[str, Any]], peak: Machine
+    ) -> dict[str, Any]:
+        """What the runs of one configuration say."""
         tokens = answers[0]["tokens"]
+        expected = self.expected.get((self.size, batch, self.beam))
         pairs = [
             one == two
-            for row, other in zip(expected, tokens, strict=True)
+            for row, other in zip(expected or [], tokens, strict=expected is not None)
             for one, two in zip(row, other, strict=False)
         ]
-        cells[name] = {
-            "seconds": median(answer["seconds"] for answer in answers),
-            "peak_mb": answers[-1]["peak_kb"] / 1024,
-            "agreement": sum(pairs) / max(1, len(pairs)),
+        kind = GREEDY.get(system, self.weights) if self.beam == 1 else self.weights
+        work = work_of(SIZES[self.size], batch, SOURCE, LENGTH, kind, self.beam)
+        seconds = median(answer["seconds"] for answer in answers)
+        return {
+            "seconds": seconds,
+            "runs": [answer["seconds"] for answer in answers],
+            "tokens_per_second": batch * LENGTH / seconds,
+            "peak_mb": max(answer["peak_kb"] for answer in answers) / 1024,
             "length": sum(map(len, tokens)) / len(tokens),
+            "agreement": sum(pairs) / len(pairs) if pairs else None,
+            "of_bandwidth": work.bytes / seconds / peak.bandwidth,
+            "of_matrix_peak": work.seconds_of_products(peak) / seconds,
         }
-    return cells
+
+
+def _able(running: dict[Key, Process], batch: int) -> list[Key]:
+    """Those whose workers each get rows."""
+    return [key for key, process in running.items() if process.configuration.workers <= batch]
 
 
 def _forget(folder: Path) -> None:
@@ -123,62 +242,46 @@ def _forget(folder: Path) -> None:
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _line(name: str, cell: dict[str, Any], cells: dict[str, dict[str, Any]]) -> str:
-    """One system, compared with tfexport on weights of the same kind."""
-    ours = cells.get(f"{OURS} int8" if "int8" in name else OURS)
-    ratio = f"{cell['seconds'] / ours['seconds']:5.2f}" if ours else "    –"
-    return (
-        f"  {name:<22}{cell['tokens_per_second']:9.0f} tokens/s  tfexport is {ratio} x"
-        f"  same tokens {cell['agreement']:6.1%}  peak {cell['peak_mb']:6.0f} MB"
-        f"  of memory {cell['of_bandwidth']:4.0%}  of matrix units {cell['of_matrix_peak']:4.0%}"
-    )
-
-
 @click.command()
 @click.option("--size", "sizes", multiple=True, type=click.Choice([*SIZES]), default=[*SIZES])
-@click.option("--batch", "batches", multiple=True, type=int, default=[1, 8, 32])
-@click.option("--threads", "threads", multiple=True, type=int, default=[1, 2])
-@click.option(
-    "--system", "systems", multiple=True, type=click.Choice([*SYSTEMS]), default=[*SYSTEMS]
-)
-@click.option("--beam", type=int, default=1, help="Beam size; only systems with beams then run.")
-@click.option("--runs", type=int, default=7)
+@click.option("--batch", "batches", multiple=True, type=int, default=[1, 8, 32],
+              help="Rows, for greedy search.")  # fmt: skip
+@click.option("--system", "systems", multiple=True, type=click.Choice([*SYSTEMS]), default=DEFAULT)
+@click.option("--beam", type=int, default=4, show_default=True,
+              help=f"Beam size, measured with batch {BEAM_BATCH} as well; 1 for none.")  # fmt: skip
+@click.option("--runs", type=int, default=7, show_default=True)
+@click.option("--quick", is_flag=True, help="Only CTranslate2, greedily, in fewer runs.")
 @click.option("--folder", type=Path, default=Path("build/bench"), help="Where models are written.")
-@click.option("--json", "output", type=Path, help="Also write the figures there.")
+@click.option("--json", "output", type=Path, default=Path("build/bench/compare.json"),
+              show_default=True, help="Where the figures are written.")  # fmt: skip
 def main(
-    sizes: tuple[str, ...], batches: tuple[int, ...], threads: tuple[int, ...],
-    systems: tuple[str, ...], beam: int, runs: int, folder: Path, output: Path | None,
+    sizes: tuple[str, ...], batches: tuple[int, ...], systems: tuple[str, ...], beam: int,
+    runs: int, quick: bool, folder: Path, output: Path,
 ) -> None:  # fmt: skip
-    """Measure every system on random models of equal weights."""
-    names = [name for name in systems if beam == 1 or name in BEAM_SYSTEMS]
-    results = []
+    """Measure every configuration of every system on random models of equal weights."""
+    if quick:
+        systems, beam, runs = QUICK, 1, min(runs, 3)
+    searches = [(1, tuple(sorted(set(batches))))] + [(beam, (BEAM_BATCH,))] * (beam > 1)
+    figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "source": SOURCE,
+                               "length": LENGTH, "results": []}  # fmt: skip
+    expected: dict[tuple[str, int, int], Rows] = {}
+    output.parent.mkdir(parents=True, exist_ok=True)
     print(machine())
     for size in sizes:
         checkpoint = prepare(size, folder / size)
-        for count in threads:
-            for batch in batches:
-                # Each time: what the machine can do changes with what others do on it.
-                peak = measure_machine(count)
-                cells = measure(names, folder / size, checkpoint, SIZES[size].vocab_size, batch,
-                                count, beam, runs)  # fmt: skip
-                results.append({"size": size, "threads": count, "batch": batch, "beam": beam,
-                                "runs": runs, "machine": asdict(peak), "cells": cells})  # fmt: skip
-                print(f"{size}, batch {batch}, {count} threads, beam {beam}, {LENGTH} tokens; "
-                      f"the machine: {peak}")  # fmt: skip
-                for name, cell in cells.items():
-                    weights = "int8" if "int8" in name else "float32"
-                    if beam == 1:
-                        weights = GREEDY.get(name, weights)
-                    work = work_of(SIZES[size], batch, SOURCE, LENGTH, weights, beam)
-                    seconds = cell["seconds"]
-                    cell["tokens_per_second"] = batch * LENGTH / seconds
-                    cell["of_bandwidth"] = work.bytes / seconds / peak.bandwidth
-                    cell["of_matrix_peak"] = work.seconds_of_products(peak) / seconds
-                    print(_line(name, cell, cells), flush=True)
-    if output:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n",
-                          encoding="utf-8")  # fmt: skip
+        for width, rows in searches:
+            for weights in OURS:
+                names = [
+                    name
+                    for name in systems
+                    if weights_of(name) == weights and (width == 1 or name in BEAM_SYSTEMS)
+                ]
+                bench = Bench(size, (folder / size).absolute(), checkpoint, weights, names, width,
+                              2 if quick else 3, runs, expected)  # fmt: skip
+                for cell in bench.measure(rows) if names else []:
+                    figures["results"].append(cell)
+                    print(report(cell), flush=True)
+                    output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

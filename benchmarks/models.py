@@ -9,13 +9,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
 from tfexport.model_src import Transformer, TransformerConfig, load_checkpoint, save_checkpoint
 from tfexport.model_src.build import build_transformer
 
-REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "examples" / "de-en"
-# Optimum needs an older Transformers than is measured here, and so an environment of its own.
-OPTIMUM_PYTHON = REPOSITORY / ".venv-optimum" / "bin" / "python"
 NEVER = -1e4  # added to the logit of the end token
 
 

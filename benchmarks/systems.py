@@ -1,33 +1,61 @@
 """One system in a process of its own, decoding when it is told to.
 
-python -m benchmarks.systems SYSTEM FOLDER CHECKPOINT THREADS BEAM, then on stdin a JSON job a line:
-``{"rows": [[…]], "limit": N}``. Answers with a JSON line: seconds, tokens, peak memory.
+python -m benchmarks.systems SYSTEM SETUP, where SETUP is a JSON object of Setup's fields, then on
+stdin a JSON job a line: ``{"rows": [[…]], "limit": N}``. Answers with a JSON line: seconds, tokens,
+peak memory.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 Rows = list[list[int]]
 Decode = Callable[[Rows, int], Rows]
 BOS, EOS, PAD = 1, 2, 0
+WAKE = 4  # tokens, which read every weight
 
 
-def _translator(bundle: str, scores: bool = False) -> Callable[[Path, Path, int, int], Decode]:
-    def start(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+@dataclass(frozen=True)
+class Setup:
+    """What a system is started with.
+
+    Attributes:
+        folder: where benchmarks.models.prepare wrote what the systems load.
+        checkpoint: the weights, for systems that load those.
+        beam: hypotheses of each row; 1 is greedy search.
+        threads: that one worker computes with.
+        workers: that share the rows of a batch evenly, where the system has workers.
+        options: of the system itself.
+    """
+
+    folder: Path
+    checkpoint: Path
+    beam: int
+    threads: int
+    workers: int = 1
+    options: dict[str, str] = field(default_factory=dict)
+
+    def share(self, rows: Rows) -> int:
+        """How many of these rows one worker takes."""
+        return -(-len(rows) // self.workers)
+
+
+def _translator(bundle: str, scores: bool = False) -> Callable[[Setup], Decode]:
+    def start(setup: Setup) -> Decode:
         from tfexport.runtime import Translator
 
-        opened = Translator(folder / bundle, threads)
+        opened = Translator(setup.folder / bundle, setup.threads, workers=setup.workers)
         # No peer computes scores unless it is asked to.
         options: dict[str, Any] = {"return_scores": scores}
-        if beam > 1:
-            options["beam_size"] = beam
+        if setup.beam > 1:
+            options["beam_size"] = setup.beam
 
         def decode(rows: Rows, limit: int) -> Rows:
-            found = opened.generate(rows, max_length=limit, batch_size=len(rows), **options)
+            found = opened.generate(rows, max_length=limit, batch_size=setup.share(rows), **options)
             return [result.hypotheses[0].tokens for result in found]
 
         return decode
@@ -35,14 +63,14 @@ def _translator(bundle: str, scores: bool = False) -> Callable[[Path, Path, int,
     return start
 
 
-def generate_graph(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def generate_graph(setup: Setup) -> Decode:
     """Onnxruntime on the self-contained generate.onnx, which always computes scores."""
     import numpy as np
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = ort.InferenceSession(folder / "generate.onnx", options)
+    options.intra_op_num_threads = setup.threads
+    session = ort.InferenceSession(setup.folder / "generate.onnx", options)
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = _padded(rows)
@@ -52,28 +80,32 @@ def generate_graph(folder: Path, checkpoint: Path, threads: int, beam: int) -> D
     return decode
 
 
-def two_graphs(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def two_graphs(setup: Setup) -> Decode:
     """Onnxruntime on encoder.onnx and decoder.onnx, stepped from Python."""
     from tfexport.bundle import read_manifest
     from tfexport.runtime.model import Model
     from tfexport.runtime.search import greedy
 
-    model = Model(folder / "a.bundle", read_manifest(folder / "a.bundle"), threads)
+    model = Model(
+        setup.folder / "a.bundle", read_manifest(setup.folder / "a.bundle"), setup.threads
+    )
     return lambda rows, limit: [h.tokens for h in greedy(model, rows, limit, BOS, EOS)]
 
 
-def _ctranslate2(name: str) -> Callable[[Path, Path, int, int], Decode]:
-    def start(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def _ctranslate2(name: str) -> Callable[[Setup], Decode]:
+    def start(setup: Setup) -> Decode:
         import ctranslate2
 
         opened = ctranslate2.Translator(
-            str(folder / name), device="cpu", inter_threads=1, intra_threads=threads
-        )
+            str(setup.folder / name), device="cpu", inter_threads=setup.workers,
+            intra_threads=setup.threads,
+        )  # fmt: skip
 
         def decode(rows: Rows, limit: int) -> Rows:
             found = opened.translate_batch(
-                [[f"t{i}" for i in row] for row in rows], beam_size=beam,
-                max_decoding_length=limit, min_decoding_length=0, max_batch_size=0,
+                [[f"t{i}" for i in row] for row in rows], beam_size=setup.beam,
+                max_decoding_length=limit, min_decoding_length=0,
+                max_batch_size=setup.share(rows),
             )  # fmt: skip
             return [[int(token[1:]) for token in result.hypotheses[0]] for result in found]
 
@@ -82,16 +114,18 @@ def _ctranslate2(name: str) -> Callable[[Path, Path, int, int], Decode]:
     return start
 
 
-def transformers(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def transformers(setup: Setup) -> Decode:
     """MarianMTModel.generate of Hugging Face Transformers."""
     import torch
 
     from benchmarks.peers import build_marian
     from tfexport.model_src import load_checkpoint
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(setup.threads)
     # Built, not loaded: a saved Marian forgets its position table, and takes one of its own.
-    return _generating(build_marian(load_checkpoint(checkpoint)), beam)
+    model = build_marian(load_checkpoint(setup.checkpoint))
+    model.set_attn_implementation(setup.options["attention"])
+    return _generating(model, setup.beam)
 
 
 def _generating(model: Any, beam: int) -> Decode:
@@ -109,27 +143,27 @@ def _generating(model: Any, beam: int) -> Decode:
     return decode
 
 
-def optimum(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def optimum(setup: Setup) -> Decode:
     """ORTModelForSeq2SeqLM.generate of Optimum-ONNX."""
     import onnxruntime as ort
     import torch
     from optimum.onnxruntime import ORTModelForSeq2SeqLM
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(setup.threads)
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    model = ORTModelForSeq2SeqLM.from_pretrained(folder / "optimum", session_options=options)
-    return _generating(model, beam)
+    options.intra_op_num_threads = setup.threads
+    model = ORTModelForSeq2SeqLM.from_pretrained(setup.folder / "optimum", session_options=options)
+    return _generating(model, setup.beam)
 
 
-def eager_uncached(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def eager_uncached(setup: Setup) -> Decode:
     """The tutorial's loop in eager PyTorch: the whole prefix again for every token."""
     import torch
 
     from tfexport.model_src import load_checkpoint
 
-    torch.set_num_threads(threads)
-    model = load_checkpoint(checkpoint).build()
+    torch.set_num_threads(setup.threads)
+    model = load_checkpoint(setup.checkpoint).build()
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
@@ -145,35 +179,35 @@ def eager_uncached(folder: Path, checkpoint: Path, threads: int, beam: int) -> D
     return decode
 
 
-def eager_cached(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def eager_cached(setup: Setup) -> Decode:
     """Eager PyTorch with a cache."""
     import torch
 
     from tfexport.model_src import load_checkpoint
 
-    torch.set_num_threads(threads)
-    model = load_checkpoint(checkpoint).build()
+    torch.set_num_threads(setup.threads)
+    model = load_checkpoint(setup.checkpoint).build()
     return _stepped(model.encode, model.step, model.decoder.empty_cache)
 
 
-def compiled(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def compiled(setup: Setup) -> Decode:
     """The same with torch.compile on the decoder's step."""
     import torch
 
     from tfexport.model_src import load_checkpoint
 
-    torch.set_num_threads(threads)
-    model = load_checkpoint(checkpoint).build()
+    torch.set_num_threads(setup.threads)
+    model = load_checkpoint(setup.checkpoint).build()
     step = torch.compile(model.step, dynamic=True)
     return _stepped(model.encode, step, model.decoder.empty_cache)
 
 
-def torchscript(folder: Path, checkpoint: Path, threads: int, beam: int) -> Decode:
+def torchscript(setup: Setup) -> Decode:
     """The exported TorchScript module's generate."""
     import torch
 
-    torch.set_num_threads(threads)
-    module = torch.jit.load(folder / "model.ts")
+    torch.set_num_threads(setup.threads)
+    module = torch.jit.load(setup.folder / "model.ts")
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
@@ -214,16 +248,14 @@ def _cut(rows: Rows) -> Rows:
     return [until(row, EOS) for row in rows]
 
 
-SYSTEMS: dict[str, Callable[[Path, Path, int, int], Decode]] = {
+SYSTEMS: dict[str, Callable[[Setup], Decode]] = {
     "tfexport": _translator("a.bundle"),
     "tfexport, scores": _translator("a.bundle", scores=True),
     "tfexport int8": _translator("int8.bundle"),
     "generate.onnx": generate_graph,
     "two graphs": two_graphs,
     "CTranslate2": _ctranslate2("ctranslate2"),
-    "CTranslate2 MKL": _ctranslate2("ctranslate2"),
     "CTranslate2 int8": _ctranslate2("ctranslate2-int8"),
-    "CTranslate2 int8 MKL": _ctranslate2("ctranslate2-int8"),
     "Transformers": transformers,
     "Optimum-ONNX": optimum,
     "eager, uncached": eager_uncached,
@@ -242,14 +274,16 @@ def _peak_kb() -> int:
 
 
 def main() -> None:
-    name, folder, checkpoint, threads, beam = sys.argv[1:]
-    start = time.perf_counter()
-    decode = SYSTEMS[name](Path(folder), Path(checkpoint), int(threads), int(beam))
-    print(json.dumps({"loaded": time.perf_counter() - start}), flush=True)
+    name, text = sys.argv[1:]
+    fields = json.loads(text)
+    for path in ("folder", "checkpoint"):
+        fields[path] = Path(fields[path])
+    decode = SYSTEMS[name](Setup(**fields))
+    print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:
         job = json.loads(line)
-        # The first of two wakes threads and fills caches, as a busy service has them.
-        decode(job["rows"], job["limit"])
+        # Threads wake and caches fill, as a busy service has them, before the clock runs.
+        decode(job["rows"], WAKE)
         start = time.perf_counter()
         tokens = decode(job["rows"], job["limit"])
         seconds = time.perf_counter() - start

@@ -1,7 +1,8 @@
-"""What all tests share: the demo model, and one small exported bundle a worker."""
+"""What all tests share: small exported models, each made once for all workers."""
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,19 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
+from torch import nn
 
 from tests import tutorial
-from tfexport.export import export_bundle, pipeline
-from tfexport.export.weights import content_key
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tests.traces import trace_key
+from tfexport.export import export_bundle, export_graph, graph_file, onnx_export, onnx_loop
+from tfexport.export.parity import cases
+from tfexport.graph_io import GraphSpec
 
 REPOSITORY = Path(__file__).parents[1]
 Once = Callable[[str, Callable[[Path], object]], Path]
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
+# Of the tutorial model. A test that takes it with this config finds it traced already.
+CONFIG: dict[str, Any] = {**SETTINGS, "unk_id": 3, "add_source_eos": True}
 
 # The machine is shared, so a slow example says nothing; what failed is found again from the
 # printed blob.
@@ -44,37 +49,57 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-_GRAPHS: dict[str, dict[str, ir.Model]] = {}
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, so that no worker is left with it when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture
-def graphs_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export the graphs of one model once a worker, for tests of what is done with them."""
-    export = pipeline._export_graphs
+def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let comparisons be short, for tests of what is made of them."""
+    compare_few_shapes(monkeypatch)
 
-    def again(checkpoint: Checkpoint, *options: Any) -> dict[str, ir.Model]:
-        weights = sorted((name, content_key(w.numpy())) for name, w in checkpoint.weights.items())
-        key = repr((checkpoint.config, weights, options[:-1]))
-        if key not in _GRAPHS:
-            _GRAPHS[key] = export(checkpoint, *options)
-        return {name: graph.clone() for name, graph in _GRAPHS[key].items()}
 
-    monkeypatch.setattr(pipeline, "_export_graphs", again)
+def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
+    """Compare one batch of two rows, and twelve tokens."""
+    patch.setattr(cases, "BATCHES", (2,))
+    patch.setattr(cases, "SOURCE_LENGTHS", (7,))
+    patch.setattr(cases, "LONGEST_SOURCE", 7)
+    patch.setattr(cases, "NEW_TOKENS", 12)
 
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
     """Make a file or folder if no worker has done so yet."""
     base = tmp_path_factory.getbasetemp()
-    base = base if worker_id == "master" else base.parent
+    base = (base if worker_id == "master" else base.parent) / "once"
 
     def get(name: str, make: Callable[[Path], object]) -> Path:
-        with FileLock(base / f"{name}.lock"):
-            if not (base / name).exists():
-                make(base / name)
-        return base / name
+        made, unfinished = base / name, base / "unfinished" / name
+        for path in (made, unfinished):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{made}.lock"):
+            if not made.exists():
+                make(unfinished)
+                unfinished.rename(made)
+        return made
 
     return get
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _traced_once(once: Once) -> Iterator[None]:
+    """Let torch trace each module once a run; see ``traces``."""
+    trace = onnx_export.export_graph_module
+
+    def again(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
+        name = f"{spec.name}-{trace_key(module, spec, opset)}.onnx"
+        return ir.load(once(name, lambda path: ir.save(trace(module, spec, opset), path)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (onnx_export, onnx_loop, graph_file):
+            patch.setattr(module, "export_graph_module", again)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -97,21 +122,36 @@ def words() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(
+    once: Once,
     tmp_path_factory: pytest.TempPathFactory,
     tutorial_model: tutorial.TutorialModel,
     words: list[str],
 ) -> Path:
     """A bundle of the tutorial model with a vocabulary of whole words. Do not change it."""
     folder = tmp_path_factory.mktemp("tiny")
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(words) + "\n", encoding="utf-8")
-    export_bundle(
-        tutorial_model,
-        folder / "tiny.bundle",
-        config={**SETTINGS, "unk_id": 3, "add_source_eos": True},
-        tokenizer=vocabulary,
-    )
-    return folder / "tiny.bundle"
+    source, target = folder / "source.txt", folder / "target.txt"
+    source.write_text("\n".join(words) + "\n", encoding="utf-8")
+    target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
+    tokenizers: dict[str, Any] = {"source_tokenizer": source, "target_tokenizer": target}
+
+    def make(path: Path) -> None:
+        export_bundle(tutorial_model, path, config=CONFIG, **tokenizers)
+
+    # A copy for each worker: beside a bundle stands what was measured with it.
+    return Path(shutil.copytree(once("tiny.bundle", make), folder / "tiny.bundle"))
+
+
+@pytest.fixture(scope="session", params=["fused", "portable"])
+def tiny_graph(
+    request: pytest.FixtureRequest, once: Once, tutorial_model: tutorial.TutorialModel
+) -> Path:
+    """The tutorial model's generate graph, fused.onnx and portable.onnx. Do not change it."""
+
+    def make(path: Path) -> None:
+        portable = request.param == "portable"
+        export_graph(tutorial_model, path, "generate", config=CONFIG, portable=portable)
+
+    return once(f"tiny/{request.param}.onnx", make)
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import REPOSITORY
 
 
+@pytest.mark.slow
 def test_train_and_ship_learns_and_decodes_without_torch() -> None:
     done = subprocess.run(
         [sys.executable, REPOSITORY / "examples" / "train_and_ship.py", "annotated"],

@@ -72,7 +72,7 @@ def test_export_without_torch_says_what_to_install() -> None:
         *("onnx", "--checkpoint", "model.pt", "-o", "never.bundle"),
     )
     assert done.returncode == 1
-    assert "pip install 'tfexport[export]'" in done.stderr
+    assert "pip install 'torch>=2.9' 'onnx>=" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -94,7 +94,7 @@ def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
     )
     done = run(code, str(FIXTURE), blocked=(*TORCH_SIDE, *libraries))
     assert "Hypothesis(tokens=[" in done.stdout
-    assert "pip install 'tfexport[tokenizers]'" in done.stderr
+    assert "pip install 'tokenizers>=" in done.stderr
 
 
 def test_tokenizer_library_that_is_missing_is_named(demo_folder: Path, tmp_path: Path) -> None:
@@ -104,4 +104,4 @@ def test_tokenizer_library_that_is_missing_is_named(demo_folder: Path, tmp_path:
     )
     done = run(code, str(demo_folder / "tokenizer.json"), blocked=("tokenizers",))
     assert "MissingDependencyError" in done.stderr
-    assert "pip install 'tfexport[tokenizers]'" in done.stderr
+    assert "pip install 'tokenizers>=" in done.stderr

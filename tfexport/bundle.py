@@ -12,17 +12,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from tfexport import atomic
 from tfexport.errors import BundleError, OutputExistsError, join_problems
 from tfexport.locks import check_unlocked
+from tfexport.manifest_checks import MANIFEST as MANIFEST
+from tfexport.manifest_checks import find_problems, find_unsafe_json
 
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
 WEIGHTS = "weights.bin"
+MOST_BYTES = 4 << 20  # of a manifest; one of 10,000 parameters takes 1 MB
 _REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
@@ -119,18 +121,14 @@ class Manifest:
         if claimed != _digest(values):
             raise BundleError(f"{path}: its digest does not fit: it was changed. {_REEXPORT}")
         del values["format"], values["format_version"]
-        try:
-            values["files"] = {k: FileEntry(**v) for k, v in values["files"].items()}
-            values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in values["tokenizers"].items()}
-            values["special_ids"] = SpecialIds(**values["special_ids"])
-            values["limits"] = Limits(**values["limits"])
-            manifest = cls(**values)
-            problems = [*_wrong_values(manifest)]
-        except (TypeError, KeyError, AttributeError) as error:
-            raise BundleError(f"{path}: not a version-{FORMAT_VERSION} manifest: {error}") from None
-        if problems:
+        if problems := find_problems(values):
             raise BundleError(join_problems(str(path), problems, _REEXPORT))
-        return manifest
+        entries = values.get("files", {}), values.get("tokenizers", {})
+        values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}
+        values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in entries[1].items()}
+        values["special_ids"] = SpecialIds(**values["special_ids"])
+        values["limits"] = Limits(**values["limits"])
+        return cls(**values)
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
@@ -140,6 +138,8 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         raise BundleError(f"{path}: not JSON: {error}. {_REEXPORT}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise BundleError(f"{path}: not the manifest of a tfexport bundle.")
+    if unsafe := find_unsafe_json(values):
+        raise BundleError(f"{path}: {unsafe}. {_REEXPORT}")
     return values
 
 
@@ -152,47 +152,6 @@ def _check_format(values: Mapping[str, Any], path: Path) -> None:
             f"{path}: bundle format {version}; this tfexport reads up to {FORMAT_VERSION}. "
             "Upgrade tfexport, or export the model with this version."
         )
-
-
-def _wrong_values(manifest: Manifest) -> Iterator[str]:
-    """What a manifest with a right digest may still get wrong; it may have been made by hand."""
-    used = [*manifest.graphs.values(), *(t.file for t in manifest.tokenizers.values())]
-    for name in manifest.files:
-        if not _is_inside(name):
-            yield f"{name!r} leaves the bundle's folder"
-    for name in used:
-        if name not in manifest.files:
-            yield f"{name!r} is used but not listed"
-    for role in ("encoder", "decoder"):
-        if role not in manifest.graphs:
-            yield f"graphs: {role} is missing"
-    if not isinstance(manifest.minimum_onnxruntime, str):
-        yield f"minimum_onnxruntime: {manifest.minimum_onnxruntime!r} is not a version"
-    for name, value, least in _numbers(manifest):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            yield f"{name}: {value!r} is not a whole number from {least} on"
-    for key in ("add_source_bos", "add_source_eos"):
-        if not isinstance(manifest.config.get(key), bool):
-            yield f"config.{key}: {manifest.config.get(key)!r} is not true or false"
-
-
-def _numbers(manifest: Manifest) -> Iterator[tuple[str, Any, int]]:
-    """Every number that decoding relies on: name, value, least value."""
-    for key in ("num_decoder_layers", "num_heads", "head_dim"):
-        yield f"config.{key}", manifest.config.get(key), 1
-    for group, least in (("special_ids", 0), ("limits", 1)):
-        for part in dataclasses.fields(getattr(manifest, group)):
-            value = getattr(getattr(manifest, group), part.name)
-            if value is not None or part.default is dataclasses.MISSING:
-                yield f"{group}.{part.name}", value, least
-
-
-def _is_inside(name: str) -> bool:
-    # Both conventions, on every system: a bundle travels.
-    posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    parts = {*posix.parts, *windows.parts}
-    absolute = posix.is_absolute() or windows.drive or windows.root
-    return bool(name) and name != MANIFEST and not absolute and not parts & {"..", "."}
 
 
 def _digest(values: Mapping[str, Any]) -> str:
@@ -218,13 +177,20 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     folder = Path(folder)
     path = folder / MANIFEST
     try:
-        return Manifest.from_json(path.read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError:
-        raise BundleError(f"{path}: not UTF-8 text. {_REEXPORT}") from None
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(_no_bundle(folder)) from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
+    if len(content) > MOST_BYTES:
+        raise BundleError(f"{path}: more than {MOST_BYTES} bytes, so no manifest. {_REEXPORT}")
+    try:
+        return Manifest.from_json(content.decode(), path)
+    except UnicodeDecodeError:
+        raise BundleError(f"{path}: not UTF-8 text. {_REEXPORT}") from None
 
 
 def _no_bundle(folder: Path) -> str:
@@ -252,12 +218,15 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     problems = []
     for name, entry in manifest.files.items():
         path = folder / name
-        if not path.is_file():
-            problems.append(f"{name} is missing")
-        elif path.stat().st_size != entry.size:
-            problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
-        elif _sha256(path) != entry.sha256:
-            problems.append(f"{name} was changed: its sha256 is not the manifest's")
+        try:
+            if not path.is_file():
+                problems.append(f"{name} is missing")
+            elif path.stat().st_size != entry.size:
+                problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
+            elif _sha256(path) != entry.sha256:
+                problems.append(f"{name} was changed: its sha256 is not the manifest's")
+        except OSError as error:
+            problems.append(f"{name} cannot be read: {error.strerror}")
     if problems:
         raise BundleError(join_problems(str(folder), problems, _REEXPORT))
     return manifest

@@ -17,7 +17,11 @@ Every message says what was found, what was expected and what to do. Only the co
 them into one-line messages; anything outside this tree is a bug and keeps its traceback.
 """
 
+import reprlib
 from collections.abc import Sequence
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 class TfexportError(Exception):
@@ -66,6 +70,46 @@ class ForkError(TfexportError, RuntimeError):
 
 class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
+
+
+def shown(value: object, most: int = 60) -> str:
+    """A value as a message quotes it: no longer than ``most`` characters, whatever it is."""
+    if isinstance(value, int) and abs(value) >= 10**most:
+        return f"a number of more than {most} digits"  # which Python may refuse to write out
+    try:
+        text = _SHORT.repr(value)
+    except Exception:  # endless nesting, a faulty __repr__
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def join_some(names: Sequence[str], limit: int = 8) -> str:
+    """The first few names, and how many more there are."""
+    listed = ", ".join(names[:limit])
+    return listed if len(names) <= limit else f"{listed}, … and {len(names) - limit} more"
+
+
+def missing_dependency(need: str, extra: str) -> MissingDependencyError:
+    """Say which library is missing, and the command that installs it.
+
+    Args:
+        need: what needs which library, without a full stop.
+        extra: of this package, which brings the library.
+    """
+    return MissingDependencyError(f"{need}. Install it with: {_install_command(extra)}")
+
+
+def _install_command(extra: str) -> str:
+    # By the names of the extra's libraries: they are on package indexes, this package need not be.
+    from importlib import metadata  # slow to import, and seldom needed
+
+    try:
+        requirements = metadata.requires("tfexport") or []
+    except metadata.PackageNotFoundError:  # a source tree on the path, not installed
+        return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
+    split = [requirement.partition(";") for requirement in requirements]
+    found = [name.strip() for name, _, marker in split if marker.strip() == f'extra == "{extra}"']
+    return "pip install " + " ".join(f"'{name}'" for name in found)
 
 
 def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:

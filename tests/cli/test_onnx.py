@@ -8,14 +8,17 @@ import pytest
 import torch
 
 from tests import tutorial
-from tests.cli.command import IDS, invoke
+from tests.cli.command import invoke
+from tests.conftest import CONFIG
 from tfexport.runtime import Translator
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_onnx_then_verify_then_translate(tmp_path: Path, tiny_checkpoint: Path) -> None:
     bundle = tmp_path / "a.bundle"
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in CONFIG.items()]
     done = invoke(
-        "onnx", "--checkpoint", tiny_checkpoint, "-o", bundle, "--set", "num_heads=2", *IDS
+        "onnx", "--checkpoint", tiny_checkpoint, "-o", bundle, "--set", "num_heads=2", *settings
     )
     assert done.exit_code == 0, done.output
     assert "equal to torch.nn.Transformer" in done.stdout
@@ -36,6 +39,7 @@ def test_onnx_then_verify_then_translate(tmp_path: Path, tiny_checkpoint: Path) 
     assert translated.stdout.split("\n") == [*lines, ""]
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_verify_fails_with_status_1_where_the_model_is_another(
     tmp_path: Path, tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:

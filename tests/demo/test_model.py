@@ -15,6 +15,7 @@ from tests.demo.conftest import LIMIT
 from tfexport.runtime import Translator
 from tfexport.runtime.model import pad
 
+pytestmark = pytest.mark.slow
 BATCH = 32
 Tokens = list[list[int]]
 

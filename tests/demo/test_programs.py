@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.conftest import REPOSITORY, Once
 from tests.demo.conftest import FOLDER
+from tests.documents import read_blocks, run_in_shell
 from tests.export.test_generate import export_family
 from tests.export.test_generate import pad as padded
 from tests.export.test_originals import FAMILIES, ROWS, greedy
 from tests.export.test_originals import LIMIT as SHORT
 
+pytestmark = pytest.mark.slow
 EXAMPLES = REPOSITORY / "examples"
 Tokens = list[list[int]]
 
@@ -73,19 +74,19 @@ def test_node(bundle: Path, pairs: list[list[str]], expected: Tokens, texts: lis
 
 
 @pytest.fixture(scope="module")
-def cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cpp(tmp_path_factory: pytest.TempPathFactory, torchscript: Path) -> Path:
     if not (shutil.which("cmake") and shutil.which("c++")):
         pytest.skip("needs cmake and a C++ compiler")
-    build = tmp_path_factory.mktemp("cpp")
-    commands: list[list[Any]] = [
-        ["cmake", "-S", EXAMPLES / "cpp", "-B", build, "-D", "CMAKE_BUILD_TYPE=Release",
-         "-D", f"CMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"],
-        ["cmake", "--build", build],
-    ]  # fmt: skip
-    for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "generate"
+    folder = tmp_path_factory.mktemp("cpp")
+    (folder / "examples").symlink_to(EXAMPLES)
+    (folder / "model.ts").symlink_to(torchscript)
+    page = REPOSITORY / "docs" / "embedding" / "cpp.md"
+    shell = next(block for block in read_blocks(page) if not block.language)
+    exporting, *building = shell.commands
+    assert exporting.endswith(" -o model.ts")
+    printed = run_in_shell("\n".join(building), folder).splitlines()[-1]
+    assert printed == building[-1].partition("# ")[2]
+    return folder / "build" / "generate"
 
 
 def test_cpp_with_libtorch_alone(

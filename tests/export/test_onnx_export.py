@@ -1,30 +1,21 @@
 """The graph files themselves: names, axes, weights, opsets."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 
-from tests.conftest import SETTINGS
+from tests import tutorial
+from tests.conftest import CONFIG
+from tests.export.conftest import LARGE, SIZES, large, make_wide, pre_norm
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS
 from tfexport.errors import ConfigError
 from tfexport.export import export_bundle, export_graph
 from tfexport.model_src import TransformerConfig, build_transformer
 
-SIZES: dict[str, Any] = {
-    "d_model": 32,
-    "num_heads": 2,
-    "num_encoder_layers": 1,
-    "num_decoder_layers": 2,
-    "d_ff": 48,
-    "source_vocab_size": 50,
-    "target_vocab_size": 50,
-    **SETTINGS,
-}
 CACHE = graph_io.CacheShape(1, 2, 4)
 
 
@@ -81,34 +72,35 @@ def test_weights_go_by_their_parameters_names(tiny_bundle: Path) -> None:
     assert "decoder.layers.0.feed_forward.up_proj.bias" in names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_weights_are_stored_once(tmp_path: Path, tied: bool) -> None:
-    config = TransformerConfig(**SIZES, tie_embeddings=tied, tie_output=tied)
-    model = build_transformer(config)
-    export_bundle(model, tmp_path / "a.bundle", verify=False)
-    bytes_needed = sum(p.numel() * 4 for p in model.parameters()) + 512 * 32 * 4  # position table
-    files = {path.name: path.stat().st_size for path in (tmp_path / "a.bundle").iterdir()}
-    assert files[WEIGHTS] < bytes_needed + 4096 * 40  # large tensors start at page boundaries
-    model_files = [onnx.load(str(path)) for path in (tmp_path / "a.bundle").glob("*.onnx")]
+def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> None:
+    bundle: Path = request.getfixturevalue("tied_bundle" if tied else "wide_bundle")
+    weights = sum(p.numel() * 4 for p in make_wide(tied).parameters())
+    positions = 64 * 64 * 4
+    # Large tensors start at page boundaries.
+    assert (bundle / WEIGHTS).stat().st_size < weights + positions + 4096 * 40
     tables = [
         onnx.numpy_helper.to_array(tensor)
-        for graph in model_files
-        for tensor in graph.graph.initializer
-        if 50 in tensor.dims and 32 in tensor.dims
+        for path in bundle.glob("*.onnx")
+        for tensor in onnx.load(str(path)).graph.initializer
+        if {90, 110} & set(tensor.dims) and 64 in tensor.dims
     ]
     distinct = {min(t.tobytes(), t.T.tobytes()) for t in tables}
     assert len(distinct) == (1 if tied else 3)
     stored = {
         (entry.value, tuple(tensor.dims))
-        for path in (tmp_path / "a.bundle").glob("*.onnx")
+        for path in bundle.glob("*.onnx")
         for tensor in onnx.load(str(path), load_external_data=False).graph.initializer
-        if 50 in tensor.dims and 32 in tensor.dims
+        if {90, 110} & set(tensor.dims) and 64 in tensor.dims
         for entry in tensor.external_data
         if entry.key == "offset"
     }
     assert len(stored) == len(distinct)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
 def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
     result = export_bundle(model, tmp_path / "a.bundle", opset=23, portable=True)
@@ -118,6 +110,8 @@ def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     assert result.report.passed
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
 def test_oldest_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
     path = tmp_path / "g.onnx"
@@ -189,21 +183,17 @@ def made_of_weights(graph: onnx.GraphProto) -> list[str]:
     return made + [operator for g in inner for operator in made_of_weights(g)]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
 def test_a_large_tied_table_is_turned_once(tmp_path: Path) -> None:
-    # The exporter leaves the transpose of a table above 1 MB, where a projection is tied to it.
-    sizes = {**SIZES, "source_vocab_size": 12_000, "target_vocab_size": 12_000}
-    model = build_transformer(TransformerConfig(**sizes, tie_embeddings=True, tie_output=True))
-    result = export_bundle(model, tmp_path / "a.bundle")
+    bundle = tmp_path / "a.bundle"
+    result = export_bundle(large(tied=True), bundle)
     assert result.report is not None
     assert {c.stage for c in result.report.comparisons} >= {"shortlist", "generate", "beam"}
-    table = 12_000 * 32 * 4
-    assert (tmp_path / "a.bundle" / WEIGHTS).stat().st_size < 1.5 * table
+    assert (bundle / WEIGHTS).stat().st_size < 1.5 * LARGE * 32 * 4
     for name in ("generate", "beam"):
-        (loop,) = [
-            node
-            for node in optimized(tmp_path / "a.bundle" / f"{name}.onnx", tmp_path).node
-            if node.op_type == "Loop"
-        ]
+        graph = optimized(bundle / f"{name}.onnx", tmp_path)
+        (loop,) = [node for node in graph.node if node.op_type == "Loop"]
         (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
         found = set(operators_of(body))
         assert "MatMul" in found
@@ -212,10 +202,13 @@ def test_a_large_tied_table_is_turned_once(tmp_path: Path) -> None:
         assert not made_of_weights(body), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_onnxruntime_joins_no_residual_with_its_norm(placement: Any, tmp_path: Path) -> None:
-    model = build_transformer(TransformerConfig(**SIZES, norm_placement=placement))
-    export_graph(model, tmp_path / "generate.onnx", "generate", verify=False)
+def test_onnxruntime_joins_no_residual_with_its_norm(
+    placement: str, tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    model = pre_norm() if placement == "pre" else tutorial_model
+    export_graph(model, tmp_path / "generate.onnx", "generate", config=CONFIG, verify=False)
     operators = operators_of(optimized(tmp_path / "generate.onnx", tmp_path))
     assert "LayerNormalization" in operators
     assert "SkipLayerNormalization" not in operators

@@ -4,8 +4,8 @@ The tokens and logits of the files are held against the originals in ``tests/ori
 """
 
 import json
+import math
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tests.originals.weights import shake
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.export import export_bundle, export_graph, export_torchscript, verify_graph
+from tfexport.export.parity import cases
 from tfexport.model_src import (
     TransformerConfig,
     build_transformer,
@@ -60,17 +61,17 @@ def rmsnorm_next(model: rmsnorm.RMSNormModel) -> Callable[[Tensor, Tensor], Tens
 FAMILIES: dict[str, tuple[nn.Module, Callable[[Tensor, Tensor], Tensor], list[str], str]] = {}
 # The seeds are chosen by the outputs: rows of one batch end at different steps. Biases are drawn by
 # torch's own generator.
-for _residual, _seed in (("pre", 2), ("res_post", 4)):
+for _residual, _seed in (("pre", 199), ("res_post", 189)):
     torch.manual_seed(_seed)
-    _model = shake(annotated.Annotated(residual=_residual), seed=_seed, scale=2.0)
+    _model = shake(annotated.Annotated(layers=1, residual=_residual), seed=_seed, scale=2.0)
     FAMILIES[f"annotated-{_residual}"] = (
         _model,
         annotated_next(_model),
         ["--set=num_heads=4", f"--set=norm_placement={_residual}"],
         "The Annotated Transformer, written out",
     )
-torch.manual_seed(39)
-_rms = shake(rmsnorm.RMSNormModel(), seed=39, scale=2.0)
+torch.manual_seed(175)
+_rms = shake(rmsnorm.RMSNormModel(encoders=1, decoders=1), seed=175, scale=2.0)
 FAMILIES["rmsnorm"] = (_rms, rmsnorm_next(_rms), [], "the RMSNorm Transformer, written out")
 
 
@@ -85,12 +86,21 @@ def greedy(scores: Callable[[Tensor, Tensor], Tensor], row: list[int]) -> list[i
     return target[0, 1:].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family_goes_from_state_dict_to_torch_free_tokens(family: str, tmp_path: Path) -> None:
     model, scores, settings, reference = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")
     bundle = tmp_path / "a.bundle"
-    arguments = ["onnx", "--checkpoint", str(tmp_path / "model.pt"), "-o", str(bundle)]
+    # The next command compares.
+    arguments = [
+        "onnx",
+        "--no-verify",
+        "--checkpoint",
+        str(tmp_path / "model.pt"),
+        "-o",
+        str(bundle),
+    ]
     done = CliRunner().invoke(cli, [*arguments, *settings, *IDS])
     assert done.exit_code == 0, done.output
     checked = CliRunner().invoke(
@@ -109,6 +119,7 @@ def test_family_goes_from_state_dict_to_torch_free_tokens(family: str, tmp_path:
     assert [row[: row.index(2)] if 2 in row else row for row in in_javascript] == expected
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_graph_gives_the_originals_log_probabilities(family: str, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]
@@ -131,6 +142,7 @@ def test_forward_graph_gives_the_originals_log_probabilities(family: str, tmp_pa
     np.testing.assert_allclose(torch.from_numpy(logits).log_softmax(-1), log_probs, atol=1e-5)
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
 def test_rebuilt_transformer_goes_through_forward_with_its_masks(
     tmp_path: Path, separate: bool
@@ -221,9 +233,11 @@ def test_wrong_choice_of_graph_is_a_usage_error(arguments: list[str], message: s
     assert message in done.stderr
 
 
-def test_forward_file_is_whole_and_says_what_it_is(tmp_path: Path) -> None:
-    model = tutorial.make()
-    path = tmp_path / "f.onnx"
+@pytest.mark.usefixtures("few_shapes")
+def test_forward_file_is_whole_and_says_what_it_is(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    model, path = tutorial_model, tmp_path / "f.onnx"
     export_graph(model, path, config=SETTINGS)
     assert [p.name for p in tmp_path.iterdir()] == ["f.onnx"]
     metadata = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
@@ -265,31 +279,37 @@ AXES: dict[str, list[Any]] = {
     "positions_every_layer": [False, True],
     "tie_output": [False, True],
     "head_dim": [0, 5],
-    "num_encoder_layers": [1, 3],
+    "num_encoder_layers": [1, 2],
+    "mask_fill": [-math.inf, -1e9],
 }
 
 
 def pairwise() -> list[dict[str, Any]]:
     """Configurations in which every two values of two axes meet at least once, greedily."""
-    names = list(AXES)
-    missing = {
-        ((a, x), (b, y))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        for x, y in product(range(len(AXES[a])), range(len(AXES[b])))
-    }
-    generator = np.random.default_rng(0)
-    rows = []
+    places = [(name, i) for name, values in AXES.items() for i in range(len(values))]
+    missing = {(a, b) for a in places for b in places if a[0] < b[0]}
+    generator, rows = np.random.default_rng(0), []
     while missing:
         best: dict[str, int] = {}
         most: set[Any] = set()
-        for _ in range(200):
-            row = {name: int(generator.integers(len(AXES[name]))) for name in names}
-            met = {pair for pair in missing if all(row[name] == value for name, value in pair)}
-            if len(met) > len(most):
-                best, most = row, met
+        for _ in range(20):
+            row: dict[str, int] = {}
+            for name in generator.permutation(list(AXES)):
+                # The value that meets the most of what is missing with those that are chosen.
+                met = [
+                    sum(
+                        (min((name, i), other), max((name, i), other)) in missing
+                        for other in row.items()
+                    )
+                    + generator.random()
+                    for i in range(len(AXES[name]))
+                ]
+                row[str(name)] = int(np.argmax(met))
+            found = {pair for pair in missing if all(row[name] == i for name, i in pair)}
+            if len(found) > len(most):
+                best, most = row, found
         if most:
-            rows.append({name: AXES[name][value] for name, value in best.items()})
+            rows.append({name: AXES[name][i] for name, i in best.items()})
             missing -= most
     return rows
 
@@ -297,20 +317,31 @@ def pairwise() -> list[dict[str, Any]]:
 PAIRS = pairwise()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("i", range(len(PAIRS)))
-def test_combinations_are_equal_through_onnx_and_torchscript(tmp_path: Path, i: int) -> None:
+def test_combinations_are_equal_through_onnx_and_torchscript(
+    tmp_path: Path, i: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every other one as a bundle, the rest as one portable file; all as TorchScript."""
+    # Where positions begin, and where they end.
+    monkeypatch.setattr(cases, "BATCHES", (1, 3))
+    monkeypatch.setattr(cases, "SOURCE_LENGTHS", (1, 7))
+    # More layers of their own are no other graph; the demo model, in every form, has three.
+    layers = 2 if PAIRS[i]["share_decoder_layers"] else 1
     config = TransformerConfig(
-        d_model=8, num_heads=2, num_decoder_layers=2, d_ff=12, max_positions=40,
+        d_model=8, num_heads=2, num_decoder_layers=layers, d_ff=12, max_positions=20,
         source_vocab_size=11, target_vocab_size=11, **SETTINGS, **PAIRS[i],
     )  # fmt: skip
     model = shake(build_transformer(config))
     save_checkpoint(model, tmp_path / "model.safetensors")
-    made: list[Any] = [
-        export_bundle(tmp_path, tmp_path / "a.bundle")
-        if i % 2
-        else export_graph(tmp_path, tmp_path / "g.onnx", "generate", portable=True),
-        export_torchscript(tmp_path, tmp_path / "model.ts"),
-    ]
-    for result in made:
-        assert result.report.passed
+    reports = [export_torchscript(tmp_path, tmp_path / "model.ts").report]
+    if i % 2:
+        made = export_bundle(tmp_path, tmp_path / "a.bundle")
+        assert made.manifest.config == config.to_dict()
+        reports.append(made.report)
+    else:
+        file = tmp_path / "g.onnx"
+        reports.append(export_graph(tmp_path, file, "generate", portable=True).report)
+    for report in reports:
+        assert report is not None
+        assert report.passed

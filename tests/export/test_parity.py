@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests import tutorial
-from tests.conftest import SETTINGS
+from tests.conftest import CONFIG, SETTINGS
 from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export_bundle, verify_bundle
@@ -62,6 +62,7 @@ def test_report_covers_the_grid_against_torch_itself(
     assert json.loads(json.dumps(report.to_dict()))["passed"] is True
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize(
     ("graph", "weight", "stage"),
     [
@@ -84,6 +85,7 @@ def test_wrong_weight_is_found_where_it_acts(
         report.require("x.bundle")
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_wrong_module_is_found_before_the_graphs_are_blamed(
     copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,12 +96,14 @@ def test_wrong_module_is_found_before_the_graphs_are_blamed(
     assert failure.stage == "eager modules"
 
 
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("setting", ["norm_placement=pre", "activation=gelu", "num_heads=4"])
 def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting: str) -> None:
     report = verify_bundle(tiny_bundle, tiny_checkpoint, settings=[setting])
     assert not report.passed
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_cache_that_forgets_is_found(
     copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,12 +145,13 @@ def test_beam_that_overlooks_or_miscounts_is_found(
     assert failure.stage == "beam"
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_miss_fails_the_export_and_leaves_nothing(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "TOLERANCE", 1e-12)
     with pytest.raises(ParityError, match=r"not equal to torch\.nn\.Transformer: eager modules"):
-        export_bundle(tutorial_model, tmp_path / "a.bundle", config=SETTINGS)
+        export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,24 +1,28 @@
 """State dict to bundle to tokens, against torch.nn.Transformer and the tutorial's loop."""
 
+import contextlib
 import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sentencepiece
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tests import tutorial
-from tests.conftest import SETTINGS
+from tests.conftest import CONFIG, SETTINGS
+from tests.export.conftest import pre_norm
 from tests.model_src.test_transformer import stock_models, to_settings
 from tfexport.bundle import open_bundle
 from tfexport.errors import (
@@ -29,10 +33,9 @@ from tfexport.errors import (
     TokenizerError,
 )
 from tfexport.export import export_bundle
-from tfexport.model_src import TransformerConfig, build_transformer, save_checkpoint
-from tfexport.runtime import Translator
+from tfexport.runtime import TranslationResult, Translator
 
-IDS = [f"{key}={value}" for key, value in SETTINGS.items()]
+IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
 
 
 def check_tokens(bundle: Path, model: tutorial.TutorialModel, options: dict[str, Any]) -> None:
@@ -47,8 +50,16 @@ def check_tokens(bundle: Path, model: tutorial.TutorialModel, options: dict[str,
     assert [result.hypotheses[0].tokens for result in found] == expected
 
 
-@given(options=stock_models)
-@settings(max_examples=3)
+def at_most_two_layers(options: dict[str, Any]) -> dict[str, Any]:
+    layers = ("encoder_layers", "decoder_layers")
+    return {**options, **{name: min(options[name], 2) for name in layers}}
+
+
+# One function-scoped fixture for all examples does no harm: it changes no files.
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
+@given(options=stock_models.map(at_most_two_layers))
+@settings(max_examples=2, suppress_health_check=list(HealthCheck))
 def test_stock_model_of_any_shape_exports_with_one_call(
     tmp_path_factory: pytest.TempPathFactory, options: dict[str, Any]
 ) -> None:
@@ -63,45 +74,22 @@ def test_stock_model_of_any_shape_exports_with_one_call(
     check_tokens(folder / "a.bundle", model, options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"norm": "annotated", "norm_placement": "pre", "mask_fill": -1e9, "positions": "learned"},
-        {"norm": "rms", "activation": "silu", "head_dim": 5, "attention_bias": False},
-        {"norm_placement": "res_post", "share_decoder_layers": True, "positions": "none"},
-        {"positions_every_layer": True, "share_encoder_layers": True, "feed_forward_bias": False},
-    ],
-    ids=["annotated", "rms", "res-post", "shared"],
-)
-def test_variants_of_the_native_format_export_and_are_equal(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    config = TransformerConfig(
-        d_model=8, num_heads=2, num_encoder_layers=2, num_decoder_layers=2, d_ff=12,
-        source_vocab_size=11, target_vocab_size=11, **SETTINGS, **options,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    save_checkpoint(build_transformer(config), tmp_path / "model.safetensors")
-    result = export_bundle(tmp_path, tmp_path / "a.bundle")
-    assert result.report is not None
-    assert result.report.passed
-    assert result.manifest.config == config.to_dict()
-
-
+@pytest.mark.usefixtures("few_shapes")
 def test_training_script_ends_with_a_bundle(tmp_path: Path) -> None:
-    model = tutorial.make(norm_first=True, activation="gelu").train()
-    result = export_bundle(model, tmp_path / "a.bundle", config=SETTINGS)
+    model = pre_norm().train()
+    result = export_bundle(model, tmp_path / "a.bundle", config=CONFIG)
     assert model.training, "the caller's module is left as it was"
     assert result.manifest.parity is not None
     assert result.manifest.parity["passed"]
     check_tokens(tmp_path / "a.bundle", model.eval(), {"source_size": 17, "length": 64})
 
 
-@pytest.mark.usefixtures("graphs_once")
-def test_config_of_a_live_module_may_be_a_file(tmp_path: Path) -> None:
-    (tmp_path / "ids.json").write_text(json.dumps(SETTINGS))
+def test_config_of_a_live_module_may_be_a_file(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    (tmp_path / "ids.json").write_text(json.dumps(CONFIG))
     result = export_bundle(
-        tutorial.make(), tmp_path / "a.bundle", config=tmp_path / "ids.json", verify=False
+        tutorial_model, tmp_path / "a.bundle", config=tmp_path / "ids.json", verify=False
     )
     assert result.manifest.special_ids.eos == 2
 
@@ -119,7 +107,7 @@ def make_tokenizers(folder: Path, size: int) -> dict[str, Path]:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.enable_truncation(1)
     tokenizer.save(str(folder / "t.json"))
-    (folder / "corpus").write_text("\n".join(f"ab{i} cd{i}" for i in range(200)))
+    (folder / "corpus").write_text("\n".join(f"ab{i % 3} cd{i % 3}" for i in range(200)))
     sentencepiece.SentencePieceTrainer.train(
         input=str(folder / "corpus"),
         model_prefix=str(folder / "sp"),
@@ -134,35 +122,36 @@ def make_tokenizers(folder: Path, size: int) -> dict[str, Path]:
     }
 
 
-@pytest.mark.usefixtures("graphs_once")
 @pytest.mark.parametrize("kind", ["words", "tokenizers", "sentencepiece"])
-def test_tokenizer_of_every_kind_travels_in_the_bundle(tmp_path: Path, kind: str) -> None:
-    files = make_tokenizers(tmp_path, 24)
-    model = tutorial.make(source_size=24, target_size=24)
+def test_tokenizer_of_every_kind_travels_in_the_bundle(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, kind: str
+) -> None:
+    files = make_tokenizers(tmp_path, 17)
     export_bundle(
-        model,
+        tutorial_model,
         tmp_path / "a.bundle",
-        config={**SETTINGS, "unk_id": 3, "add_source_bos": True, "add_source_eos": True},
+        config=CONFIG,
         tokenizer=files[kind],
         verify=False,
     )
     translator = Translator(tmp_path / "a.bundle")
     text = "ab1 cd2" if kind == "sentencepiece" else "w5 w6 w7"
     ids = translator.encode(text)
-    assert (ids[0], ids[-1]) == (1, 2)
-    assert len(ids) >= 4, "a cut-off set in the file must not shorten inputs"
+    assert ids[-1] == 2
+    assert len(ids) >= 3, "a cut-off set in the file must not shorten inputs"
     if kind != "sentencepiece":
-        assert ids == [1, 5, 6, 7, 2]
+        assert ids == [5, 6, 7, 2]
     assert isinstance(translator.translate([text], max_length=5)[0].text, str)
 
 
-@pytest.mark.usefixtures("graphs_once")
-def test_each_side_may_have_its_own_tokenizer(tmp_path: Path) -> None:
-    files = make_tokenizers(tmp_path, 24)
+def test_each_side_may_have_its_own_tokenizer(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    files = make_tokenizers(tmp_path, 17)
     result = export_bundle(
-        tutorial.make(source_size=24, target_size=24),
+        tutorial_model,
         tmp_path / "a.bundle",
-        config=SETTINGS,
+        config=CONFIG,
         source_tokenizer=files["words"],
         target_tokenizer=files["tokenizers"],
         verify=False,
@@ -172,13 +161,11 @@ def test_each_side_may_have_its_own_tokenizer(tmp_path: Path) -> None:
     assert {"source-vocab.txt", "target-tokenizer.json"} <= set(result.manifest.files)
 
 
-@pytest.mark.usefixtures("graphs_once")
-def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path) -> None:
-    make_tokenizers(tmp_path, 24)["tokenizers"].rename(tmp_path / "tokenizer.json")
-    state = tutorial.make(source_size=24, target_size=24).state_dict()
-    torch.save(state, tmp_path / "model.pt")
+def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    make_tokenizers(tmp_path, 17)["tokenizers"].rename(tmp_path / "tokenizer.json")
+    shutil.copy(tiny_checkpoint, tmp_path / "model.pt")
     result = export_bundle(
-        tmp_path, tmp_path / "a.bundle", settings=["num_heads=4", *IDS], verify=False
+        tmp_path, tmp_path / "a.bundle", settings=["num_heads=2", *IDS], verify=False
     )
     assert result.tokenizers == (tmp_path / "tokenizer.json",)
 
@@ -194,7 +181,7 @@ def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path) -> None:
         ({"tokenizer": "missing"}, TokenizerError, "no such file"),
         ({"tokenizer": "broken.json"}, TokenizerError, "not a tokenizer.json"),
         ({"tokenizer": "broken.model"}, TokenizerError, "not a SentencePiece model"),
-        ({"tokenizer": "twice"}, TokenizerError, "'a' stands on more than one line"),
+        ({"tokenizer": "twice"}, TokenizerError, "'a' stands on line 1 and on line 3"),
         (
             {"source_tokenizer": "big"},
             ConfigError,
@@ -216,15 +203,15 @@ def test_tokenizer_that_does_not_fit_is_refused_before_the_export(
     assert not (tmp_path / "a.bundle").exists()
 
 
-@pytest.mark.usefixtures("graphs_once")
-def test_force_replaces_and_its_absence_refuses(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    model = tutorial.make()
-    export_bundle(model, tmp_path / "a.bundle", config=SETTINGS, verify=False)
+def test_force_replaces_and_its_absence_refuses(
+    tmp_path: Path, tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    output = tmp_path / "a.bundle"
+    shutil.copytree(tiny_bundle, output)
     with pytest.raises(OutputExistsError, match="Use --force"):
-        export_bundle(model, tmp_path / "a.bundle", config=SETTINGS)
-    result = export_bundle(
-        model, tmp_path / "a.bundle", config={**SETTINGS, "unk_id": 5}, verify=False, force=True
-    )
+        export_bundle(tutorial_model, output, config=CONFIG)
+    result = export_bundle(tutorial_model, output, config=CONFIG, verify=False, force=True)
+    assert result.manifest.tokenizers == {}
     assert open_bundle(tmp_path / "a.bundle") == result.manifest
 
 
@@ -235,23 +222,79 @@ def test_failing_import_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
-# The command with its graphs at hand, so that it spends its time on what it does with them.
-WITH_GRAPHS = """
-import sys
+# The command with its graphs at hand and little to compare, so that it spends its time on what it
+# does with them. It runs once for each line of stdin, in a process of its own that does not have
+# to import torch first, and waits for another line before it says that this one has ended.
+COMMANDS = """
+import json, os, sys, traceback
 from pathlib import Path
 import onnx_ir as ir
+import pytest
+import torch
+from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
 from tfexport.export import pipeline
-folder = Path(sys.argv.pop(1))
+folder = Path(sys.argv[1])
 pipeline._export_graphs = lambda *_: {path.name: ir.load(path) for path in folder.glob("*.onnx")}
-main()
+compare_few_shapes(pytest.MonkeyPatch())
+torch.set_num_threads(1)
+while line := sys.stdin.readline():
+    child = os.fork()
+    if child == 0:
+        os.dup2(2, 1)
+        sys.argv = ["tfexport", *json.loads(line)]
+        status = 1
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(status)  # onnxruntime cannot be taken down in a fork
+    print(child, flush=True)
+    sys.stdin.readline()
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
 """
 
 
-def export_command(graphs: Path, checkpoint: Path, output: Path, *words: str) -> list[str]:
-    settings = [f"--set={word}" for word in ("num_heads=2", *IDS, *words)]
-    command = [sys.executable, "-c", WITH_GRAPHS, str(graphs), "onnx", "--force", "--checkpoint"]
-    return [*command, str(checkpoint), "-o", str(output), *settings]
+class Commands:
+    """Exports of the tiny model to one place, each in a process that can be killed."""
+
+    def __init__(
+        self,
+        graphs: Path,
+        checkpoint: Path,
+        output: Path,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        settings = [f"--set={word}" for word in ("num_heads=2", *IDS, "unk_id=4")]
+        self.line = json.dumps(
+            ["onnx", "--force", "--checkpoint", str(checkpoint), "-o", str(output), *settings]
+        )
+        self.log = output.with_name("log")
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-c", COMMANDS, str(graphs)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                preexec_fn=prepare,
+            )  # fmt: skip
+
+    def _ask(self, line: str) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(f"{line}\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline() or pytest.fail(self.log.read_text()))
+
+    def begin(self) -> int:
+        """The process, by its number."""
+        return self._ask(self.line)
+
+    def end(self) -> int:
+        """Its exit status, or the negative number of the signal that ended it."""
+        return self._ask("")
 
 
 def allow_only_small_files() -> None:
@@ -262,62 +305,70 @@ def allow_only_small_files() -> None:
 def test_full_disk_leaves_no_bundle(
     tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
 ) -> None:
-    done = subprocess.run(
-        export_command(tiny_bundle, tiny_checkpoint, tmp_path / "a.bundle"),
-        capture_output=True,
-        text=True,
-        preexec_fn=allow_only_small_files,
+    commands = Commands(
+        tiny_bundle, tiny_checkpoint, tmp_path / "a.bundle", prepare=allow_only_small_files
     )
-    assert done.returncode == 1, done.stderr
-    assert "Error" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    with commands.server:
+        commands.begin()
+        assert commands.end() == 1, commands.log.read_text()
+    said = commands.log.read_text()
+    assert "Error" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == [commands.log]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_killed_export_leaves_the_old_bundle_or_a_new_one(
-    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path, how: signal.Signals
+ROW = [[12, 4, 4, 5, 6]]
+
+
+def check_what_is_left(
+    output: Path, expected: list[TranslationResult], how: signal.Signals
 ) -> None:
-    """Kill at random moments; what stands there decodes as before or as after, never otherwise."""
-    output = tmp_path / "a.bundle"
-    subprocess.run(
-        export_command(tiny_bundle, tiny_checkpoint, output, "unk_id=3"),
-        check=True,
-        capture_output=True,
-    )
-    expected = Translator(output).generate([[12, 4, 4, 5, 6]], max_length=9)
-    generator = random.Random(int(how))
-    for _ in range(4):
-        command = export_command(tiny_bundle, tiny_checkpoint, output, "unk_id=4")
-        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-            assert process.stderr is not None
-            process.stderr.readline()  # it has begun
-            time.sleep(generator.uniform(0, 3))
-            process.send_signal(how)
-            process.stderr.read()
-        try:
-            translator = Translator(output)
-        except BundleError:
-            with pytest.raises(BundleError, match="the previous bundle is whole at"):
-                open_bundle(output)
-            (aside,) = tmp_path.glob(".a.bundle.aside-*")
-            aside.rename(output)
-            translator = Translator(output)
-        assert translator.manifest.special_ids.unk in (3, 4)
-        assert translator.generate([[12, 4, 4, 5, 6]], max_length=9) == expected
-    for left in tmp_path.glob(".a.bundle.partial-*"):
+    """The old bundle or the new one, whole."""
+    try:
+        translator = Translator(output)
+    except BundleError:
+        with pytest.raises(BundleError, match="the previous bundle is whole at"):
+            open_bundle(output)
+        (aside,) = output.parent.glob(".a.bundle.aside-*")
+        aside.rename(output)
+        translator = Translator(output)
+    assert translator.manifest.special_ids.unk in (3, 4)
+    assert translator.generate(ROW, max_length=9) == expected
+    for left in output.parent.glob(".a.bundle.partial-*"):
         # A kill that no handler sees leaves its folder; nothing reads it as a bundle before its
         # last file, the manifest, is written.
         assert how == signal.SIGKILL
         if (left / "manifest.json").exists():
-            try:
-                found = Translator(left).generate([[12, 4, 4, 5, 6]], max_length=9)
-            except BundleError:
-                continue
-            assert found == expected
+            with contextlib.suppress(BundleError):
+                assert Translator(left).generate(ROW, max_length=9) == expected
         else:
             with pytest.raises(BundleError):
                 Translator(left)
+        shutil.rmtree(left)
+
+
+@pytest.mark.slow
+def test_killed_export_leaves_the_old_bundle_or_a_new_one(
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+) -> None:
+    """Kill at random moments; what stands there decodes as before or as after, never otherwise."""
+    output = tmp_path / "a.bundle"
+    expected = Translator(tiny_bundle).generate(ROW, max_length=9)
+    commands = Commands(tiny_bundle, tiny_checkpoint, output)
+    with commands.server:
+        start = time.perf_counter()
+        commands.begin()
+        assert commands.end() == 0, commands.log.read_text()
+        duration = time.perf_counter() - start
+        generator = random.Random(0)
+        for how in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] * 4:
+            shutil.rmtree(output)
+            shutil.copytree(tiny_bundle, output)
+            process = commands.begin()
+            time.sleep(generator.uniform(0, 1.1 * duration))
+            os.kill(process, how)
+            commands.end()
+            check_what_is_left(output, expected, how)
 
 
 def test_manifest_records_the_proof_and_no_machine(tiny_bundle: Path) -> None:

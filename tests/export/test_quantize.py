@@ -14,31 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import tutorial
-from tests.conftest import SETTINGS, Once
+from tests.conftest import SETTINGS
+from tests.export.conftest import make_wide
 from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
-from tfexport.export import export_bundle, quantize_bundle, verify_bundle
+from tfexport.export import quantize_bundle, verify_bundle
 from tfexport.export.quantizers import BLOCK, by_blocks, by_columns, by_rows
 from tfexport.runtime import Translator
 from tfexport.runtime.model import Model
 
-SIZES: dict[str, Any] = {
-    "d_model": 64, "num_heads": 4, "d_ff": 96, "source_size": 90, "target_size": 110,
-    "encoder_layers": 1, "decoder_layers": 1,
-}  # fmt: skip
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
-
-
-@pytest.fixture(scope="session")
-def model() -> tutorial.TutorialModel:
-    return tutorial.make(seed=3, scale=1.5, **SIZES)
-
-
-@pytest.fixture(scope="session")
-def bundle(once: Once, model: tutorial.TutorialModel) -> Path:
-    """A bundle whose matrices are large enough to be quantised. Do not change it."""
-    return once("quantize.bundle", lambda path: export_bundle(model, path, config=SETTINGS))
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +61,9 @@ def test_blocks_hold_four_bits_a_weight() -> None:
 
 @pytest.mark.parametrize(("kind", "room"), [("int8", 0.1), ("int4", 1.5)])
 def test_logits_stay_near_the_originals(
-    tmp_path: Path, bundle: Path, model: tutorial.TutorialModel, kind: str, room: float
+    tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel, kind: str, room: float
 ) -> None:
-    made = quantize_bundle(bundle, tmp_path / "q.bundle", kind)
+    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", kind)
     assert made.quality is None
     assert made.manifest.quantization is not None
     assert made.manifest.quantization["gate"] == "not gated"
@@ -87,8 +73,8 @@ def test_logits_stay_near_the_originals(
     worst = 0.0
     for row, given_target, ours in zip(ROWS, target, logits, strict=True):
         with torch.no_grad():
-            hidden = model.encode(torch.tensor(row)[:, None])
-            eager = model.decode(torch.tensor(given_target)[:, None], hidden)[:, 0].numpy()
+            hidden = wide.encode(torch.tensor(row)[:, None])
+            eager = wide.decode(torch.tensor(given_target)[:, None], hidden)[:, 0].numpy()
         worst = max(worst, float(np.abs(ours - eager).max() / np.abs(eager).max()))
     assert 1e-6 < worst < room, "it is quantised, and still the same model"
     some = np.arange(0, 110, 7)
@@ -115,16 +101,14 @@ def test_logits_stay_near_the_originals(
         assert called.score == pytest.approx(np.mean(log_probs), abs=1e-4)
 
 
-def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path) -> None:
-    tied = tutorial.make(seed=4, **{**SIZES, "source_size": 110})
-    tied.generator.weight = tied.tgt_tok_emb.embedding.weight
-    tied.src_tok_emb.embedding.weight = tied.tgt_tok_emb.embedding.weight
-    export_bundle(tied, tmp_path / "tied", config=SETTINGS, verify=False)
-    table = tied.tgt_tok_emb.embedding.weight.detach().numpy()
+def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path, tied_bundle: Path) -> None:
+    table = make_wide(tied=True).tgt_tok_emb.embedding.weight.detach().numpy()
     rows = by_rows(table)[0]
     for kind in ("int8", "int4"):
-        quantize_bundle(tmp_path / "tied", tmp_path / kind, kind)
-        before, content = ((tmp_path / f / "weights.bin").read_bytes() for f in ("tied", kind))
+        quantize_bundle(tied_bundle, tmp_path / kind, kind)
+        before, content = (
+            (folder / "weights.bin").read_bytes() for folder in (tied_bundle, tmp_path / kind)
+        )
         assert len(content) < len(before)
         assert content.count(rows.tobytes()) == 1
         assert content.count(np.ascontiguousarray(rows.T).tobytes()) == 0
@@ -132,10 +116,10 @@ def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path) -> None:
 
 
 def test_gate_passes_what_agrees_and_says_how_far(
-    tmp_path: Path, bundle: Path, samples: Path
+    tmp_path: Path, wide_bundle: Path, samples: Path
 ) -> None:
     told: list[str] = []
-    made = quantize_bundle(bundle, tmp_path / "q.bundle", samples=samples,
+    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples,
                            progress=lambda step, done, total: told.append(step))  # fmt: skip
     assert made.quality is not None
     assert made.quality.passed
@@ -152,14 +136,14 @@ def test_gate_passes_what_agrees_and_says_how_far(
 
 
 def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
-    tmp_path: Path, bundle: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wide_bundle: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfexport.export.quality.LEAST_AGREEMENT", 1.1)
     monkeypatch.setattr("tfexport.export.quantization.MOST_KEPT", 2)
     with pytest.raises(
         QualityError, match=r"int4 weights change too much: .*kept in float32.*int8"
     ):
-        quantize_bundle(bundle, tmp_path / "q.bundle", "int4", samples=samples)
+        quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int4", samples=samples)
     assert not list(tmp_path.iterdir())
     # With a bar that only a model without its worst parameter quantised takes, that one is kept.
     judged: list[int] = []
@@ -169,7 +153,7 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
         return len(judged) > 1
 
     monkeypatch.setattr("tfexport.export.quality.Quality.passed", property(passed))
-    made = quantize_bundle(bundle, tmp_path / "q.bundle", samples=samples)
+    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples)
     assert made.manifest.quantization is not None
     assert list(made.kept) == list(made.manifest.quantization["sensitivity"])[: len(made.kept)]
     assert made.kept
@@ -200,24 +184,24 @@ def test_text_samples_are_gated_on_bleu(tmp_path: Path, tiny_bundle: Path) -> No
 
 
 def test_what_cannot_be_quantised_says_why(
-    tmp_path: Path, bundle: Path, model: tutorial.TutorialModel
+    tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel
 ) -> None:
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
-        quantize_bundle(bundle, tmp_path / "q.bundle", "int3")
-    quantize_bundle(bundle, tmp_path / "q.bundle")
+        quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int3")
+    quantize_bundle(wide_bundle, tmp_path / "q.bundle")
     with pytest.raises(BundleError, match="its weights are int8 already"):
         quantize_bundle(tmp_path / "q.bundle", tmp_path / "r.bundle")
     with pytest.raises(BundleError, match=r"holds int8 weights.*verify a float32 export"):
-        verify_bundle(tmp_path / "q.bundle", model, config=SETTINGS)
+        verify_bundle(tmp_path / "q.bundle", wide, config=SETTINGS)
 
 
-def test_command_needs_no_torch(tmp_path: Path, bundle: Path, samples: Path) -> None:
+def test_command_needs_no_torch(tmp_path: Path, wide_bundle: Path, samples: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from tfexport.cli.main import main; "
         "sys.argv[0] = 'tfexport'; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "quantize", str(bundle), "-o", str(tmp_path / "q.bundle"),
+        [sys.executable, "-c", code, "quantize", str(wide_bundle), "-o", str(tmp_path / "q.bundle"),
          "--samples", str(samples)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

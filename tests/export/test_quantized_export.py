@@ -11,11 +11,11 @@ import torch
 from click.testing import CliRunner, Result
 
 from tests import tutorial
-from tests.conftest import SETTINGS, Once
+from tests.conftest import SETTINGS
+from tests.export.conftest import TEXT_SIZE, make_wide
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export import (
-    export_bundle,
     export_graph,
     export_quantized_graph,
     quantize_bundle,
@@ -23,7 +23,9 @@ from tfexport.export import (
 )
 from tfexport.export.quality import Quality
 from tfexport.export.quantizers import by_rows
-from tfexport.runtime import Translator
+from tfexport.runtime.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.usefixtures("few_shapes")
 
 FEEDS = {
     "input_ids": np.array([[5, 6, 7, 40, 9], [8, 22, 61, 0, 0], [9, 4, 4, 11, 88]]),
@@ -32,35 +34,10 @@ FEEDS = {
 }
 
 
-def make(tied: bool) -> tutorial.TutorialModel:
-    made = tutorial.make(
-        seed=3, scale=1.5, d_model=64, num_heads=4, d_ff=96, source_size=110, target_size=110,
-        encoder_layers=1, decoder_layers=1,
-    )  # fmt: skip
-    if tied:
-        made.generator.weight = made.tgt_tok_emb.embedding.weight
-        made.src_tok_emb.embedding.weight = made.tgt_tok_emb.embedding.weight
-    return made
-
-
-@pytest.fixture(scope="session")
-def model() -> tutorial.TutorialModel:
-    return make(tied=False)
-
-
-@pytest.fixture(scope="session")
-def bundle(once: Once, model: tutorial.TutorialModel) -> Path:
-    """In float32. Do not change it."""
-    return once(
-        "quantized_export.bundle",
-        lambda path: export_bundle(model, path, config=SETTINGS, verify=False),
-    )
-
-
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:
     path = tmp_path / "ids.txt"
-    rows = np.random.default_rng(0).integers(3, 110, size=(12, 7))
+    rows = np.random.default_rng(0).integers(3, 90, size=(12, 7))
     path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -72,26 +49,26 @@ def decode(path: Path) -> tuple[Any, ...]:
 
 
 def test_file_says_what_the_bundle_says(
-    tmp_path: Path, model: tutorial.TutorialModel, bundle: Path
+    tmp_path: Path, wide: tutorial.TutorialModel, wide_bundle: Path
 ) -> None:
     file = tmp_path / "q.onnx"
-    written, judged = export_quantized_graph(model, file, "int4", config=SETTINGS)
+    written, judged = export_quantized_graph(wide, file, "int4", config=SETTINGS)
     assert judged is None
     assert written.report is not None
     assert written.report.passed
-    quantize_bundle(bundle, tmp_path / "q.bundle", "int4")
+    quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int4")
     found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
     assert (found[0] == wanted[0]).all()
     assert found[1] == pytest.approx(wanted[1], abs=1e-5)
-    assert found[1] != pytest.approx(decode(bundle / "generate.onnx")[1], abs=1e-4)
+    assert found[1] != pytest.approx(decode(wide_bundle / "generate.onnx")[1], abs=1e-4)
     names = [value.name for value in ort.InferenceSession(file).get_overridable_initializers()]
     assert not names, "onnxruntime warns of inputs that need not be fed"
     with pytest.raises(BundleError, match=r"holds int4 weights.*verify a float32 export"):
-        verify_artifact(file, model, config=SETTINGS)
+        verify_artifact(file, wide, config=SETTINGS)
 
 
 def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
-    file, model = tmp_path / "q.onnx", make(tied=True)
+    file, model = tmp_path / "q.onnx", make_wide(tied=True)
     export_quantized_graph(model, file, "int8", config=SETTINGS, verify=False)
     table = model.tgt_tok_emb.embedding.weight.detach().numpy()
     rows = by_rows(table)[0]
@@ -103,8 +80,8 @@ def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
 
 def test_what_hurts_stays_float32_in_the_file_too(
     tmp_path: Path,
-    model: tutorial.TutorialModel,
-    bundle: Path,
+    wide: tutorial.TutorialModel,
+    wide_bundle: Path,
     samples: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -118,12 +95,12 @@ def test_what_hurts_stays_float32_in_the_file_too(
     monkeypatch.setattr(Quality, "passed", property(passed))
     file = tmp_path / "q.onnx"
     _, judged = export_quantized_graph(
-        model, file, "int8", samples=samples, config=SETTINGS, verify=False
+        wide, file, "int8", samples=samples, config=SETTINGS, verify=False
     )
     assert judged is not None
     assert len(judged.kept) == 2
     rounds.clear()
-    made = quantize_bundle(bundle, tmp_path / "q.bundle", samples=samples)
+    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples)
     assert made.kept == judged.kept
     found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
     assert (found[0] == wanted[0]).all()
@@ -136,25 +113,25 @@ def test_what_hurts_stays_float32_in_the_file_too(
 
 
 def test_failing_the_gate_leaves_nothing(
-    tmp_path: Path, model: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wide: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfexport.export.quality.LEAST_AGREEMENT", 1.1)
     monkeypatch.setattr("tfexport.export.quantization.MOST_KEPT", 1)
     with pytest.raises(QualityError, match="int8 weights change too much"):
-        export_quantized_graph(model, tmp_path / "q.onnx", "int8", samples=samples,
+        export_quantized_graph(wide, tmp_path / "q.onnx", "int8", samples=samples,
                                config=SETTINGS)  # fmt: skip
     assert list(tmp_path.iterdir()) == [samples]
 
 
-def test_what_cannot_be_quantised_is_refused(tmp_path: Path, model: tutorial.TutorialModel) -> None:
+def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
     record = {"weights": "int8", "kept": []}
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
-        export_quantized_graph(model, tmp_path / "q.onnx", "int3", config=SETTINGS)
+        export_quantized_graph(wide, tmp_path / "q.onnx", "int3", config=SETTINGS)
     with pytest.raises(ConfigError, match="with the generate graph"):
-        export_graph(model, tmp_path / "q.onnx", "forward", config=SETTINGS,
+        export_graph(wide, tmp_path / "q.onnx", "forward", config=SETTINGS,
                      quantization=lambda: record)  # fmt: skip
     with pytest.raises(ConfigError, match="own operators, not portable"):
-        export_quantized_graph(model, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
+        export_quantized_graph(wide, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -165,8 +142,8 @@ def command(tmp_path: Path, *args: str) -> Result:
     )
 
 
-def test_one_command_for_a_bundle(tmp_path: Path, model: tutorial.TutorialModel) -> None:
-    torch.save(model.state_dict(), tmp_path / "model.pt")
+def test_one_command_for_a_bundle(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
+    torch.save(wide.state_dict(), tmp_path / "model.pt")
     made = tmp_path / "q.bundle"
     done = command(tmp_path, "-o", str(made), "--quantize", "int4")
     assert done.exit_code == 0, done.output
@@ -183,9 +160,9 @@ def test_one_command_for_a_bundle(tmp_path: Path, model: tutorial.TutorialModel)
 
 
 def test_one_command_for_a_file(
-    tmp_path: Path, model: tutorial.TutorialModel, samples: Path
+    tmp_path: Path, wide: tutorial.TutorialModel, samples: Path
 ) -> None:
-    torch.save(model.state_dict(), tmp_path / "model.pt")
+    torch.save(wide.state_dict(), tmp_path / "model.pt")
     made = str(tmp_path / "q.onnx")
     args = ["-o", made, "--graph", "generate", "--quantize", "int8", "--samples", str(samples)]
     done = command(tmp_path, *args)
@@ -196,26 +173,29 @@ def test_one_command_for_a_file(
     assert "Not gated" not in done.stderr
 
 
-def test_a_quantised_file_takes_and_gives_text(tmp_path: Path) -> None:
+def test_a_quantised_file_takes_and_gives_text(
+    tmp_path: Path, text_model: tutorial.TutorialModel
+) -> None:
     extensions = pytest.importorskip("onnxruntime_extensions")
-    from tests.export.test_text_graph import CONFIG, SIZE, lines, pieces
+    from tests.export.test_text_graph import CONFIG, lines, pieces
 
     made, tokenizer = tmp_path / "q.onnx", pieces(tmp_path / "tokenizer.model")
-    model = tutorial.make(
-        seed=38, scale=3.0, source_size=SIZE, target_size=SIZE, d_model=32, num_heads=2,
-        encoder_layers=1, decoder_layers=1, d_ff=40,
-    )  # fmt: skip
-    options: dict[str, Any] = {"config": CONFIG, "tokenizer": tokenizer}
-    written, _ = export_quantized_graph(model, made, "int8", text=True, **options)
+    written, _ = export_quantized_graph(
+        text_model, made, "int8", text=True, config=CONFIG, tokenizer=tokenizer
+    )
     assert written.report is not None
     assert any("text" in found.stage for found in written.report.comparisons)
-    export_bundle(model, tmp_path / "a.bundle", verify=False, **options)
-    quantize_bundle(tmp_path / "a.bundle", tmp_path / "q.bundle")
-    texts = lines()[:6]
-    wanted = Translator(tmp_path / "q.bundle").translate(texts, max_length=12, batch_size=1)
+    of_ids = tmp_path / "ids.onnx"
+    export_quantized_graph(text_model, of_ids, "int8", config=CONFIG, verify=False)
+    library = load_tokenizer(tokenizer, "sentencepiece", TEXT_SIZE, 0)
     loaded = ort.SessionOptions()
+    loaded.log_severity_level = 3
     loaded.register_custom_ops_library(extensions.get_library_path())
-    session = ort.InferenceSession(made, loaded)
-    for text, result in zip(texts, wanted, strict=True):
-        feeds = {"texts": np.array([text]), "max_length": np.array(12)}
-        assert session.run(["translations"], feeds)[0].tolist() == [result.text]
+    session, exact = ort.InferenceSession(made, loaded), ort.InferenceSession(of_ids, loaded)
+    for text in lines()[:6]:
+        ids = np.array([[2, *library.encode(text), 3]])
+        limit = {"max_length": np.array(12)}
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), **limit}
+        row = exact.run(["sequences"], feeds)[0][0].tolist()
+        wanted = library.decode(row[: row.index(3)] if 3 in row else row)
+        assert session.run(["translations"], {"texts": np.array([text]), **limit})[0] == [wanted]

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from tests import tutorial
 from tests.conftest import REPOSITORY
+from tests.export.conftest import TEXT_SIZE
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
 from tfexport.export import export_graph, text_graph, verify_artifact
@@ -32,7 +33,6 @@ CONFIG: dict[str, Any] = {
     "add_source_eos": True,
 }
 SPECIAL = ["<unk>", "<pad>", "<s>", "</s>"]
-SIZE = 420
 
 
 def lines() -> list[str]:
@@ -47,7 +47,7 @@ def byte_level(path: Path, prefix_space: bool = False, lower: bool = False) -> P
     if lower:
         tokenizer.normalizer = normalizers.Lowercase()
     trainer = trainers.BpeTrainer(
-        vocab_size=SIZE,
+        vocab_size=TEXT_SIZE,
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -62,7 +62,7 @@ def pieces(path: Path) -> Path:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines()),
         model_writer=model,
-        vocab_size=SIZE,
+        vocab_size=TEXT_SIZE,
         unk_id=0,
         pad_id=1,
         bos_id=2,
@@ -73,17 +73,11 @@ def pieces(path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def model() -> tutorial.TutorialModel:
-    return tutorial.make(
-        seed=38, scale=3.0, source_size=SIZE, target_size=SIZE, d_model=16, num_heads=2,
-        encoder_layers=1, decoder_layers=1, d_ff=12,
-    )  # fmt: skip
-
-
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
 def test_one_call_takes_and_gives_text(
-    tmp_path: Path, kind: str, model: tutorial.TutorialModel
+    tmp_path: Path, kind: str, text_model: tutorial.TutorialModel
 ) -> None:
     tokenizer = (
         pieces(tmp_path / "tokenizer.model")
@@ -91,7 +85,7 @@ def test_one_call_takes_and_gives_text(
         else byte_level(tmp_path / "tokenizer.json")
     )
     result = export_graph(
-        model,
+        text_model,
         tmp_path / "g.onnx",
         "generate",
         config=CONFIG,
@@ -116,11 +110,11 @@ def test_one_call_takes_and_gives_text(
         return found
 
     library = load_tokenizer(
-        tokenizer, "sentencepiece" if kind == "sentencepiece" else "tokenizers", SIZE, 0
+        tokenizer, "sentencepiece" if kind == "sentencepiece" else "tokenizers", TEXT_SIZE, 0
     )
     texts = lines()[50:90]
     rows = [[2, *library.encode(text), 3] for text in texts]
-    expected = [library.decode(tutorial.greedy(model, row, 8, bos=2, eos=3)) for row in rows]
+    expected = [library.decode(tutorial.greedy(text_model, row, 8, bos=2, eos=3)) for row in rows]
     whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
     assert len({expected[i] for i in whole}) > 3
     assert call([texts[i] for i in whole]) == [expected[i] for i in whole]
@@ -128,7 +122,7 @@ def test_one_call_takes_and_gives_text(
     assert call([texts[0]], 0) == [""]
     assert call([]) == []
 
-    torch.save(model.state_dict(), tmp_path / "model.pt")
+    torch.save(text_model.state_dict(), tmp_path / "model.pt")
     report = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", settings=["num_heads=2"])
     assert report.passed
     assert {c.stage for c in report.comparisons} == {"text"}
@@ -142,39 +136,55 @@ def test_one_call_takes_and_gives_text(
     ],
 )
 def test_tokenizer_that_comes_out_differently_is_refused(
-    tmp_path: Path, model: tutorial.TutorialModel, options: dict[str, bool], message: str
+    tmp_path: Path, text_model: tutorial.TutorialModel, options: dict[str, bool], message: str
 ) -> None:
     tokenizer = byte_level(tmp_path / "tokenizer.json", **options)
     with pytest.raises(TokenizerError, match=f"(?s){message}"):
         export_graph(
-            model, tmp_path / "g.onnx", "generate", config=CONFIG, text=True, tokenizer=tokenizer
+            text_model,
+            tmp_path / "g.onnx",
+            "generate",
+            config=CONFIG,
+            text=True,
+            tokenizer=tokenizer,
         )
     assert not (tmp_path / "g.onnx").exists()
 
 
 def test_kinds_that_no_operator_reproduces_are_refused(
-    tmp_path: Path, model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, text_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo = REPOSITORY / "examples" / "de-en"
     arguments = ["onnx", "--graph", "generate", "--text", "-o", str(tmp_path / "g.onnx")]
     done = CliRunner().invoke(cli, [*arguments, "--checkpoint", str(demo)])
     assert done.exit_code == 1
     assert "BPE with Metaspace is not reproduced exactly" in done.output
-    (tmp_path / "vocab.txt").write_text("\n".join(f"w{i}" for i in range(SIZE)))
+    (tmp_path / "vocab.txt").write_text("\n".join(f"w{i}" for i in range(TEXT_SIZE)))
     for tokenizer, message in (
         (tmp_path / "vocab.txt", "words is not reproduced"),
         (None, "need a tokenizer"),
     ):
         with pytest.raises(TokenizerError, match=message):
             export_graph(
-                model, tmp_path / "g", "generate", config=CONFIG, text=True, tokenizer=tokenizer
+                text_model,
+                tmp_path / "g",
+                "generate",
+                config=CONFIG,
+                text=True,
+                tokenizer=tokenizer,
             )
     with pytest.raises(ConfigError, match="text needs 20 or more, not 18"):
         export_graph(
-            model, tmp_path / "g", "generate", config=CONFIG, text=True, portable=True, opset=18
+            text_model,
+            tmp_path / "g",
+            "generate",
+            config=CONFIG,
+            text=True,
+            portable=True,
+            opset=18,
         )
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
-    with pytest.raises(MissingDependencyError, match=r"tfexport\[text\]"):
+    with pytest.raises(MissingDependencyError, match="pip install 'onnxruntime-extensions>="):
         text_graph.check_reproduced(TokenizerFiles(demo, demo), load_checkpoint(demo).config)
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from tests import tutorial
-from tests.conftest import SETTINGS
+from tests.conftest import SETTINGS, Once
 from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.originals import rebuilt
 from tests.originals.weights import shake
@@ -44,20 +44,19 @@ class Loaded:
         return sequences
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="session", params=KINDS)
 def path(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    tutorial_model: tutorial.TutorialModel,
+    request: pytest.FixtureRequest, once: Once, tutorial_model: tutorial.TutorialModel
 ) -> Path:
-    file: Path = tmp_path_factory.mktemp("torch") / request.param
-    export_torchscript(
-        tutorial_model, file, config=SETTINGS, torch_export=request.param == "torch.export"
-    )
-    return file
+    program = request.param == "torch.export"
+
+    def make(path: Path) -> None:
+        export_torchscript(tutorial_model, path, config=SETTINGS, torch_export=program)
+
+    return once(f"tiny/{request.param}", make)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def loaded(path: Path) -> Loaded:
     return Loaded(path, path.name)
 
@@ -91,6 +90,8 @@ def test_generate_equals_the_tutorials_loop(
         assert tokens(loaded(*pad(batch), 20)) == expected[at : at + len(batch)]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
@@ -150,11 +151,9 @@ def test_bad_input_is_an_error_and_not_tokens(loaded: Loaded, changes: dict[str,
         loaded(inputs["ids"], inputs["mask"], 6)
 
 
-def test_the_other_methods_of_torchscript_score_and_step(
-    tutorial_model: tutorial.TutorialModel, tmp_path: Path
-) -> None:
-    export_torchscript(tutorial_model, tmp_path / "m.ts", config=SETTINGS, verify=False)
-    module = torch.jit.load(tmp_path / "m.ts")
+@pytest.mark.parametrize("path", ["torchscript"], indirect=True)
+def test_the_other_methods_of_torchscript_score_and_step(path: Path) -> None:
+    module = torch.jit.load(path)
     ids, mask = pad([[5, 6, 7], [8]])
     target = torch.tensor([[1, 4, 9], [1, 3, 3]])
     with torch.no_grad():
@@ -203,7 +202,7 @@ def test_metadata_travels_inside_and_no_path_of_this_machine(path: Path) -> None
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool, kind: str) -> None:
     config = TransformerConfig(
-        d_model=64, num_heads=2, num_encoder_layers=1, num_decoder_layers=2, d_ff=64,
+        d_model=64, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=64,
         source_vocab_size=9000, target_vocab_size=9000, tie_embeddings=tied, tie_output=tied,
         max_positions=40, **SETTINGS,
     )  # fmt: skip
@@ -214,10 +213,11 @@ def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool, kind
     assert (tmp_path / "m").stat().st_size < 1.05 * weights + 256 * 1024
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_model_without_embeddings_has_all_but_generate(tmp_path: Path) -> None:
-    model = shake(rebuilt.Rebuilt(encoders=2, decoders=2))
+    model = shake(rebuilt.Rebuilt(encoders=1, decoders=1))
     torch.save(model.state_dict(), tmp_path / "model.pt")
-    settings = ["num_heads=4", "num_encoder_layers=2", "num_decoder_layers=2"]
+    settings = ["num_heads=4", "num_encoder_layers=1", "num_decoder_layers=1"]
     result = export_torchscript(tmp_path / "model.pt", tmp_path / "m.ts", settings=settings)
     assert result.report is not None
     assert result.report.passed
@@ -229,6 +229,7 @@ def test_model_without_embeddings_has_all_but_generate(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_another_checkpoint_is_found_out(
     path: Path, tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
@@ -240,6 +241,7 @@ def test_another_checkpoint_is_found_out(
     assert not verify_artifact(path, tmp_path / "other.pt").passed
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ def test_what_is_no_torch_file_is_refused(tmp_path: Path, tiny_checkpoint: Path)
         verify_artifact(tmp_path / "missing.onnx", tiny_checkpoint)
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_command_writes_verifies_and_refuses_to_overwrite(
     tmp_path: Path, tiny_checkpoint: Path
 ) -> None:

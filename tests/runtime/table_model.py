@@ -14,21 +14,18 @@ Logits = NDArray[np.float32]
 class TableState:
     """What each row of the batch has seen."""
 
-    def __init__(self, sources: Sequence[Sequence[int]], longest: int) -> None:
-        self.sources = [list(source) for source in sources]
-        self.seen: list[list[int]] = [[] for _ in sources]
+    def __init__(self, ids: Sequence[Sequence[int]], longest: int) -> None:
+        self.ids = [list(row) for row in ids]
+        self.sources = np.arange(len(ids))
+        self.seen: list[list[int]] = [[] for _ in ids]
         self.longest = longest
         self.sizes = [len(self.seen)]
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        self.sources = [self.sources[i] for i in rows]
+    def select(self, rows: NDArray[np.intp]) -> None:
+        self.ids = [self.ids[i] for i in rows]
+        self.sources = self.sources[rows]
         self.seen = [list(self.seen[i]) for i in rows]
         self.sizes.append(len(rows))
-
-    def move(self, rows: NDArray[np.intp]) -> None:
-        assert len(rows) == len(self.seen)
-        assert [self.sources[i] for i in rows] == self.sources, "moved to another sentence"
-        self.seen = [list(self.seen[i]) for i in rows]
 
 
 class TableModel:
@@ -70,8 +67,8 @@ class TableModel:
             for token in tokens:
                 state.seen[row].append(token)
                 seen = state.seen[row]
-                steps.append((self.logits(state.sources[row], seen),
-                              self.weights(state.sources[row], seen, state.longest)))  # fmt: skip
+                steps.append((self.logits(state.ids[row], seen),
+                              self.weights(state.ids[row], seen, state.longest)))  # fmt: skip
             logits.append([step[0] for step in steps])
             weights.append([step[1] for step in steps])
         return np.array(logits), np.array(weights).transpose(0, 2, 3, 1, 4)

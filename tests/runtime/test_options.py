@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, shown
 from tfexport.runtime import DecodingOptions, Translator
 
 
@@ -47,8 +48,18 @@ def translator(request: pytest.FixtureRequest) -> Translator:
         ({"suppress_tokens": [1.5]}, "1.5 is neither an id nor a token"),
         ({"suppress_sequences": [[]]}, "an empty sequence would ban every token"),
         ({"suppress_sequences": "w5"}, "'w5' is not a list of sequences"),
+        ({"beam_size": 10**7}, "beam_size: 10000000 is more than 1024"),
+        ({"sampling": True, "num_hypotheses": 10**9}, "num_hypotheses: 1000000000 is more than"),
+        ({"batch_size": 10**30}, "is more than 1048576"),
+        ({"max_length": 10**5000}, "max_length: a number of more than 60 digits is more than"),
+        ({"length_penalty": -300}, "length_penalty: -300 is not between -10 and 10"),
+        ({"length_penalty": 1000.0}, "length_penalty: 1000.0 is not between -10 and 10"),
+        ({"length_penalty": 10**400}, "is not between -10 and 10"),
+        ({"patience": float("inf"), "beam_size": 2}, "patience: inf is not at most 1e+06"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty: 1e-300 is not between 0.001"),
+        ({"batch_type": np.array(["rows", "tokens"])}, "is not 'rows' or 'tokens'"),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -73,7 +84,7 @@ def test_what_cannot_be_is_named(options: dict[str, Any], message: str) -> None:
         ({"target_prefix": [[2]]}, "target_prefix of row 0: holds the end token 2"),
         ({"target_prefix": [[77]]}, "target_prefix of row 0: id 77 is not in the vocabulary"),
         ({"target_prefix": [None, None]}, "target_prefix holds 2 prefixes for 1 rows"),
-        ({"target_prefix": "w5"}, "target_prefix is one string"),
+        ({"target_prefix": "w5"}, "target_prefix: expected a list of prefixes"),
         ({"replace_unknowns": True}, "replace_unknowns acts on text"),
     ],
     ids=str,

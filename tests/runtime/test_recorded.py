@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfexport.bundle import read_manifest
+from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model import BeamRecord, Model
 from tfexport.runtime.options import DecodingOptions
@@ -133,3 +134,8 @@ def test_a_bundle_without_a_beam_graph_steps(tiny_bundle: Path) -> None:
     stepped = translator.generate([[4, 5, 3], [6, 3]], beam_size=4, num_hypotheses=4)
     for one, other in zip(whole, stepped, strict=True):
         assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]
+
+
+def test_a_beam_that_cannot_be_fails_before_memory_is_taken_for_it(model: Model) -> None:
+    with pytest.raises(BundleError):
+        model.beam([[4, 5]], 2**31, 1, 5)

@@ -22,10 +22,12 @@ AFTER = {
 class State:
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.rows = [list(row) for row in rows]
+        self.sources = np.arange(len(rows))
         self.sizes = [len(rows)]
 
-    def keep(self, rows: np.ndarray) -> None:
+    def select(self, rows: np.ndarray) -> None:
         self.rows = [self.rows[i] for i in rows]
+        self.sources = self.sources[rows]
         self.sizes.append(len(rows))
 
 

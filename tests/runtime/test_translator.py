@@ -180,12 +180,13 @@ def test_one_translator_serves_many_threads(translator: Translator) -> None:
             ]
 
 
-@pytest.mark.usefixtures("graphs_once")
-def test_bundle_without_tokenizer_takes_ids_only(tmp_path: Path) -> None:
-    from tests.conftest import SETTINGS
+def test_bundle_without_tokenizer_takes_ids_only(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    from tests.conftest import CONFIG
     from tfexport.export import export_bundle
 
-    export_bundle(tutorial.make(), tmp_path / "a.bundle", config=SETTINGS, verify=False)
+    export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG, verify=False)
     translator = Translator(tmp_path / "a.bundle")
     assert len(translator.generate([[5, 6]], max_length=3)) == 1
     with pytest.raises(TokenizerError, match="holds no tokenizer"):

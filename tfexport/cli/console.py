@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tfexport.errors import MissingDependencyError
+from tfexport.errors import missing_dependency
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,10 +120,8 @@ def needs(extra: str) -> Iterator[None]:
     except ImportError as error:
         if error.name is None or error.name.partition(".")[0] == "tfexport":
             raise
-        raise MissingDependencyError(
-            f"this needs {error.name}, which is not installed. Install it with: "
-            f"pip install 'tfexport[{extra}]'"
-        ) from error
+        need = f"this needs {error.name}, which is not installed"
+        raise missing_dependency(need, extra) from error
 
 
 def human_size(count: float) -> str:

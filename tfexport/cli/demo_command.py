@@ -31,12 +31,11 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
     files = steps.find_demo(model)
     torch_free = steps.TorchFree(runtime_python)
     with needs("export"):
+        import sacrebleu
         from rich.table import Table
 
         from tfexport.cli.tables import parity_table, print_table, verdict
         from tfexport.export import export_bundle
-    with needs("dev"):
-        import sacrebleu
     bundle = Path(output)
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
     with progress_bar() as tell:

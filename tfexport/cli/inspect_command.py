@@ -3,14 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from tfexport.cli.checkpoint_report import checkpoint_facts, print_checkpoint
 from tfexport.cli.console import checkpoint_options, human_size, needs
-
-if TYPE_CHECKING:
-    from tfexport.model_src.checkpoint.read import Examination
+from tfexport.cli.file_kinds import ONNX_FILE, name_kind
+from tfexport.errors import BundleError, MissingDependencyError, shown
 
 
 @click.command(short_help="Say what a checkpoint, a bundle or a single file is.")
@@ -37,20 +37,36 @@ def inspect(
     if is_bundle(path):
         _inspect_bundle(path, as_json)
         return
-    with needs("export"):
-        from tfexport.export import describe_file
-        from tfexport.model_src.checkpoint.read import examine_checkpoint
+    kind = name_kind(Path(path))
+    try:
+        with needs("export"):
+            if kind != ONNX_FILE:
+                import torch  # noqa: F401 - named before the others, where several are missing
+            from tfexport.export import describe_file
+            from tfexport.model_src.checkpoint.read import BUNDLE_IDS, examine_checkpoint
+    except MissingDependencyError as error:
+        raise MissingDependencyError(f"{path}: {kind}; {error}") from error
     facts = describe_file(path)
     if facts is not None:
         _print_file(path, facts, as_json)
         return
-    found = examine_checkpoint(path, config, settings, layout)
+    if kind == ONNX_FILE:
+        raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
+    found = examine_checkpoint(path, config, settings, layout, require=BUNDLE_IDS)
     if as_json:
-        click.echo(json.dumps(_checkpoint_facts(found), indent=2, ensure_ascii=False))
+        _print_json(checkpoint_facts(found))
     else:
-        _print_checkpoint(found)
+        print_checkpoint(found)
     if found.problems:
         ctx.exit(1)
+
+
+def _print_json(values: dict[str, Any]) -> None:
+    try:
+        text = json.dumps(values, indent=2, ensure_ascii=False)
+    except (RecursionError, ValueError) as error:
+        raise BundleError(f"what it says of itself cannot be printed: {error}.") from None
+    click.echo(text)
 
 
 def _inspect_bundle(path: str, as_json: bool) -> None:
@@ -62,12 +78,15 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
 
     manifest = open_bundle(path)
     if as_json:
-        click.echo(manifest.to_json(), nl=False)
+        try:
+            click.echo(manifest.to_json(), nl=False)
+        except RecursionError as error:
+            raise BundleError(f"{path}: its manifest is nested too deep to be printed.") from error
         return
     size = human_size(sum(entry.size for entry in manifest.files.values()))
     click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
-    domains = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in manifest.opset.items())
     limits, parity = manifest.limits, manifest.parity
+    domains = _domains(manifest.opset)
     facts = {
         "needs": f"onnxruntime {manifest.minimum_onnxruntime} or newer ({domains})",
         "vocabulary": f"{limits.source_vocab_size} source, {limits.target_vocab_size} target",
@@ -94,7 +113,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
 
 def _print_file(path: str, facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        _print_json(facts)
         return
     size = human_size(Path(path).stat().st_size)
     click.echo(f"{path}: {facts['kind']}, of tfexport {facts['tfexport_version']}, {size}")
@@ -111,26 +130,40 @@ def _print_file(path: str, facts: dict[str, Any], as_json: bool) -> None:
     _print_config(facts["config"])
 
 
-def _parity(parity: dict[str, Any] | None) -> str:
+def _parity(parity: Any) -> str:
     if parity is None:
         return "not compared with eager PyTorch"
-    return f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})"
+    try:
+        return (
+            f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})"
+        )
+    except (TypeError, LookupError):
+        return f"said in an unknown way: {shown(parity)}"
 
 
-def _weights(quantization: dict[str, Any] | None) -> str:
+def _weights(quantization: Any) -> str:
     if quantization is None:
         return "float32"
-    gate = quantization.get("gate")
-    agreement = (
-        f"{gate['agreement']:.2%} of {gate['tokens']} tokens are those of float32"
-        if isinstance(gate, dict)
-        else "not compared with float32"
-    )
-    kept = ", ".join(quantization.get("kept", ())) or "none"
-    return f"{quantization.get('weights')}, {agreement}; kept in float32: {kept}"
+    try:
+        kept = ", ".join(quantization.get("kept", ())) or "none"
+        gate = quantization.get("gate")
+        agreement = "not compared with float32"
+        if gate is not None:
+            share = f"{gate['agreement']:.2%} of {gate['tokens']} tokens"
+            agreement = f"{share} are those of float32"
+        return f"{quantization.get('weights')}, {agreement}; kept in float32: {kept}"
+    except (AttributeError, TypeError, ValueError, LookupError):
+        return f"said in an unknown way: {shown(quantization)}"
+
+
+def _domains(opset: Any) -> str:
+    if not isinstance(opset, dict):
+        return f"said in an unknown way: {shown(opset)}"
+    return ", ".join(f"{name or 'ai.onnx'} {shown(version)}" for name, version in opset.items())
 
 
 def _print_config(config: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from tfexport.cli.tables import print_table
@@ -139,71 +172,5 @@ def _print_config(config: dict[str, Any]) -> None:
     values.add_column("config")
     values.add_column("value")
     for key, value in config.items():
-        values.add_row(key, str(value))
+        values.add_row(escape(str(key)), escape(value if isinstance(value, str) else shown(value)))
     print_table(values)
-
-
-def _checkpoint_facts(found: "Examination") -> dict[str, Any]:
-    checkpoint = found.checkpoint
-    values = checkpoint.config.to_dict()
-    missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
-    return {
-        "path": checkpoint.name,
-        "layout": checkpoint.layout,
-        "parameters": _parameters(found),
-        "config": {
-            key: {
-                "value": None if key in missing else value,
-                "origin": checkpoint.origins.get(key, "assumed"),
-            }
-            for key, value in values.items()
-        },
-        "keys": {key: list(targets) for key, targets in checkpoint.fates.items()},
-        "problems": found.problems + found.config_problems,
-    }
-
-
-def _parameters(found: "Examination") -> int:
-    """Trained values; position tables of a fixed kind are not trained, tied ones count once."""
-    checkpoint = found.checkpoint
-    fixed = checkpoint.config.positions != "learned"
-    tied = {"source_embedding.tokens.weight"} if checkpoint.config.tie_embeddings else set()
-    tied |= {"output_proj.weight"} if checkpoint.config.tie_output else set()
-    return sum(
-        tensor.numel()
-        for name, tensor in checkpoint.weights.items()
-        if name not in tied and not (fixed and name.endswith("positions.table"))
-    )
-
-
-def _print_checkpoint(found: "Examination") -> None:
-    from rich.table import Table
-
-    from tfexport.cli.tables import print_table
-
-    facts = _checkpoint_facts(found)
-    kinds = sorted(
-        {str(t.dtype).removeprefix("torch.") for t in found.checkpoint.state_dict.values()}
-    )
-    size = human_size(Path(facts["path"]).stat().st_size)
-    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
-    click.echo(f"layout:     {facts['layout']}")
-    click.echo(f"parameters: {facts['parameters']:,}")
-    config = Table()
-    for column in ("config", "value", "from"):
-        config.add_column(column)
-    for key, fact in facts["config"].items():
-        missing = fact["origin"] == "missing"
-        shown = "–" if fact["value"] is None else str(fact["value"])
-        config.add_row(key, shown, "[bold red]missing[/]" if missing else fact["origin"])
-    print_table(config)
-    keys = Table()
-    keys.add_column("key", overflow="fold")
-    keys.add_column("became", overflow="fold")
-    state = found.checkpoint.state_dict
-    for key, targets in facts["keys"].items():
-        fate = "\n".join(targets)
-        keys.add_row(key, fate or ("[bold red]not read[/]" if key in state else "ignored"))
-    print_table(keys)
-    for problem in facts["problems"]:
-        click.echo(f"problem: {problem}")

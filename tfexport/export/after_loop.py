@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
+from tfexport.export.roles import mark_whole_reader
 from tfexport.export.splice import parse_graph, take_nodes
 
 _LOGITS = 1 << 22  # of so many positions at a time: 16 MB
@@ -38,7 +39,11 @@ def add_scores(
     assert bias is not None
     rows = max(1, _LOGITS // bias.size)
     given = [asked, *found, *weights]
-    nodes, (scores,) = take_nodes(parse_graph(_text(rows), opset), given, "scores/")
+    part = parse_graph(_text(rows), opset)
+    for node in ir.traversal.RecursiveGraphIterator(part):
+        if node.outputs[0].name == "whole_table":
+            mark_whole_reader(node)
+    nodes, (scores,) = take_nodes(part, given, "scores/")
     graph.extend(nodes)
     return scores
 

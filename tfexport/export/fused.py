@@ -31,7 +31,7 @@ class FusedSelfAttention(Attention):
         context, key, value = torch.onnx.ops.symbolic_multi_out(
             OPERATOR,
             inputs,
-            attrs={"num_heads": self.num_heads},
+            attrs={"num_heads": self.num_heads, "scale": self.scale},
             dtypes=(queries.dtype,) * 3,
             shapes=(queries.shape, present, present),
             version=1,
@@ -48,7 +48,7 @@ class FusedSelfAttention(Attention):
         context = torch.onnx.ops.symbolic(
             OPERATOR,
             inputs,
-            attrs={"num_heads": self.num_heads},
+            attrs={"num_heads": self.num_heads, "scale": self.scale},
             dtype=queries.dtype,
             shape=queries.shape,
             version=1,

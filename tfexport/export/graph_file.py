@@ -165,7 +165,7 @@ def export_graph(
         if quantization is not None:
             record = quantization()
             tell("quantising", 0, 1)
-            _quantize(final, record, checkpoint.config)
+            quantize_graphs([final], record["weights"], record["kept"])
             _join_weights(final, graph)
         proto = add_text(final, tokenizers, checkpoint.config) if text else ir.to_proto(final)
         facts = _metadata(graph, checkpoint.config, opset, report, record)
@@ -222,6 +222,17 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     metadata = model.metadata_props
     if metadata.get("tfexport_graph") not in GRAPHS:
         raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph' wrote.")
+    try:
+        return _facts(model)
+    except (LookupError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: its metadata is damaged: {error}") from None
+
+
+def _facts(model: ir.Model) -> dict[str, Any]:
+    metadata = model.metadata_props
+    config = json.loads(metadata["tfexport_config"])
+    if not isinstance(config, dict):
+        raise ValueError("its config is not an object")
     return {
         "kind": metadata["tfexport_graph"],
         "tfexport_version": metadata["tfexport_version"],
@@ -229,7 +240,7 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         "opset": dict(model.opset_imports),
         "inputs": {value.name: _shape(value) for value in model.graph.inputs},
         "outputs": {value.name: _shape(value) for value in model.graph.outputs},
-        "config": json.loads(metadata["tfexport_config"]),
+        "config": config,
         "parity": json.loads(metadata["tfexport_parity"]),
         # The first files say nothing of it.
         "quantization": json.loads(metadata.get("tfexport_quantization", "null")),
@@ -263,12 +274,6 @@ def _check_quantization(graph: str, portable: bool) -> None:
         raise ConfigError("quantised weights go with a bundle or with the generate graph.")
     if portable:
         raise ConfigError("quantised weights need onnxruntime's own operators, not portable ones.")
-
-
-def _quantize(model: ir.Model, record: Mapping[str, Any], config: TransformerConfig) -> None:
-    sizes = {config.source_vocab_size, config.target_vocab_size}
-    vocabularies = {size for size in sizes if size is not None}
-    quantize_graphs([model], record["weights"], vocabularies, record["kept"])
 
 
 def _join_weights(model: ir.Model, graph: str) -> None:

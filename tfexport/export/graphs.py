@@ -6,6 +6,7 @@ those of ``tfexport.graph_io``.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tfexport.export.greedy import first_state, take_best
 from tfexport.export.screening import BEST
@@ -21,7 +22,9 @@ def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:
 
 def checked_mask(mask: Tensor, like: Tensor) -> Tensor:
     """A mask that makes the graph fail if it has not the shape of ``like``; it would broadcast."""
-    return torch.stack([mask, like.to(mask.dtype)])[0]
+    # One longer on each axis: onnxruntime leaves an empty tensor out of a Concat, and unchecked.
+    longer = [functional.pad(tensor, (0, 1, 0, 1)) for tensor in (mask, like.to(mask.dtype))]
+    return torch.stack(longer)[0, :-1, :-1]
 
 
 class EncoderGraph(nn.Module):

@@ -1,6 +1,7 @@
 """A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx_ir as ir
 import torch
@@ -13,9 +14,13 @@ from tfexport.export.graphs import DecoderGraph, EncoderGraph
 from tfexport.export.packing import pack_projections
 from tfexport.export.quiet import quiet
 from tfexport.export.residuals import keep_residuals_apart
+from tfexport.export.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role, write_role
+from tfexport.export.shortcuts import shortcuts
 from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.embedding import Embedding
+from tfexport.model_src.position import PositionTable
 from tfexport.model_src.transformer import Transformer
 
 # Plain graphs reach the oldest onnxruntime with 20. Graphs with fused attention take 22, which 1.20
@@ -109,7 +114,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     examples = tuple(_example(tensor) for tensor in spec.inputs)
     axes = tuple(_dynamic_axes(tensor, dims) for tensor in spec.inputs)
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), shortcuts(), torch.no_grad():
             program = torch.onnx.export(
                 module.eval(),
                 examples,
@@ -128,7 +133,7 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     model.graph.name = spec.name
     _name_outputs(model, spec)
     _number_operators(model)
-    _name_weights(model, dict(module.named_parameters()) | dict(module.named_buffers()))
+    _name_weights(model, module)
     pack_projections(model)
     keep_residuals_apart(model)
     return model
@@ -156,23 +161,68 @@ def _number_operators(model: ir.Model) -> None:
         node.name = f"{node.op_type}_{i}"
 
 
-def _name_weights(model: ir.Model, state: Mapping[str, Tensor]) -> None:
-    """Give weights that the exporter folded the names of the parameters they came from.
+def _name_weights(model: ir.Model, module: nn.Module) -> None:
+    """Write into the graph which parameter each weight is, and what it is for.
 
-    It transposes matrices ahead of time and calls the results ``val_56``; what a person sees in a
-    graph viewer, and what names a layer in a message, should be the parameter's name.
+    The exporter transposes matrices ahead of time, once for each use, and calls the results
+    ``val_56``. They get the names of the parameters they came from, so that a graph viewer and
+    messages show those, and copies of one matrix become one.
     """
-    names: dict[str, str] = {}
-    for name, tensor in state.items():
-        name, array = name.removeprefix("model."), tensor.detach().numpy()
-        names.setdefault(content_key(array), name)
-        if array.ndim == 2:
-            names.setdefault(content_key(array.T), f"{name}.T")
-    taken = set(model.graph.initializers)
-    for value in list(model.graph.initializers.values()):
+    graph = model.graph
+    roles = _roles(module)
+    folded = {}
+    for name, value in list(graph.initializers.items()):
+        if name in roles:
+            _name(value, roles[name])
+        elif value.const_value is not None and value.const_value.size > 1:
+            folded[name] = value
+    by_content: dict[str, Role] = {}
+    for name, tensor in _state(module).items():
+        array = tensor.detach().numpy()
+        by_content.setdefault(content_key(array), roles[name])
+        if folded and array.ndim == 2:
+            by_content.setdefault(content_key(array.T), replace(roles[name], transposed=True))
+    for name, value in folded.items():
         assert value.const_value is not None
-        wanted = names.get(content_key(value.const_value.numpy()))
-        if wanted is not None and wanted not in taken and value.const_value.size > 1:
-            taken.add(wanted)
-            value.name = wanted
-            value.const_value.name = wanted
+        role = by_content.get(content_key(value.const_value.numpy()))
+        if role is None:
+            continue
+        same = graph.initializers.get(_weight_name(role))
+        if same is None:
+            _name(value, role)
+        else:
+            ir.convenience.replace_all_uses_with(value, same)
+            del graph.initializers[name]
+
+
+def _name(value: ir.Value, role: Role) -> None:
+    write_role(value, role)
+    value.name = _weight_name(role)
+    assert value.const_value is not None
+    value.const_value.name = value.name
+
+
+def _weight_name(role: Role) -> str:
+    return f"{role.parameter}.T" if role.transposed else role.parameter
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _roles(module: nn.Module) -> dict[str, Role]:
+    """What each parameter and buffer is, by the name that the exporter gives it."""
+    kinds: dict[int, str] = {}
+    for part in module.modules():
+        if isinstance(part, Embedding):
+            kinds[id(part.tokens.weight)] = EMBEDDING
+        elif isinstance(part, PositionTable):
+            kinds[id(part.table)] = POSITIONS
+    for part in module.modules():
+        # A table that the projection is tied to is a table first.
+        if isinstance(part, Transformer) and isinstance(part.output_proj, nn.Linear):
+            kinds.setdefault(id(part.output_proj.weight), PROJECTION)
+    return {
+        name: Role(name.removeprefix("model."), kinds.get(id(tensor), MATRIX))
+        for name, tensor in _state(module).items()
+    }

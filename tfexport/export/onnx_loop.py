@@ -51,7 +51,7 @@ def export_generate(
         name: tensor.detach().numpy() for name, tensor in model.output_proj.named_parameters()
     }
     projection = put_screening(graph, step.graph, arrays["weight"], arrays.get("bias"), opset)
-    trips = _trip_count(graph, _limit(model))
+    trips = _trip_count(graph, model.config.longest)
     attended: list[ir.Value] = []
     if attention:  # what a turn gives of each row cannot be stacked with fewer rows
         invariants = [*cross, bias, _constant(graph, "none", np.int64(0))]
@@ -91,12 +91,16 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
     start = export_graph_module(BeamStart(model), graph_io.beam_start(cache), opset)
     step = export_graph_module(BeamStep(model), graph_io.beam_step(cache), opset)
     _hidden, *cross = graph.outputs
-    trips = _trip_count(graph, _limit(model))
+    trips = _trip_count(graph, model.config.longest)
     beam_size = _value(graph_io.BEAM_SIZE, "INT64", [])
     enough = _value(graph_io.ENOUGH, "INT64", [])
     graph.inputs.extend([beam_size, enough])
     flat = _constant(graph, "flat", [1])
-    shape = _add_node(graph, "Reshape", [beam_size, flat], "beam_shape")
+    # No more beams than a step can rank: with more, TopK fails before their memory is taken.
+    assert model.config.target_vocab_size is not None
+    most = _constant(graph, "most_beams", np.int64(model.config.target_vocab_size // 2 + 1))
+    bounded = _add_node(graph, "Min", [beam_size, most], "bounded_beam_size")
+    shape = _add_node(graph, "Reshape", [bounded, flat], "beam_shape")
     zero = ir.tensor(np.zeros(1, np.int64))
     zeros = _add_node(graph, "ConstantOfShape", [shape], "beam_zeros", value=zero)
     mask = _input(graph, graph_io.ATTENTION_MASK)
@@ -221,11 +225,6 @@ def _set_outputs(graph: ir.Graph, outputs: list[ir.Value], spec: graph_io.GraphS
         value.name, value.shape = tensor.name, ir.Shape(tensor.axes)
         kind = ir.DataType.INT64 if tensor.dtype == "int64" else ir.DataType.FLOAT
         value.type = ir.TensorType(kind)
-
-
-def _limit(model: Transformer) -> int | None:
-    """What the position table allows."""
-    return None if model.config.positions == "none" else model.config.max_positions
 
 
 def _input(graph: ir.Graph, name: str) -> ir.Value:

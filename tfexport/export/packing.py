@@ -4,11 +4,14 @@ Small products cost a call each, however little they compute; and the attention 
 three biases itself.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.fused import OPERATOR
+from tfexport.export.roles import read_role, write_role
 from tfexport.export.weights import add_initializer
 
 DOMAIN, ATTENTION = OPERATOR.split("::")
@@ -38,11 +41,14 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> None:
     sources = {id(product.inputs[0]) for product in products if product is not None}
     if len(sources) != 1 or products[0] is None or attention.graph is None:
         return
-    weights = [_array(product.inputs[1]) for product in products if product is not None]
-    name = str(products[0].inputs[1].name)  # type: ignore[union-attr]
-    weight = add_initializer(
-        graph, name.replace(PARTS[0], "qkv_proj"), np.concatenate(weights, axis=1)
-    )
+    values = [product.inputs[1] for product in products if product is not None]
+    weights = [_array(value) for value in values]
+    role = read_role(values[0]) if values[0] is not None else None
+    if role is None:
+        return
+    packed = replace(role, parameter=role.parameter.replace(PARTS[0], "qkv_proj"))
+    weight = add_initializer(graph, f"{packed.parameter}.T", np.concatenate(weights, axis=1))
+    write_role(weight, packed)
     product = ir.Node("", "MatMul", [products[0].inputs[0], weight], num_outputs=1,
                       name=f"{attention.name}_qkv")  # fmt: skip
     sizes = add_initializer(graph, f"{weight.name}.sizes", np.array([w.shape[1] for w in weights]))

@@ -162,7 +162,7 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
     domains: dict[str, int] = {}
     for graph in graphs.values():
         domains |= graph.opset_imports
-    limit = None if config.positions == "none" else config.max_positions
+    limit = config.longest
     return Manifest(
         tfexport_version=__version__,
         opset=domains,

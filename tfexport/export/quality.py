@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from tfexport.bundle import Manifest
+from tfexport.errors import missing_dependency
 from tfexport.runtime import Translator
 from tfexport.runtime.model import Floats, Model
 from tfexport.runtime.search.candidates import log_normalizer
@@ -37,7 +39,7 @@ class Quality:
         tokens: how many positions were compared.
         agreement: share of the positions at which the quantised model, behind the original's
             tokens, would choose the original's next token, the end token included.
-        bleu: of the quantised text: against the references, or against the original's text.
+        bleu: of the quantised text against the references; None without references.
         bleu_loss: against the original's BLEU; None without references.
     """
 
@@ -58,8 +60,6 @@ class Quality:
         text = f"{self.agreement:.2%} of {self.tokens} tokens agree"
         if self.bleu_loss is not None:
             text += f", BLEU {self.bleu:.2f} (loss {self.bleu_loss:+.2f})"
-        elif self.bleu is not None:
-            text += f", BLEU {self.bleu:.2f} against the original's text"
         return text
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,11 +68,22 @@ class Quality:
 
 
 class Gate:
-    """The original's answers to some samples, to hold quantised models against."""
+    """The original's answers to some samples, to hold quantised models against.
+
+    Raises:
+        MissingDependencyError: there are references, and no sacrebleu to compare with them.
+    """
 
     def __init__(self, original: Translator, samples: Sequence[Sample]) -> None:
         self._original = original
         self.samples = [sample for sample in samples if sample.ids]
+        self._pairs = [
+            (sample.text, sample.reference)
+            for sample in self.samples
+            if sample.text is not None and sample.reference is not None
+        ]
+        if self._pairs:
+            _sacrebleu()  # before the work, if it is missing
         rows = [sample.ids for sample in self.samples]
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
@@ -108,9 +119,16 @@ class Gate:
         return list(self._logits(model, BATCH))
 
     @cached_property
-    def _original_texts(self) -> list[str]:
-        sources = [sample.text or "" for sample in self.samples]
-        return [result.text or "" for result in self._original.translate(sources)]
+    def _original_bleu(self) -> float:
+        return self._bleu(self._original)
+
+    def _bleu(self, translator: Translator) -> float:
+        results = translator.translate([text for text, _ in self._pairs])
+        references = [reference for _, reference in self._pairs]
+        score: float = (
+            _sacrebleu().corpus_bleu([result.text or "" for result in results], [references]).score
+        )
+        return score
 
     def _logits(
         self, model: Model, count: int | None = None
@@ -129,22 +147,19 @@ class Gate:
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Hold one quantised bundle against the original."""
         agreement, tokens = self.agreement(folder, manifest)
-        texts = [sample.text for sample in self.samples]
-        if any(text is None for text in texts) or not texts:
+        if not self._pairs:
             return Quality(len(self.samples), tokens, agreement)
-        import sacrebleu
+        bleu = self._bleu(Translator(folder))
+        return Quality(len(self.samples), tokens, agreement, bleu, self._original_bleu - bleu)
 
-        sources = [text or "" for text in texts]
-        ours = [result.text or "" for result in Translator(folder).translate(sources)]
-        theirs = self._original_texts
-        references = [sample.reference for sample in self.samples]
-        if any(reference is None for reference in references):
-            bleu = sacrebleu.corpus_bleu(ours, [theirs]).score
-            return Quality(len(self.samples), tokens, agreement, bleu)
-        expected = [[reference or "" for reference in references]]
-        bleu = sacrebleu.corpus_bleu(ours, expected).score
-        loss = sacrebleu.corpus_bleu(theirs, expected).score - bleu
-        return Quality(len(self.samples), tokens, agreement, bleu, loss)
+
+def _sacrebleu() -> ModuleType:
+    try:
+        import sacrebleu
+    except ImportError as error:
+        need = "samples with references need sacrebleu, which is not installed"
+        raise missing_dependency(need, extra="quantize") from error
+    return sacrebleu
 
 
 def read_samples(path: Path, translator: Translator) -> list[Sample]:

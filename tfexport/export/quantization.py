@@ -153,7 +153,12 @@ def _write(
 ) -> Manifest:
     """Fill a folder with the quantised bundle."""
     graphs = {name: ir.load(source / name) for name in manifest.graphs.values()}
-    quantize_graphs(list(graphs.values()), weights, _vocabularies(manifest), keep)
+    if not any(next(find_targets(graph), None) for graph in graphs.values()):
+        raise BundleError(
+            f"{source}: its graphs name no weights that can be quantised, as those of older "
+            "versions do not. Export the checkpoint again, and quantise that."
+        )
+    quantize_graphs(list(graphs.values()), weights, keep)
     (folder / WEIGHTS).unlink(missing_ok=True)
     share_weights(list(graphs.values()), folder)
     domains = dict(manifest.opset)
@@ -173,9 +178,9 @@ def _sensitivities(
     """How far each parameter alone, quantised, moves the next-token distributions; most first."""
     roles = ("encoder", "decoder")
     names = {
-        target.name
+        target.role.parameter
         for role in roles
-        for target in find_targets(ir.load(source / manifest.graphs[role]), _vocabularies(manifest))
+        for target in find_targets(ir.load(source / manifest.graphs[role]))
     }
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -187,12 +192,8 @@ def _sensitivities(
             graphs = {role: manifest.graphs[role] for role in roles}
             models = {file: ir.load(source / file) for file in graphs.values()}
             others = names - {parameter}
-            quantize_graphs(list(models.values()), weights, _vocabularies(manifest), others)
+            quantize_graphs(list(models.values()), weights, others)
             for file, model in models.items():
                 ir.save(model, folder / file)
             found[parameter] = gate.distance(folder, dataclasses.replace(manifest, graphs=graphs))
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _vocabularies(manifest: Manifest) -> set[int]:
-    return {manifest.limits.source_vocab_size, manifest.limits.target_vocab_size}

@@ -14,15 +14,15 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.quantizers import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
+from tfexport.export.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.screening import take_all
 from tfexport.export.weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")
 SMALLEST = 32  # rows and columns of a matrix that is worth it
-# Operator to the input that is the weight. Identity stands where a table is needed whole.
-_PLACES = {"MatMul": 1, "Gather": 0, "Identity": 0}
-SCOPES = ("start/", "step/")  # what the joined graph writes in front of a part's names
+_PLACES = {"MatMul": 1, "Gather": 0}  # operator to the input that is the weight
+_OF_WORDS = (EMBEDDING, PROJECTION)  # whose rows, or columns, are words of a vocabulary
 
 
 @dataclass(frozen=True)
@@ -30,36 +30,32 @@ class Target:
     """One use of a weight that can be quantised.
 
     Attributes:
-        name: of the parameter.
+        role: which parameter it is.
         key: of its contents, by which graphs share it.
-        node: the MatMul, Gather or Identity.
+        node: the MatMul, the Gather, or what reads a table whole.
         weight: the initializer.
         transposed: the node takes it through a Transpose.
     """
 
-    name: str
+    role: Role
     key: str
     node: ir.Node
     weight: ir.Value
     transposed: bool = False
 
 
-def find_targets(model: ir.Model, vocabularies: Collection[int]) -> Iterator[Target]:
-    """Every constant matrix that a MatMul multiplies by, and every table of a vocabulary.
-
-    Args:
-        model: a graph of a bundle.
-        vocabularies: sizes by which a table of embeddings is told from one of positions.
-    """
+def find_targets(model: ir.Model) -> Iterator[Target]:
+    """Every weight that a MatMul multiplies by, and every table of a vocabulary."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        if node.domain or node.op_type not in _PLACES:
+        place = 0 if reads_whole(node) else _PLACES.get(node.op_type)
+        if node.domain or place is None:
             continue
-        value, turns = _behind_transposes(node.inputs[_PLACES[node.op_type]])
-        if value is None or not _is_matrix(value):
+        value, turns = _behind_transposes(node.inputs[place])
+        role = read_role(value) if value is not None and _is_matrix(value) else None
+        if value is None or role is None:
             continue
-        sizes = _array(value).shape[:: -1 if turns % 2 else 1]
-        if node.op_type == "MatMul" or sizes[_axis(node)] in vocabularies:
-            yield Target(_name(value), _key(value), node, value, transposed=turns % 2 == 1)
+        if node.op_type == "MatMul" or role.kind in _OF_WORDS:
+            yield Target(role, _key(value), node, value, transposed=turns % 2 == 1)
 
 
 def _behind_transposes(value: ir.Value | None) -> tuple[ir.Value | None, int]:
@@ -83,10 +79,6 @@ def _is_matrix(value: ir.Value) -> bool:
     )
 
 
-def _axis(node: ir.Node) -> int:
-    return node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-
-
 def _array(value: ir.Value) -> Floats:
     assert value.const_value is not None
     array: Floats = value.const_value.numpy()
@@ -97,34 +89,21 @@ def _key(value: ir.Value) -> str:
     return content_key(_array(value))
 
 
-def _name(value: ir.Value) -> str:
-    name = value.name or ""
-    for scope in SCOPES:
-        name = name.removeprefix(scope)
-    return name.removesuffix(".table").removesuffix(".T")
-
-
-def quantize_graphs(
-    models: Sequence[ir.Model],
-    kind: str,
-    vocabularies: Collection[int],
-    keep: Collection[str] = (),
-) -> set[str]:
+def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str] = ()) -> set[str]:
     """Quantise the weights of graphs in place; what several use is quantised alike for all.
 
     Args:
         models: the graphs of a bundle, their weights readable.
         kind: "int8" or "int4".
-        vocabularies: see ``find_targets``.
         keep: names of parameters that stay float32.
 
     Returns:
         The names of those that were quantised.
     """
     for model in models:
-        take_all(model, lambda table: _name(table) in keep)
+        take_all(model, lambda table: _is_kept(table, keep))
     targets = [
-        [target for target in find_targets(model, vocabularies) if target.name not in keep]
+        [target for target in find_targets(model) if target.role.parameter not in keep]
         for model in models
     ]
     # A table, which somebody gathers rows of or multiplies by after turning it, is quantised by
@@ -136,7 +115,7 @@ def quantize_graphs(
         for target in found:
             if target.key in tables:
                 _replace_target(target, *store.rows(target.weight), store)
-            elif kind == "int8" or _array(target.weight).shape[1] in vocabularies:
+            elif kind == "int8" or target.role.kind in _OF_WORDS:
                 # Its columns are words, and a shortlist gathers some: blocks cannot be gathered.
                 _replace_target(target, *store.columns(target.weight), store)
             else:
@@ -145,7 +124,12 @@ def quantize_graphs(
         RemoveUnusedNodesPass()(model)
         _remove_unused_weights(model)
         model.opset_imports.setdefault(DOMAIN, 1)
-    return {target.name for target in uses}
+    return {target.role.parameter for target in uses}
+
+
+def _is_kept(table: ir.Value, keep: Collection[str]) -> bool:
+    role = read_role(table)
+    return role is not None and role.parameter in keep
 
 
 def _remove_unused_weights(model: ir.Model) -> None:
@@ -157,7 +141,7 @@ def _remove_unused_weights(model: ir.Model) -> None:
 
 
 def _replace_target(target: Target, weight: ir.Value, scale: ir.Value, store: "_Store") -> None:
-    if target.node.op_type == "Identity":
+    if reads_whole(target.node):
         _replace_table(target.node, _transpose(target, weight), scale)
     elif target.node.op_type == "Gather":
         _replace_gather(target.node, _transpose(target, weight), scale, store.last_axis())
@@ -251,7 +235,7 @@ def _node(
 def _transpose(target: Target, weight: ir.Value) -> ir.Value:
     if not target.transposed:
         return weight
-    value = target.node.inputs[_PLACES[target.node.op_type]]
+    value = target.node.inputs[_PLACES.get(target.node.op_type, 0)]
     through = value.producer() if value is not None else None
     assert through is not None
     assert through.graph is not None

@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport.export.quantizers import Floats, by_rows
+from tfexport.export.roles import PROJECTION, Role, read_role, write_role
 from tfexport.export.splice import STAND_INS, parse_graph, take_nodes
 from tfexport.export.weights import share_initializer
 
@@ -62,6 +63,8 @@ def put_screening(
         name: share_initializer(graph, f"output_proj.{name}", array)
         for name, array in arrays.items()
     }
+    if read_role(weights["weight"]) is None:
+        write_role(weights["weight"], Role("output_proj.weight", PROJECTION))
     prepared = parse_graph(_prepare(size, width, missing), opset)
     nodes, made = take_nodes(prepared, [weights["weight"], weights["scale"]], _PREPARED)
     graph.extend(nodes)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from tfexport import graph_io
-from tfexport.errors import MissingDependencyError, TokenizerError, join_problems
+from tfexport.errors import TokenizerError, join_problems, missing_dependency
 from tfexport.export.text_operators import text_in, text_out
 from tfexport.export.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
@@ -158,10 +158,8 @@ def _library() -> str:
     try:
         from onnxruntime_extensions import get_library_path
     except ImportError:
-        raise MissingDependencyError(
-            "text in and text out need onnxruntime-extensions. Install it with: "
-            "pip install 'tfexport[text]'"
-        ) from None
+        need = "text in and text out need onnxruntime-extensions"
+        raise missing_dependency(need, extra="text") from None
     path: str = get_library_path()
     return path
 

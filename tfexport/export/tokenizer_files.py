@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.bundle import TokenizerEntry
-from tfexport.errors import ConfigError, TokenizerError
+from tfexport.errors import ConfigError, TokenizerError, join_problems
+from tfexport.export.word_list import find_word_problems
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
+from tfexport.runtime.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
 _NAMES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "words": "vocab.txt"}
@@ -33,17 +34,23 @@ class TokenizerFiles:
         """The tokenizers of both sides, held against the model's vocabularies.
 
         Raises:
-            TokenizerError: missing, unreadable, or with ids that the model lacks.
+            TokenizerError: missing, unreadable, with ids that the model lacks, or a list of words
+                that cannot be the model's.
         """
-        loaded = []
-        sides = (self.source, config.source_vocab_size), (self.target, config.target_vocab_size)
-        for path, size in sides:
-            if path is None or not path.is_file():
-                raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
-            hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
-            loaded.append(load_tokenizer(path, kind_of(path), size or 0, config.unk_id, hidden))
-        source, target = loaded
-        return source, target
+        source = self._load("source", self.source, config)
+        return source, self._load("target", self.target, config)
+
+    def _load(self, side: str, path: Path | None, config: TransformerConfig) -> Tokenizer:
+        if path is None or not path.is_file():
+            raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
+        size = getattr(config, f"{side}_vocab_size") or 0
+        hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
+        tokenizer = load_tokenizer(path, kind_of(path), size, config.unk_id, hidden)
+        if isinstance(tokenizer, WordTokenizer):
+            problems = [*find_word_problems(tokenizer.words, size, side, config.unk_id)]
+            if problems:
+                raise TokenizerError(join_problems(str(path), problems))
+        return tokenizer
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
         """Copy the files into a bundle; one that serves both sides is copied once."""

@@ -49,7 +49,7 @@ class TransformerModule(nn.Module):
         config = model.config
         self.source_size = -1 if config.source_vocab_size is None else config.source_vocab_size
         self.target_size = -1 if config.target_vocab_size is None else config.target_vocab_size
-        self.max_positions = -1 if config.positions == "none" else config.max_positions
+        self.max_positions = -1 if config.longest is None else config.longest
         self.mask_fill = model.mask_fill
 
     def forward(
@@ -185,8 +185,8 @@ class GreedyProgram(nn.Module):
         _, cross = model.encode(input_ids, attention_mask)
         bias = bias_from_blocked(blocked_by_padding(attention_mask), model.mask_fill)
         token, ended = first_state(attention_mask, self.bos_id)
-        if config.positions != "none":
-            max_length = torch.sym_min(max_length, config.max_positions)
+        if config.longest is not None:
+            max_length = torch.sym_min(max_length, config.longest)
         room = max_length + 2  # never 0 or 1, which torch.export takes for constants
         sequences = torch.full((input_ids.size(0), room), self.pad_id)
         shape = (input_ids.size(0), model.decoder.num_heads, room, model.decoder.head_dim)

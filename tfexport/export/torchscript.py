@@ -8,6 +8,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.transformer import Transformer
 
 METADATA = "tfexport.json"
+_MOST_METADATA = 2**22  # bytes
 TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
 
 
@@ -131,10 +133,14 @@ def read_torch_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(path) as archive:
             (name,) = [n for n in archive.namelist() if n.endswith(f"extra/{METADATA}")]
+            if archive.getinfo(name).file_size > _MOST_METADATA:
+                raise ValueError("more than this writes")
             metadata = json.loads(archive.read(name))
         if metadata["kind"] in (TORCHSCRIPT, TORCH_EXPORT) and isinstance(metadata["config"], dict):
             return dict(metadata)
-    except (zipfile.BadZipFile, OSError, ValueError, KeyError, TypeError):
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError):
+        pass
+    except (RuntimeError, RecursionError):  # encrypted, deflated in an unknown way, nested too deep
         pass
     raise BundleError(f"{path}: not a file that 'tfexport torchscript' wrote, or damaged.")
 

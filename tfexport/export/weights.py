@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS
+from tfexport.export.roles import read_role, write_role
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
 _SMALLEST = 256
@@ -53,7 +55,7 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
     table that the projection is tied to a second time. onnxruntime folds it again when it loads.
     """
     weights = _weights(models)
-    weights.sort(key=lambda weight: str(weight[0].name).endswith(".T"))  # the tables come first
+    weights.sort(key=lambda weight: _is_transposed(weight[0]))  # the tables come first
     seen: set[str] = set()
     for value, tensor in weights:
         array = tensor.numpy()
@@ -64,6 +66,8 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
             name=f"{value.name}.table",
             const_value=ir.tensor(np.ascontiguousarray(array.T), name=f"{value.name}.table"),
         )
+        if role := read_role(value):
+            write_role(table, replace(role, transposed=False))
         node = ir.Node("", "Transpose", [table], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
         (output,) = node.outputs
         output.name, output.shape, output.type = f"{value.name}.out", value.shape, value.type
@@ -73,6 +77,11 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
         ir.convenience.replace_all_uses_with(value, output)
         graph.register_initializer(table)
         graph.insert_before(graph[0], node)
+
+
+def _is_transposed(value: ir.Value) -> bool:
+    role = read_role(value)
+    return role is not None and role.transposed
 
 
 def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtocol]]:
@@ -119,9 +128,15 @@ def _sink_folded(graph: ir.Graph, body: ir.Graph) -> None:
 
 
 def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """Put a constant into a graph; if one of this name is there, that one is returned."""
-    if name in graph.initializers:
-        return graph.initializers[name]
+    """Put a constant into a graph; if the same is there under this name, that one is returned.
+
+    If the name stands for something else, the constant gets another one.
+    """
+    wanted, number = name, 1
+    while (taken := graph.initializers.get(name)) is not None:
+        if taken.const_value is not None and _is_same(taken.const_value, array):
+            return taken
+        name, number = f"{wanted}.{number}", number + 1
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape))
     value.type = ir.TensorType(tensor.dtype)
@@ -131,14 +146,16 @@ def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value
 
 def share_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
     """``add_initializer``, unless one with the same content is there under any name."""
-    key = content_key(array)
     for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes != array.nbytes:
-            continue
-        if content_key(tensor.numpy()) == key:
+        if value.const_value is not None and _is_same(value.const_value, array):
             return value
     return add_initializer(graph, name, array)
+
+
+def _is_same(tensor: ir.TensorProtocol, array: NDArray[Any]) -> bool:
+    if tensor.nbytes != array.nbytes:
+        return False
+    return content_key(tensor.numpy()) == content_key(array)
 
 
 def content_key(array: NDArray[Any]) -> str:

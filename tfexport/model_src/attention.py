@@ -40,7 +40,9 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H * D) to (B, H, T, D)."""
-        return torch.unflatten(x, -1, [self.num_heads, self.head_dim]).transpose(1, 2)
+        # Every size is said: the exporter writes out more operators for ``unflatten``.
+        shape = [x.size(0), x.size(1), self.num_heads, self.head_dim]
+        return x.reshape(shape).transpose(1, 2)
 
     def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """What is attended to, (B, S, E) each, to keys and values, (B, H, S, D) each."""
@@ -66,8 +68,9 @@ class Attention(nn.Module):
         scores = torch.matmul(queries, keys.transpose(-2, -1)) + bias
         weights = self.dropout(torch.softmax(scores, dim=-1))
         # (B, H, T, S) x (B, H, S, D) -> (B, H, T, D) -> (B, T, H * D)
-        context = torch.matmul(weights, values).transpose(1, 2).flatten(2)
-        return self.out_proj(context), weights
+        context = torch.matmul(weights, values).transpose(1, 2)
+        joined = context.reshape([query.size(0), query.size(1), self.num_heads * self.head_dim])
+        return self.out_proj(joined), weights
 
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor

@@ -6,12 +6,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tfexport.errors import ConfigError, join_problems
+from tfexport.errors import ConfigError, join_problems, join_some, shown
 
 Norm = Literal["layer", "annotated", "rms"]
 NormPlacement = Literal["post", "pre", "res_post"]
 Activation = Literal["relu", "gelu", "silu"]
 PositionKind = Literal["sinusoidal", "learned", "none"]
+
+# The largest value of every whole number. What no published model comes near is a mistake or an
+# attack, and would be found out only when memory ends.
+BOUNDS = {
+    "d_model": 2**16,
+    "num_heads": 2**12,
+    "num_encoder_layers": 2**9,
+    "num_decoder_layers": 2**9,
+    "d_ff": 2**20,
+    "source_vocab_size": 2**24,
+    "target_vocab_size": 2**24,
+    "head_dim": 2**16,
+    "max_positions": 2**24,
+    "pad_id": 2**24 - 1,
+    "bos_id": 2**24 - 1,
+    "eos_id": 2**24 - 1,
+    "unk_id": 2**24 - 1,
+}
+# Position tables may be computed, so that no file bounds them: max_positions * d_model values.
+MAX_TABLE_VALUES = 2**26
 
 
 @dataclass(frozen=True)
@@ -125,6 +145,11 @@ class TransformerConfig:
         """Whether the model takes token ids; if not, it takes vectors."""
         return self.source_vocab_size is not None
 
+    @property
+    def longest(self) -> int | None:
+        """The longest sequence in tokens; None if no position table sets a limit."""
+        return None if self.positions == "none" else self.max_positions
+
 
 _REQUIRED = ("d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff")
 
@@ -135,15 +160,31 @@ def config_keys() -> tuple[str, ...]:
 
 
 def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
-    """One sentence for every key that is not known, with the nearest one that is."""
+    """What is wrong with the names of keys.
+
+    Returns:
+        One sentence for each of a few keys that are near a known one, and one for the others.
+    """
     known = list(known)
-    problems = []
+    problems: list[str] = []
+    strange: list[str] = []
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}."
-            problems.append(f"unknown key {key!r}; {hint}")
+            near = nearest_key(key, known) if len(problems) < 8 else None
+            if near is None:
+                strange.append(shown(key))
+            else:
+                problems.append(f"unknown key {shown(key)}; did you mean {near!r}?")
+    if strange:
+        word = "key" if len(strange) == 1 else "keys"
+        listed = join_some(strange)
+        problems.append(f"unknown {word} {listed}; known keys: {', '.join(known)}")
     return problems
+
+
+def nearest_key(key: str, known: Iterable[str]) -> str | None:
+    """The known key that a misspelt one means, if it is near enough to any."""
+    return next(iter(difflib.get_close_matches(key[:64], list(known), n=1, cutoff=0.75)), None)
 
 
 def _to_json(value: Any) -> Any:
@@ -162,17 +203,31 @@ def _wrong_types(config: TransformerConfig) -> Iterable[str]:
         if get_origin(hint) is Literal:
             if value not in get_args(hint):
                 choices = ", ".join(repr(c) for c in get_args(hint))
-                yield f"{field.name}: {value!r} is not one of {choices}"
+                yield f"{field.name}: {shown(value)} is not one of {choices}"
         elif hint is bool:
             if not isinstance(value, bool):
-                yield f"{field.name}: {value!r} is not true or false"
+                yield f"{field.name}: {shown(value)} is not true or false"
         elif hint is float:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                yield f"{field.name}: {value!r} is not a number"
+            if not _is_real(value):
+                yield f"{field.name}: {shown(value)} is not a number"
         elif value is None and type(None) in get_args(hint):
             continue
         elif isinstance(value, bool) or not isinstance(value, int):
-            yield f"{field.name}: {value!r} is not a whole number"
+            yield f"{field.name}: {shown(value)} is not a whole number"
+        elif value > BOUNDS[field.name]:
+            yield f"{field.name}: {shown(value)} is more than {BOUNDS[field.name]}"
+        elif value < 0:  # whether 0 will do depends on the key
+            yield f"{field.name}: {shown(value)} is negative"
+
+
+def _is_real(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _wrong_values(config: TransformerConfig) -> Iterable[str]:
@@ -182,8 +237,11 @@ def _wrong_values(config: TransformerConfig) -> Iterable[str]:
         value = getattr(config, name)
         if value is not None and value < 1:
             yield f"{name}: {value} is not positive"
-    if config.head_dim < 0:
-        yield f"head_dim: {config.head_dim} is not positive"
+    if config.max_positions * config.d_model > MAX_TABLE_VALUES:
+        yield (
+            f"max_positions: a table of {config.max_positions} positions of d_model "
+            f"{config.d_model} has more than {MAX_TABLE_VALUES} values"
+        )
     if config.head_dim == 0 and config.num_heads > 0 and config.d_model % config.num_heads:
         yield (
             f"num_heads: {config.num_heads} heads do not divide d_model {config.d_model}; "

@@ -8,12 +8,12 @@ from torch.nn import functional as F
 def sinusoidal_table(max_positions: int, d_model: int) -> Tensor:
     """(M, E): sin at even columns, cos at odd ones, of position / 10000^(2i / E).
 
-    Angles are computed in float64: in float32 those of late positions are off by 1e-5.
+    Computed in float64: with angles in float32, the values of late positions are off by 1e-5.
     Source: Vaswani et al. 2017, section 3.5.
     """
     positions = torch.arange(max_positions, dtype=torch.float64).unsqueeze(1)  # (M, 1)
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
-    angles = (positions / 10000.0 ** (even / d_model)).float()  # (M, ceil(E / 2))
+    angles = positions / 10000.0 ** (even / d_model)  # (M, ceil(E / 2))
     table = torch.empty(max_positions, d_model)
     table[:, 0::2] = torch.sin(angles)
     table[:, 1::2] = torch.cos(angles[:, : d_model // 2])  # an odd d_model has one cos fewer

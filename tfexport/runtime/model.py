@@ -6,42 +6,60 @@ vocabulary.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnxruntime import InferenceSession, OrtValue
+from onnxruntime import OrtValue
 
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, Manifest
+from tfexport.runtime.graph_check import check_range
 from tfexport.runtime.pages import give_back
-from tfexport.runtime.session import check_onnxruntime, open_session
+from tfexport.runtime.session import Graph, check_onnxruntime
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-@dataclass
 class DecoderState:
-    """What a batch carries from step to step: OrtValues by the decoder's input names."""
+    """A batch of R decoder rows, each with all that belongs to it.
 
-    mask: OrtValue
-    cross: dict[str, OrtValue]
-    past: dict[str, OrtValue]
+    ``select`` is the only way to change which rows there are, and moves mask, cross-attention cache
+    and self-attention cache of a row together: no row can come to see another's source.
 
-    def keep(self, rows: NDArray[np.intp]) -> None:
-        """Make the batch of these rows, in this order; a row may come several times, or not."""
-        self.mask = _take(self.mask, rows)
-        self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
-        self.past = {name: _take(value, rows) for name, value in self.past.items()}
+    Attributes:
+        sources: (R,), which of the encoded rows each row attends to. Whatever else belongs to a
+            source, such as its candidates, is looked up by it.
+        mask: (R, S), 1 = keep.
+        cross: the cross-attention cache, (R, H, S, D) each, by the decoder's input names.
+        past: the self-attention cache, (R, H, P, D) each, likewise.
+    """
 
-    def move(self, rows: NDArray[np.intp]) -> None:
-        """Put in place of row i the past of row ``rows[i]``, which attends to the same source.
+    def __init__(
+        self, mask: OrtValue, cross: dict[str, OrtValue], past: dict[str, OrtValue]
+    ) -> None:
+        self.mask, self.cross, self.past = mask, cross, past
+        self.sources: NDArray[np.intp] = np.arange(mask.shape()[0])
 
-        Rows that stay where they are are not copied.
+    def select(self, rows: NDArray[np.intp]) -> None:
+        """Make the batch of these rows, in this order; a row may come several times, or not.
+
+        What a place holds already is not copied: neither sources that stay where they are, nor the
+        past of rows that do.
         """
+        sources = self.sources[rows]
+        if not np.array_equal(sources, self.sources):
+            self.mask = _take(self.mask, rows)
+            self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
+        if len(sources) != len(self.sources):
+            self.past = {name: _take(value, rows) for name, value in self.past.items()}
+        else:
+            self._move_past(rows)
+        self.sources = sources
+
+    def _move_past(self, rows: NDArray[np.intp]) -> None:
         moved = np.flatnonzero(rows != np.arange(len(rows)))
         if not moved.size:
             return
@@ -93,15 +111,22 @@ class Model:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
-        config = manifest.config
+        config, self.vocab_size = manifest.config, manifest.limits.target_vocab_size
         self._cache = graph_io.CacheShape(
             config["num_decoder_layers"], config["num_heads"], config["head_dim"]
         )
+        self._specs = {
+            "encoder": graph_io.encoder_graph(self._cache, config["d_model"]),
+            "decoder": graph_io.decoder_graph(self._cache, self.vocab_size),
+            graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
+            graph_io.GENERATE: graph_io.generate_graph(self._cache),
+            graph_io.BEAM: graph_io.beam_graph(),
+        }
         check_onnxruntime(folder, manifest.minimum_onnxruntime)
         self._files = {role: folder / name for role, name in manifest.graphs.items()}
         self._weights = folder / WEIGHTS
         self._threads = threads
-        self._sessions: dict[str, InferenceSession] = {}
+        self._sessions: dict[str, Graph] = {}
         self._opening = threading.Lock()
         self.has_generate = graph_io.GENERATE in manifest.graphs
         self.has_beam = graph_io.BEAM in manifest.graphs
@@ -112,12 +137,11 @@ class Model:
         self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
         self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
         self._pad_id = manifest.special_ids.pad
-        self.vocab_size = manifest.limits.target_vocab_size
 
-    def _session(self, role: str) -> InferenceSession:
+    def _session(self, role: str) -> Graph:
         with self._opening:
             if role not in self._sessions:
-                self._sessions[role] = open_session(self._files[role], self._threads)
+                self._sessions[role] = Graph(self._files[role], self._specs[role], self._threads)
                 give_back(self._weights)
             return self._sessions[role]
 
@@ -141,10 +165,12 @@ class Model:
             **self._source(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
         }
-        # The first bundles have no such input; it need not be fed, so it is not among the others.
-        if not return_scores and session.get_overridable_initializers():
+        if not return_scores and session.can_skip_scores:  # the first bundles have no such input
             feeds[graph_io.RETURN_SCORES] = np.array(False)
-        return Generated(*session.run(None, feeds))
+        found = Generated(*session.run(None, feeds))
+        path = self._files[graph_io.GENERATE]
+        check_range(path, graph_io.SEQUENCES, found.sequences, self.vocab_size)
+        return found
 
     def beam(
         self, rows: Sequence[Sequence[int]], beam_size: int, enough: int, max_length: int
@@ -163,7 +189,11 @@ class Model:
             graph_io.BEAM_SIZE: np.array(beam_size),
             graph_io.ENOUGH: np.array(enough),
         }
-        return BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
+        record = BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
+        path = self._files[graph_io.BEAM]
+        check_range(path, "tokens", record.tokens, self.vocab_size)
+        check_range(path, "parents", record.parents, beam_size)
+        return record
 
     def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
@@ -187,8 +217,7 @@ class Model:
     @property
     def has_attention(self) -> bool:
         """Whether ``attend`` can be called; the first bundles have no such output."""
-        names = [output.name for output in self._session("decoder").get_outputs()]
-        return graph_io.CROSS_ATTENTIONS in names
+        return graph_io.CROSS_ATTENTIONS in self._session("decoder").outputs
 
     @property
     def has_shortlist(self) -> bool:

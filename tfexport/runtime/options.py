@@ -1,13 +1,12 @@
 """Decoding options, checked together before any work."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from tfexport.errors import ConfigError, join_problems
+from tfexport.errors import ConfigError, join_problems, shown
 
 Token = int | str
 SUBJECT = "decoding options"
@@ -69,8 +68,8 @@ class DecodingOptions:
         return_alternatives: the best ``num_hypotheses`` tokens behind the prefix, each followed by
             its best continuation.
         min_alternative_probability: of the first token of an alternative.
-        return_scores: false leaves scores out where that saves time, which is greedy search with
-            no other options; they are NaN then.
+        return_scores: false leaves scores out: they are NaN. Greedy search with no other options is
+            faster without.
         return_token_scores: the log-probability of every token.
         return_attention: how much every token attended to every source token.
         attention_layer: decoder layer that attention is taken of, from 0; negative ones count from
@@ -124,18 +123,6 @@ class DecodingOptions:
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
 
-    @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any]) -> "DecodingOptions":
-        """Options from keyword arguments.
-
-        Raises:
-            ConfigError: naming every unknown option, every bad value and every contradiction.
-        """
-        problems = [*unknown_options(keywords), *find_problems(keywords)]
-        if problems:
-            raise ConfigError(join_problems(SUBJECT, problems))
-        return cls(**keywords)
-
     @property
     def needs_attention(self) -> bool:
         """Whether anything asks for the cross-attention."""
@@ -145,43 +132,56 @@ class DecodingOptions:
 _DEFAULTS = {
     field.name: field.default for field in fields(DecodingOptions) if field.default is not MISSING
 }
-# Name, least value, whether the least value itself is allowed.
+_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
+_WIDEST = 1024  # hypotheses of one row: each has caches of its own
+# Whole numbers: name to least and largest value.
 _WHOLE = {
-    "beam_size": 1,
-    "num_hypotheses": 1,
-    "beam_groups": 1,
-    "top_k": 0,
-    "seed": 0,
-    "min_length": 0,
-    "max_length": 0,
-    "max_input_length": 1,
-    "no_repeat_ngram_size": 0,
-    "attention_layer": None,
-    "attention_head": 0,
-    "batch_size": 1,
+    "beam_size": (1, _WIDEST),
+    "num_hypotheses": (1, _WIDEST),
+    "beam_groups": (1, _WIDEST),
+    "top_k": (0, _LONGEST),
+    "seed": (0, 2**64 - 1),
+    "min_length": (0, _LONGEST),
+    "max_length": (0, _LONGEST),
+    "max_input_length": (1, _LONGEST),
+    "no_repeat_ngram_size": (0, _LONGEST),
+    "attention_layer": (-_LONGEST, _LONGEST),
+    "attention_head": (0, _LONGEST),
+    "batch_size": (1, 2**20),
 }
-# Name to bounds, and whether the bounds themselves are allowed.
+# Real numbers: name to bounds, and whether the lower one itself is allowed.
 _REAL = {
-    "length_penalty": (-math.inf, math.inf, False),
-    "coverage_penalty": (0.0, math.inf, True),
-    "patience": (0.0, math.inf, False),
-    "diversity_penalty": (0.0, math.inf, True),
-    "temperature": (0.0, math.inf, False),
+    # A length to the power of ten times this is still a float.
+    "length_penalty": (-10.0, 10.0, True),
+    "coverage_penalty": (0.0, 1e6, True),
+    "patience": (0.0, 1e6, False),
+    "diversity_penalty": (0.0, 1e6, True),
+    "temperature": (0.0, 1e6, False),
     "top_p": (0.0, 1.0, True),
-    "repetition_penalty": (0.0, math.inf, False),
+    # Beyond, logits leave the range of float32.
+    "repetition_penalty": (1e-3, 1e3, True),
     "min_alternative_probability": (0.0, 1.0, True),
 }
 _NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
+def changed_options(values: Mapping[str, Any]) -> set[str]:
+    """Names of the options whose values are not their defaults; the values must be good ones."""
+    return {
+        name
+        for name, value in values.items()
+        if value is not _DEFAULTS[name] and (callable(value) or value != _DEFAULTS[name])
+    }
+
+
 def unknown_options(keywords: Mapping[str, Any]) -> Iterator[str]:
     """A problem for each keyword that is no option."""
     for key in keywords:
         if key not in _DEFAULTS:
-            near = get_close_matches(key, _DEFAULTS, n=1)
+            near = get_close_matches(str(key)[:80], _DEFAULTS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_DEFAULTS)}"
-            yield f"unknown option {key!r}; {hint}"
+            yield f"unknown option {shown(key)}; {hint}"
 
 
 def find_problems(given: Mapping[str, Any]) -> Iterator[str]:
@@ -197,49 +197,51 @@ def find_problems(given: Mapping[str, Any]) -> Iterator[str]:
 def _bad_value(name: str, value: Any) -> str | None:
     if name in _WHOLE:
         return (
-            None if value is None and _DEFAULTS[name] is None else _bad_whole(value, _WHOLE[name])
+            None if value is None and _DEFAULTS[name] is None else _bad_whole(value, *_WHOLE[name])
         )
     if name in _REAL:
         return _bad_real(value, *_REAL[name])
     if isinstance(_DEFAULTS[name], bool):
-        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+        return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
     if name in ("suppress_tokens", "end_tokens"):
         return _bad_tokens(value)
     if name == "suppress_sequences":
         return _bad_sequences(value)
-    if name == "batch_type" and value not in ("rows", "tokens"):
-        return f"{value!r} is not 'rows' or 'tokens'"
+    if name == "batch_type" and not (isinstance(value, str) and value in ("rows", "tokens")):
+        return f"{shown(value)} is not 'rows' or 'tokens'"
     if name == "callback" and value is not None and not callable(value):
-        return f"{value!r} cannot be called"
+        return f"{shown(value)} cannot be called"
     return None
 
 
-def _bad_whole(value: Any, least: int | None) -> str | None:
+def _bad_whole(value: Any, least: int, most: int) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int):
-        return f"{value!r} is not a whole number"
-    return f"{value} is less than {least}" if least is not None and value < least else None
+        return f"{shown(value)} is not a whole number"
+    if value < least:
+        return f"{shown(value)} is less than {least}"
+    return f"{shown(value)} is more than {most}" if value > most else None
 
 
 def _bad_real(value: Any, low: float, high: float, inclusive: bool) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return f"{value!r} is not a number"
-    if low < value < high or (inclusive and value in (low, high)):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return f"{shown(value)} is not a number"
+    if low < value <= high or (inclusive and value == low):
         return None
-    if math.isinf(high):
-        return f"{value} is not {'at least' if inclusive else 'above'} {low:g}"
-    return f"{value} is not between {low:g} and {high:g}"
+    if inclusive:
+        return f"{shown(value)} is not between {low:g} and {high:g}"
+    return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
 
 
 def _bad_tokens(value: Any) -> str | None:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{value!r} is not a list of tokens"
+        return f"{shown(value)} is not a list of tokens"
     wrong = [token for token in value if isinstance(token, bool) or not isinstance(token, Token)]
-    return f"{wrong[0]!r} is neither an id nor a token" if wrong else None
+    return f"{shown(wrong[0])} is neither an id nor a token" if wrong else None
 
 
 def _bad_sequences(value: Any) -> str | None:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{value!r} is not a list of sequences"
+        return f"{shown(value)} is not a list of sequences"
     for sequence in value:
         if not isinstance(sequence, str) and (problem := _bad_tokens(sequence)):
             return problem
@@ -249,7 +251,7 @@ def _bad_sequences(value: Any) -> str | None:
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    changed = {name for name, value in values.items() if value != _DEFAULTS[name]}
+    changed = changed_options(values)
     yield from _search_contradictions(values, changed)
     if "patience" in changed and not values["early_stopping"]:
         yield "patience needs early_stopping"

@@ -58,8 +58,10 @@ class Resolver:
         own_end = self._manifest.special_ids.eos
         ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (own_end,)
         suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
-        if options["disable_unk"] and self._manifest.special_ids.unk is not None:
-            suppressed.append(self._manifest.special_ids.unk)
+        unk = self._manifest.special_ids.unk
+        # A target vocabulary that is smaller than the source's may not hold it.
+        if options["disable_unk"] and unk is not None and unk < tokens.size:
+            suppressed.append(unk)
         sequences = [
             tuple(tokens.sequence("suppress_sequences", sequence))
             for sequence in options["suppress_sequences"]
@@ -140,7 +142,7 @@ class _Tokens:
     """Tokens of options to ids, collecting what cannot be."""
 
     def __init__(self, texts: Texts, size: int) -> None:
-        self._texts, self._size = texts, size
+        self._texts, self.size = texts, size
         self.problems: list[str] = []
 
     def many(self, option: str, tokens: Iterable[Token]) -> list[int]:
@@ -159,11 +161,11 @@ class _Tokens:
                     )
                 else:
                     found.append(number)
-            elif 0 <= token < self._size:
+            elif 0 <= token < self.size:
                 found.append(int(token))
             else:
                 self.problems.append(
-                    f"{option}: id {token} is not in the vocabulary (0 to {self._size - 1})"
+                    f"{option}: id {token} is not in the vocabulary (0 to {self.size - 1})"
                 )
         return found
 

@@ -10,6 +10,7 @@ from tfexport.runtime.model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.result import Hypothesis
 from tfexport.runtime.search import Request, Settings, score_targets
+from tfexport.runtime.texts import check_rows
 
 if TYPE_CHECKING:
     from tfexport.runtime.translator import Translator
@@ -36,7 +37,10 @@ class Scorer:
     ) -> list[Hypothesis]:
         """See ``Translator.score``."""
         settings = self.settings(options)
-        pairs = list(sources), list(targets)
+        pairs = (
+            check_rows("sources", sources, "texts or rows of ids"),
+            check_rows("targets", targets, "texts or rows of ids"),
+        )
         if len(pairs[0]) != len(pairs[1]):
             raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
         rows: list[Request | None] = []

@@ -1,14 +1,20 @@
-"""Opening onnxruntime sessions."""
+"""Opening onnxruntime sessions, and running them."""
 
+import contextlib
 import ctypes
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from tfexport.errors import BundleError
+from tfexport.graph_io import RETURN_SCORES, GraphSpec
+from tfexport.runtime.graph_check import check_graph, check_shapes
 
 # For programs that imported onnxruntime before this package, which switches it off for the others.
 ort.disable_telemetry_events()
@@ -74,3 +80,60 @@ def _keep_for_ever() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_for_ever)
+
+
+class Graph:
+    """One open graph of a bundle. What fails in it is a ``BundleError``."""
+
+    def __init__(self, path: Path, spec: GraphSpec, threads: int = 0) -> None:
+        """Open it, and hold its inputs and outputs against its role's; see ``check_graph``."""
+        self._path, self._spec = path, spec
+        self._seen = False  # shapes are looked at in the first call only: steps are many
+        self._session = open_session(path, threads)
+        check_graph(path, self._session, spec)
+        self.outputs = [value.name for value in self._session.get_outputs()]
+        # An input that need not be fed, so that it is not among the others.
+        optional = [value.name for value in self._session.get_overridable_initializers()]
+        self.can_skip_scores = RETURN_SCORES in optional
+
+    def run(self, outputs: list[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
+        """The outputs of these names, or all of them, as arrays.
+
+        Raises:
+            BundleError: onnxruntime fails, or outputs have not the shapes of the graph's role.
+        """
+        with self._named_failures():
+            found: list[Any] = self._session.run(outputs, feeds)
+        if not self._seen:
+            given = {name: value.shape for name, value in feeds.items()}
+            self._look_at(given, outputs or self.outputs, [value.shape for value in found])
+        return found
+
+    def run_with_ort_values(
+        self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
+    ) -> list[ort.OrtValue]:
+        """``run`` without leaving onnxruntime's memory."""
+        with self._named_failures():
+            found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds)
+        if not self._seen:
+            given = {name: value.shape() for name, value in feeds.items()}
+            self._look_at(given, outputs, [value.shape() for value in found])
+        return found
+
+    def _look_at(
+        self,
+        given: Mapping[str, Sequence[int]],
+        outputs: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+    ) -> None:
+        check_shapes(self._path, self._spec, given, dict(zip(outputs, shapes, strict=True)))
+        self._seen = True
+
+    @contextlib.contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # as in ``open_session``
+            raise BundleError(
+                f"{self._path}: failed in onnxruntime {ort.__version__}: {error}"
+            ) from error

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, TokenizerError
+from tfexport.errors import InputError, TokenizerError, shown
 from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
@@ -167,6 +168,26 @@ class Texts:
         )
 
 
+def check_rows(name: str, given: Any, kind: str) -> list[Any]:
+    """What was given for every row of a call, as a list.
+
+    Args:
+        name: of the argument.
+        given: any iterable.
+        kind: of what it should give, for the message.
+
+    Raises:
+        InputError: it is one text, or cannot be walked over.
+    """
+    if isinstance(given, str | bytes):
+        raise InputError(f"{name}: expected a list of {kind}, found one string")
+    try:
+        rows = iter(given)
+    except TypeError:
+        raise InputError(f"{name}: expected a list of {kind}, found {shown(given)}") from None
+    return list(rows)
+
+
 def check_text(text: str) -> None:
     """Refuse what is no text, or cannot be written as UTF-8.
 
@@ -174,7 +195,7 @@ def check_text(text: str) -> None:
         InputError: saying what it is.
     """
     if not isinstance(text, str):
-        raise InputError(f"expected a string, found {text!r}")
+        raise InputError(f"expected a string, found {shown(text)}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -188,14 +209,14 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
         InputError: naming the first that is none.
     """
     if isinstance(row, str | bytes):
-        raise InputError(f"expected a list of ids, found {row!r}")
+        raise InputError(f"expected a list of ids, found {shown(row)}")
     try:
         values = list(row)
     except TypeError:
-        raise InputError(f"expected a list of ids, found {row!r}") from None
+        raise InputError(f"expected a list of ids, found {shown(row)}") from None
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputError(f"{value!r} is not a whole number")
+            raise InputError(f"{shown(value)} is not a whole number")
         if not 0 <= value < size:
-            raise InputError(f"id {value} is not in the vocabulary (0 to {size - 1})")
+            raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
     return [int(value) for value in values]

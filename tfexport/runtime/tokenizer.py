@@ -1,20 +1,36 @@
 """Text to ids and back, through the library that the tokenizer was made for."""
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tfexport.errors import InputError, MissingDependencyError, TokenizerError
+from tfexport.errors import (
+    InputError,
+    MissingDependencyError,
+    TfexportError,
+    TokenizerError,
+    missing_dependency,
+)
+from tfexport.runtime.vocabulary_files import describe_foreign, read_words
 
 
 class Tokenizer(Protocol):
     """What the translator asks of a tokenizer; framing is the translator's own business."""
 
     def encode(self, text: str) -> list[int]:
-        """Text to ids, without start or end token."""
+        """Text to ids, without start or end token.
+
+        Raises:
+            InputError: the tokenizer has no ids for it.
+        """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Ids to text."""
+        """Ids to text.
+
+        Raises:
+            TokenizerError: the library cannot.
+        """
 
     @property
     def size(self) -> int:
@@ -42,10 +58,11 @@ class JsonTokenizer:
             import tokenizers
         except ImportError:
             raise _missing(path, "tokenizers") from None
-        try:
+        self._path = path
+        with _failures_as(
+            TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
+        ):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the Rust side raises Exception itself
-            raise TokenizerError(f"{path}: not a tokenizer.json: {error}") from None
         # A file may carry its training set-up's cut-off, which would shorten inputs in silence.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -54,17 +71,20 @@ class JsonTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        with _failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+            text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
-        found = self._tokenizer.encode(text, add_special_tokens=False)
+        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+            found = self._tokenizer.encode(text, add_special_tokens=False)
         return [text[start:end].strip() for start, end in found.offsets]
 
     def piece(self, token: int) -> str:
@@ -73,7 +93,10 @@ class JsonTokenizer:
 
     def find(self, piece: str) -> int | None:
         """See ``Tokenizer``."""
-        token: int | None = self._tokenizer.token_to_id(piece)
+        try:
+            token: int | None = self._tokenizer.token_to_id(piece)
+        except UnicodeEncodeError:  # no vocabulary holds half of a surrogate pair
+            return None
         return token
 
 
@@ -85,21 +108,24 @@ class SentencePieceTokenizer:
             import sentencepiece
         except ImportError:
             raise _missing(path, "sentencepiece") from None
-        try:
+        self._path = path
+        with _failures_as(
+            TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
+        ):
             self._processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
-            raise TokenizerError(f"{path}: not a SentencePiece model: {error}") from None
         self.size = int(self._processor.get_piece_size())
         self.unknown_is_word = False
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        ids: list[int] = self._processor.encode(text, out_type=int)
+        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+            ids: list[int] = self._processor.encode(text, out_type=int)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        text: str = self._processor.decode([i for i in ids if i < self.size])
+        with _failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+            text: str = self._processor.decode([i for i in ids if i < self.size])
         return text
 
     def split(self, text: str) -> list[str]:
@@ -123,16 +149,10 @@ class WordTokenizer:
     """A vocabulary of whole words, one a line, the line's number from 0 being the id."""
 
     def __init__(self, path: Path, unk_id: int | None, hidden: Collection[int] = ()) -> None:
-        try:
-            self._words = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise TokenizerError(f"{path}: not a vocabulary in UTF-8: {error}") from None
-        self._ids = {word: i for i, word in enumerate(self._words)}
-        if len(self._ids) < len(self._words):
-            twice = next(w for i, w in enumerate(self._words) if self._ids[w] != i)
-            raise TokenizerError(f"{path}: {twice!r} stands on more than one line.")
+        self.words = read_words(path)
+        self._ids = {word: i for i, word in enumerate(self.words)}
         self._unk_id, self._hidden = unk_id, frozenset(hidden)
-        self.size = len(self._words)
+        self.size = len(self.words)
         self.unknown_is_word = True
 
     def encode(self, text: str) -> list[int]:
@@ -147,7 +167,10 @@ class WordTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        return " ".join(self._words[i] for i in ids if i < self.size and i not in self._hidden)
+        with _failures_as(TokenizerError, lambda: "cannot decode these ids"):
+            return " ".join(
+                self.words[i] for i in ids if 0 <= i < self.size and i not in self._hidden
+            )
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
@@ -155,18 +178,30 @@ class WordTokenizer:
 
     def piece(self, token: int) -> str:
         """See ``Tokenizer``."""
-        return self._words[token] if token < self.size else f"<{token}>"
+        return self.words[token] if token < self.size else f"<{token}>"
 
     def find(self, piece: str) -> int | None:
         """See ``Tokenizer``."""
         return self._ids.get(piece)
 
 
+@contextlib.contextmanager
+def _failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
+    """Whatever a tokenizer's library raises, as an error of this project.
+
+    The Rust side raises ``Exception`` itself, and where it gives up a PanicException, which is no
+    Exception and has no name that could be imported.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise kind(f"{describe()}: {error}") from None
+        raise
+
+
 def _missing(path: Path, library: str) -> MissingDependencyError:
-    return MissingDependencyError(
-        f"{path.name} needs the {library} library. Install it with: "
-        f"pip install 'tfexport[{library}]'"
-    )
+    return missing_dependency(f"{path.name} needs the {library} library", extra=library)
 
 
 def load_tokenizer(

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, ForkError, InputError, join_problems
+from tfexport.errors import ConfigError, ForkError, InputError, join_problems, shown
 from tfexport.runtime.batches import make_batches, rows_ahead
 from tfexport.runtime.cores import are_restricted, usable_cores
 from tfexport.runtime.model import Model
@@ -22,7 +22,7 @@ from tfexport.runtime.result import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import PathSearch, Request, Settings, decode
 from tfexport.runtime.stream import TextStream
-from tfexport.runtime.texts import Texts
+from tfexport.runtime.texts import Texts, check_rows
 from tfexport.runtime.vocabulary_map import VocabularyMap
 from tfexport.runtime.workers import ClosedError, Workers, gather
 
@@ -80,7 +80,7 @@ class Translator:
         """
         queue_size = 4 * workers if queue_size is None and _is_whole(workers) else queue_size
         problems = [
-            f"{name}: {_shown(value)} is not a whole number from {least} to {most}"
+            f"{name}: {shown(value)} is not a whole number from {least} to {most}"
             for name, value, least, most in (
                 ("threads", threads, 0, MOST_THREADS), ("workers", workers, 1, MOST_THREADS),
                 ("queue_size", queue_size, 1, MOST_WAITING),
@@ -147,9 +147,7 @@ class Translator:
             ConfigError: unknown or contradictory options.
             TokenizerError: the bundle holds no tokenizer.
         """
-        if isinstance(texts, str):
-            raise InputError("texts: expected a list of strings, found one string")
-        sources = list(texts)
+        sources = check_rows("texts", texts, "strings")
         settings, prefixes = self._resolve(options, target_prefix, len(sources))
         requests = self._requests(sources, prefixes, settings, as_ids=False)
 
@@ -201,7 +199,7 @@ class Translator:
             InputError: naming every row that cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
-        rows = list(ids)
+        rows = check_rows("ids", ids, "rows of ids")
         extra = (
             ["replace_unknowns acts on text; generate gives ids"]
             if options.get("replace_unknowns") is True
@@ -483,10 +481,12 @@ class Translator:
     ) -> tuple[Settings, list[tuple[int, ...]]]:
         if prefixes is None:
             return self.resolver.resolve(options, [None] * count, extra)
-        if isinstance(prefixes, str):
-            extra = [*extra, "target_prefix is one string; give a list, one prefix for each row"]
-            prefixes = []
-        elif len(prefixes) != count:
+        try:
+            prefixes = check_rows("target_prefix", prefixes, "prefixes, one for each row")
+        except InputError as error:
+            extra, prefixes = [*extra, str(error)], []
+            count = 0
+        if len(prefixes) != count:
             extra = [*extra, f"target_prefix holds {len(prefixes)} prefixes for {count} rows"]
         return self.resolver.resolve(options, prefixes, extra)
 
@@ -625,12 +625,6 @@ def _empty() -> Hypothesis:
 
 def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    # Python refuses to write thousands of digits.
-    many = _is_whole(value) and abs(value) >= 10**20
-    return "a number of more than 20 digits" if many else f"{value!r:.40}"
 
 
 def _pool_size(threads: int, workers: int) -> int:

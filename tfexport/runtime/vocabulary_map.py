@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, join_problems
-from tfexport.runtime.texts import Texts
+from tfexport.errors import InputError, join_problems, shown
+from tfexport.runtime.texts import Texts, check_ids
 
 SHOWN = 5  # problems of a file that are named; it may have as many as lines
 
@@ -34,22 +34,26 @@ class VocabularyMap:
         """Read a map.
 
         Args:
-            given: source ids to target ids, -1 standing for what is always allowed; or a file: a
-                line for each source token, that token, a tab, and target tokens between spaces. A
-                line that begins with the tab says what is always allowed.
+            given: source ids to target ids, -1 standing for what is always allowed, or source
+                tokens to target tokens, "" standing for it; or a file: a line for each source
+                token, that token, a tab, and target tokens between spaces. A line that begins with
+                the tab says what is always allowed.
             manifest: of the bundle.
             texts: its tokenizers, which know the file's tokens.
 
         Raises:
             InputError: naming tokens that no vocabulary holds, and lines that are none of these.
         """
+        subject = "vocabulary map"
+        pairs: list[tuple[str, Any, Any]]
         if isinstance(given, Mapping):
-            pairs: list[tuple[str, Any, Sequence[Any]]] = [
-                (f"entry {source!r}", source, targets) for source, targets in given.items()
+            pairs = [
+                (f"entry {shown(source)}", source, targets) for source, targets in given.items()
             ]
-            subject = "vocabulary map"
-        else:
+        elif isinstance(given, str | os.PathLike):
             subject, pairs = str(given), _read_lines(Path(given))
+        else:
+            raise InputError(f"{subject}: {shown(given)} is neither a file nor ids to ids")
         targets: dict[int, NDArray[np.int64]] = {}
         problems: list[str] = []
         limits = manifest.limits
@@ -57,10 +61,10 @@ class VocabularyMap:
             try:
                 if isinstance(source, str):
                     key = -1 if not source else _find(texts.source.find(source), source)
-                    ids = [_find(texts.target.find(token), token) for token in found]
+                    ids = [_find(texts.target.find(token), token) for token in _pieces(found)]
                 else:
                     key = _check(source, -1, limits.source_vocab_size)
-                    ids = [_check(token, 0, limits.target_vocab_size) for token in found]
+                    ids = check_ids(found, limits.target_vocab_size)
             except InputError as error:
                 problems.append(f"{where}: {error}")
                 continue
@@ -80,13 +84,15 @@ class VocabularyMap:
         return candidates
 
 
-def _read_lines(path: Path) -> list[tuple[str, Any, Sequence[Any]]]:
+def _read_lines(path: Path) -> list[tuple[str, Any, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a null byte, or half of a surrogate pair
+        raise InputError(f"{str(path)!r}: not the name of a file: {error}") from None
     if wrong := [i for i, line in enumerate(lines, 1) if line.strip() and "\t" not in line]:
         raise InputError(f"{path}: line {wrong[0]} holds no tab between source and target tokens")
     return [
@@ -96,15 +102,27 @@ def _read_lines(path: Path) -> list[tuple[str, Any, Sequence[Any]]]:
     ]
 
 
+def _pieces(given: Any) -> list[str]:
+    """What a token, and not an id, is mapped to: tokens too."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise InputError(f"expected a list of tokens, found {shown(given)}")
+    for piece in given:
+        if not isinstance(piece, str):
+            raise InputError(
+                f"{shown(piece)} is not a token; a token is mapped to tokens, ids to ids"
+            )
+    return list(given)
+
+
 def _find(token: int | None, piece: str) -> int:
     if token is None:
-        raise InputError(f"{piece!r} is no token of the vocabulary")
+        raise InputError(f"{shown(piece)} is no token of the vocabulary")
     return token
 
 
 def _check(token: Any, least: int, size: int) -> int:
     if isinstance(token, bool) or not isinstance(token, int | np.integer):
-        raise InputError(f"{token!r} is not a whole number")
+        raise InputError(f"{shown(token)} is not a whole number")
     if not least <= token < size:
-        raise InputError(f"id {token} is not in the vocabulary (0 to {size - 1})")
+        raise InputError(f"id {shown(token)} is not in the vocabulary (0 to {size - 1})")
     return int(token)

@@ -39,7 +39,7 @@ def compare_beam(
     """
     if not runtime.has_beam or runtime.vocab_size < 2 * BEAM_SIZE:
         return
-    steps = STEPS if config.positions == "none" else min(STEPS, config.max_positions)
+    steps = STEPS if config.longest is None else min(STEPS, config.longest)
     # So many hypotheses are never finished: all steps are taken.
     record = runtime.beam(case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
     batch = len(case.rows)
@@ -50,7 +50,7 @@ def compare_beam(
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):
         flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
-        eager = reference.decode(hidden, mask, flat)[:, -1].log_softmax(-1).numpy()
+        eager = reference.decode(hidden, mask, flat, last_only=True)[:, -1].log_softmax(-1).numpy()
         eager = eager.reshape(batch, BEAM_SIZE, -1)
         expected = eager[np.arange(batch)[:, None], parents, tokens]
         log_probs.append((own, expected))

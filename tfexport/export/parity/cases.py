@@ -50,9 +50,7 @@ def walk(shapes: Iterable[tuple[int, int]], progress: Progress | None) -> Iterat
 
 def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:
     """The shapes to compare at: (B, S)."""
-    limit = LONGEST_SOURCE
-    if config.positions != "none":
-        limit = min(limit, config.max_positions)
+    limit = LONGEST_SOURCE if config.longest is None else min(LONGEST_SOURCE, config.longest)
     lengths = sorted({min(length, limit) for length in SOURCE_LENGTHS})
     yield from ((batch, length) for length in lengths for batch in BATCHES)
     if limit not in lengths:
@@ -81,11 +79,11 @@ def eager_greedy(
         logits: (B, T, V), each from its own run over its own prefix.
     """
     assert config.bos_id is not None
-    count = NEW_TOKENS if config.positions == "none" else min(NEW_TOKENS, config.max_positions)
+    count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
     prefix = torch.full((len(case.rows), 1), config.bos_id)
     logits = []
     for _ in range(count):
-        last = reference.decode(hidden, case.mask, prefix)[:, -1]
+        last = reference.decode(hidden, case.mask, prefix, last_only=True)[:, -1]
         logits.append(last)
         prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
     return prefix[:, 1:].numpy(), torch.stack(logits, dim=1).numpy()

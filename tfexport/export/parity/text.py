@@ -39,7 +39,7 @@ def compare_text(
     reference = build_reference(checkpoint, checkpoint.build())
     source, target = tokenizers.load(config)
     session = open_text_graph(path)
-    limit = config.max_positions if config.positions != "none" else None
+    limit = config.longest
     framed = {text: frame(text, source, config) for text in (*SAMPLES, *samples)}
     texts = [text for text, row in framed.items() if row and (limit is None or len(row) <= limit)]
     report = ParityReport(reference.title)

@@ -29,8 +29,17 @@ class Reference(Protocol):
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B, S) ids and mask, 1 = keep, to encoder states (B, S, E)."""
 
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
-        """Encoder states (B, S, E), their mask, and a target prefix (B, T) to logits (B, T, V)."""
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Encoder states (B, S, E), their mask, and a target prefix (B, T) to logits (B, T, V).
+
+        With ``last_only`` the logits of the last position alone, (B, 1, V).
+        """
 
 
 _ORIGINALS: dict[

@@ -32,7 +32,13 @@ class AnnotatedReference:
         return self._norm("encoder.norm", x) if "encoder.norm.a_2" in self._state else x
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_inputs: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_inputs: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x = self._embed("tgt", decoder_inputs)
         padding = (attention_mask == 0)[:, None, None, :]
@@ -44,21 +50,26 @@ class AnnotatedReference:
             x = self._residual(f"{layer}.sublayer.2", x, f"{layer}.feed_forward")
         if "decoder.norm.a_2" in self._state:
             x = self._norm("decoder.norm", x)
-        table = self._state.get("generator.proj.weight", self._state["tgt_embed.0.lut.weight"])
-        return F.linear(x, table, self._state.get("generator.proj.bias"))
+        x = x[:, -1:] if last_only else x
+        weight = self._state.get("generator.proj.weight")
+        weight = self._table("tgt") if weight is None else weight
+        return F.linear(x, weight, self._state.get("generator.proj.bias"))
 
     def _embed(self, side: str, ids: Tensor) -> Tensor:
-        other = {"src": "tgt", "tgt": "src"}[side]
-        table = self._state.get(f"{side}_embed.0.lut.weight")
-        if table is None:
-            table = self._state[f"{other}_embed.0.lut.weight"]
-        x = table[ids] * (math.sqrt(self._config.d_model) if self._config.scale_embeddings else 1)
+        scale = math.sqrt(self._config.d_model) if self._config.scale_embeddings else 1
+        x = self._table(side)[ids] * scale
         if self._config.positions == "none":
             return x
         positions = self._state.get(f"{side}_embed.1.pe")
         if positions is None:
             positions = sinusoids(ids.size(1), self._config.d_model)
         return x + positions.reshape(-1, self._config.d_model)[: ids.size(1)]
+
+    def _table(self, side: str) -> Tensor:
+        """One side's embedding; the other side's, where the file holds one for both."""
+        other = {"src": "tgt", "tgt": "src"}[side]
+        table = self._state.get(f"{side}_embed.0.lut.weight")
+        return self._state[f"{other}_embed.0.lut.weight"] if table is None else table
 
     def _residual(
         self,

@@ -27,16 +27,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, blocked: Tensor, fill: float) -> Ten
 
 def sinusoids(length: int, d_model: int) -> Tensor:
     """(T, E): sin and cos of position / 10000^(2i / E) in turn."""
-    rows = [
-        [
-            (math.cos if column % 2 else math.sin)(
-                position / 10000 ** ((column - column % 2) / d_model)
-            )
-            for column in range(d_model)
-        ]
-        for position in range(length)
-    ]
-    return torch.tensor(rows)
+    position = torch.arange(length, dtype=torch.float64)[:, None]  # (T, 1)
+    column = torch.arange(d_model, dtype=torch.float64)  # (E,)
+    angle = position / 10000.0 ** ((column - column % 2) / d_model)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos()).float()
+
+
+def packed_projections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict whose separate query, key and value projections are packed into one.
+
+    ``….q_proj_weight`` and its like, (E, E) each, become ``….in_proj_weight``, (3 * E, E), which is
+    all that ``torch.nn.MultiheadAttention`` takes where keys and values are as wide as queries.
+    """
+    packed = dict(state)
+    for kind in ("weight", "bias"):
+        for name in [name for name in packed if name.endswith(f".q_proj_{kind}")]:
+            stem = name.removesuffix(f"q_proj_{kind}")
+            parts = [packed.pop(f"{stem}{part}_proj_{kind}") for part in "qkv"]
+            packed[f"{stem}in_proj_{kind}"] = torch.cat(parts)
+    return packed
 
 
 def causal(length: int) -> Tensor:

@@ -21,9 +21,15 @@ class ModuleReference:
         return hidden
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         cross = self._model.decoder.project_memory(hidden)
         past = self._model.decoder.empty_cache(hidden)
         logits, _ = self._model.step(decoder_input_ids, past, cross, attention_mask)
-        return logits
+        return logits[:, -1:] if last_only else logits

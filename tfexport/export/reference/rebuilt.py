@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.reference.formulas import ACTIVATIONS, causal, linear, sinusoids
+from tfexport.export.reference.formulas import (
+    ACTIVATIONS,
+    causal,
+    linear,
+    packed_projections,
+    sinusoids,
+)
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -16,10 +22,11 @@ class RebuiltReference:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._config = checkpoint.config
-        self._state = {
+        state = {
             key.removeprefix("transformer."): tensor.float()
             for key, tensor in checkpoint.state_dict.items()
         }
+        self._state = packed_projections(state)
 
     @torch.no_grad()
     def encode(self, inputs: Tensor, attention_mask: Tensor) -> Tensor:
@@ -34,7 +41,13 @@ class RebuiltReference:
         return self._norm("encoder.norm", x) if "encoder.norm.weight" in self._state else x
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_inputs: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_inputs: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x, name = decoder_inputs, "decoder.layer"
         future, padding = causal(x.size(1)), attention_mask == 0
@@ -44,6 +57,7 @@ class RebuiltReference:
             y = self._attention(f"{name}.multihead_attn", x, hidden, padding=padding)
             x = self._norm(f"{name}.norm2", x + y)
             x = self._norm(f"{name}.norm3", x + self._feed_forward(name, x))
+        x = x[:, -1:] if last_only else x
         return self._norm("decoder.norm", x) if "decoder.norm.weight" in self._state else x
 
     def _attention(
@@ -54,14 +68,13 @@ class RebuiltReference:
         mask: Tensor | None = None,
         padding: Tensor | None = None,
     ) -> Tensor:
-        separate = f"{name}.q_proj_weight" in self._state
         output, _ = F.multi_head_attention_forward(
             x.transpose(0, 1),
             memory.transpose(0, 1),
             memory.transpose(0, 1),
             self._config.d_model,
             self._config.num_heads,
-            self._state.get(f"{name}.in_proj_weight"),
+            self._state[f"{name}.in_proj_weight"],
             self._state.get(f"{name}.in_proj_bias"),
             None,
             None,
@@ -73,10 +86,6 @@ class RebuiltReference:
             key_padding_mask=padding,
             need_weights=False,
             attn_mask=mask,
-            use_separate_proj_weight=separate,
-            q_proj_weight=self._state.get(f"{name}.q_proj_weight"),
-            k_proj_weight=self._state.get(f"{name}.k_proj_weight"),
-            v_proj_weight=self._state.get(f"{name}.v_proj_weight"),
         )
         return output.transpose(0, 1)
 

@@ -30,7 +30,13 @@ class RMSNormReference:
         return x
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_inputs: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_inputs: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
         x = self._embed("output", decoder_inputs)
         padding, future = (attention_mask == 0)[:, None, :], causal(x.size(1))
@@ -41,7 +47,7 @@ class RMSNormReference:
             y = self._attention(f"{block}.multi_head_attention", x, hidden, padding)
             x = self._norm(f"{block}.rms_norm2", x + y)
             x = self._norm(f"{block}.rms_norm3", x + self._feed_forward(block, x))
-        return linear(self._state, "linear", x)
+        return linear(self._state, "linear", x[:, -1:] if last_only else x)
 
     def _embed(self, side: str, ids: Tensor) -> Tensor:
         x = self._state[f"{side}_embedding.weight"][ids]

@@ -9,10 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.export.reference.formulas import ACTIVATIONS
+from tfexport.export.reference.formulas import ACTIVATIONS, packed_projections, sinusoids
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.position import sinusoidal_table
+
+_TABLES = {
+    "src": "src_tok_emb.embedding.weight",
+    "tgt": "tgt_tok_emb.embedding.weight",
+    "generator": "generator.weight",
+}
 
 
 class StockReference:
@@ -22,7 +27,8 @@ class StockReference:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = checkpoint.config
-        self._state = {key: tensor.float() for key, tensor in checkpoint.state_dict.items()}
+        state = {key: tensor.float() for key, tensor in checkpoint.state_dict.items()}
+        self._state = packed_projections(state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about a fast path that is not wanted here
             self._transformer = nn.Transformer(
@@ -46,42 +52,52 @@ class StockReference:
         own = {key.removeprefix("transformer."): tensor for key, tensor in self._state.items()}
         self._transformer.load_state_dict({k: v for k, v in own.items() if k.startswith(stacks)})
         self._scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
-        table = self._state.get("positional_encoding.pos_embedding")
-        if table is None and config.positions != "none":
-            table = sinusoidal_table(config.max_positions, config.d_model)
-        self._table = None if table is None else table.reshape(-1, config.d_model)
+        self._config = config
 
     @torch.no_grad()
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """See ``Reference``."""
-        x = self._embed("src_tok_emb", input_ids)
+        x = self._embed(input_ids, "src", "tgt", "generator")
         with _plain_path():
             hidden: Tensor = self._transformer.encoder(x, src_key_padding_mask=attention_mask == 0)
         return hidden
 
     @torch.no_grad()
-    def decode(self, hidden: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor) -> Tensor:
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
         """See ``Reference``."""
-        x = self._embed("tgt_tok_emb", decoder_input_ids)
+        x = self._embed(decoder_input_ids, "tgt", "src", "generator")
         length = decoder_input_ids.size(1)
         blocked = torch.ones(length, length, dtype=torch.bool).triu(1)
         with _plain_path():
             x = self._transformer.decoder(
                 x, hidden, tgt_mask=blocked, memory_key_padding_mask=attention_mask == 0
             )
-        table = self._state.get("tgt_tok_emb.embedding.weight")
-        weight = self._state.get("generator.weight", table)
-        return x if weight is None else F.linear(x, weight, self._state.get("generator.bias"))
+        states: Tensor = x[:, -1:] if last_only else x
+        if not self._config.has_embeddings:
+            return states
+        weight = self._table("generator", "tgt", "src")
+        return F.linear(states, weight, self._state.get("generator.bias"))
 
-    def _embed(self, name: str, ids: Tensor) -> Tensor:
-        other = {"src_tok_emb": "tgt_tok_emb", "tgt_tok_emb": "src_tok_emb"}[name]
-        table = self._state.get(f"{name}.embedding.weight")
-        if table is None:
-            table = self._state.get(f"{other}.embedding.weight")
-        if table is None:
-            return ids  # vectors: the model has no embeddings
-        x = F.embedding(ids, table) * self._scale
-        return x if self._table is None else x + self._table[: ids.size(1)]
+    def _embed(self, ids: Tensor, *names: str) -> Tensor:
+        if not self._config.has_embeddings:
+            return ids  # vectors
+        x = F.embedding(ids, self._table(*names)) * self._scale
+        if self._config.positions == "none":
+            return x
+        positions = self._state.get("positional_encoding.pos_embedding")
+        if positions is None:
+            positions = sinusoids(ids.size(1), self._config.d_model)
+        return x + positions.reshape(-1, self._config.d_model)[: ids.size(1)]
+
+    def _table(self, *names: str) -> Tensor:
+        """The first of some tables that the file holds; others are tied to it."""
+        return next(self._state[_TABLES[it]] for it in names if _TABLES[it] in self._state)
 
 
 def is_stock(config: TransformerConfig) -> bool:

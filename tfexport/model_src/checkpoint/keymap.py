@@ -38,11 +38,11 @@ def as_table(tensor: Tensor) -> Sequence[Tensor]:
 
 
 @functools.cache
-def _pattern(key: str) -> str:
+def _pattern(key: str) -> re.Pattern[str]:
     pattern = re.escape(key)
     for name, expression in _PLACEHOLDERS.items():
         pattern = pattern.replace(re.escape(name), expression)
-    return pattern
+    return re.compile(pattern, re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Rule:
 
     def match(self, key: str) -> dict[str, str] | None:
         """The placeholders' values, or None if the rule is not for this key."""
-        found = re.fullmatch(_pattern(self.key), key)
+        found = _pattern(self.key).fullmatch(key)
         return None if found is None else found.groupdict()
 
 
@@ -148,6 +148,9 @@ def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion
         pieces = [by_head[head] for head in sorted(by_head)]
         if len({piece.shape for piece in pieces}) > 1:
             problems.append(f"the heads of {target} differ in shape")
+            continue
+        if len(pieces) > 1 and not pieces[0].dim():
+            problems.append(f"the heads of {target} are single values, not matrices")
             continue
         weights[target] = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=0)
     return Conversion(weights, fates, num_heads, list(dict.fromkeys(problems)))

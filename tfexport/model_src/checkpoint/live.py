@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, join_problems
 from tfexport.model_src.checkpoint import native
-from tfexport.model_src.checkpoint.load import StateDict, flatten
 from tfexport.model_src.checkpoint.options import merge, parse_settings
 from tfexport.model_src.checkpoint.read import Checkpoint, examine
+from tfexport.model_src.checkpoint.wrappers import StateDict, flatten
 from tfexport.model_src.transformer import Transformer
 
 _ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}

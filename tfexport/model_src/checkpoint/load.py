@@ -1,46 +1,30 @@
 """Files to a flat state dict, without ever running what a file says.
 
-Pickles are read with ``weights_only=True``, always. What wraps a state dict in real files (a
-training-state dictionary, DistributedDataParallel, torch.compile) is undone here.
+Pickles are judged first (``claims``), then read with ``weights_only=True``, always.
 """
 
 import json
-import pickle
-import re
+import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors import safe_open
 
-from tfexport.errors import CheckpointError
+from tfexport.errors import CheckpointError, join_problems, join_some
+from tfexport.model_src.checkpoint import claims
+from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
+from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
+from tfexport.model_src.checkpoint.pickled import Call
+from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys, flatten, follow, locate
 
 FILE_NAMES = ("model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
-_LARGE = 2**28
-_WRAPPERS = ("state_dict", "model_state_dict", "model")
-
-
-@dataclass(frozen=True)
-class StateDict:
-    """What a file holds.
-
-    Attributes:
-        path: the file itself, also where a folder was named.
-        tensors: flat, with the wrappers' prefixes removed.
-        others: keys whose values are no tensors.
-        metadata: of a safetensors file.
-    """
-
-    path: Path
-    tensors: dict[str, Tensor]
-    others: tuple[str, ...] = ()
-    metadata: dict[str, str] = field(default_factory=dict)
+_MAX_HEADER_BYTES = 2**24
+MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
 def find_file(path: str | Path) -> Path:
@@ -52,6 +36,10 @@ def find_file(path: str | Path) -> Path:
         raise CheckpointError(f"{path}: no such file or folder.")
     found = [path / name for name in FILE_NAMES if (path / name).is_file()]
     if not found:
+        config = path / "config.json"
+        foreign = describe_config(read_json(config)) if config.is_file() else None
+        if foreign is not None:
+            raise CheckpointError(f"{path}: {foreign}")
         raise CheckpointError(
             f"{path}: no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
             "Name the file itself."
@@ -66,7 +54,8 @@ def load_state_dict(path: str | Path) -> StateDict:
     """Read a .safetensors file or a PyTorch pickle of tensors.
 
     Raises:
-        CheckpointError: the file is missing, damaged, no checkpoint, or holds more than tensors.
+        CheckpointError: the file is missing, damaged, no checkpoint, holds more than tensors, or
+            claims more than it can mean.
     """
     path = find_file(path)
     try:
@@ -92,99 +81,127 @@ def _looks_like_pickle(path: Path, head: bytes) -> bool:
 
 def _load_safetensors(path: Path) -> StateDict:
     try:
+        with path.open("rb") as head:
+            (length,) = struct.unpack("<Q", head.read(8))
+        if length > _MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{path}: its header claims {length} bytes, more than {_MAX_HEADER_BYTES}."
+            )
         with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            keys = list(file.keys())
+            check_keys(keys, path)
+            tensors = {key: file.get_tensor(key) for key in keys}
             metadata = dict(file.metadata() or {})
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: damaged, or not a safetensors file: {error}.") from None
-    names = _without_prefixes(tensors)
-    return StateDict(path, {names[key]: tensor for key, tensor in tensors.items()}, (), metadata)
+    except CheckpointError:
+        raise
+    except Exception as error:  # also of torch, for types that it does not know
+        reason = _first_line(error)
+        raise CheckpointError(f"{path}: damaged, or not a safetensors file: {reason}.") from None
+    return flatten(tensors, path, metadata)
 
 
 def _load_pickle(path: Path, head: bytes) -> Any:
     try:
+        contents = read_contents(path)
+        _refuse_unusual(contents, path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about archives that the next lines refuse anyway
+            warnings.simplefilter("ignore")  # about pickles of unusual versions
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if _looks_like_pickle(path, head):
-            raise CheckpointError(_refused(path, str(error))) from None
-        raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None
+    except CheckpointError:
+        raise
+    except ForeignArchiveError as error:
+        raise CheckpointError(f"{path}: {_describe_archive(error.names)}") from None
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
-        text = str(error)
-        if "TorchScript" in text:
-            raise CheckpointError(
-                f"{path}: a TorchScript archive, not a checkpoint. Save the weights where it "
-                "was trained: torch.save(model.state_dict(), 'model.pt')."
-            ) from None
-        reason = text.splitlines()[0][:160].rstrip(". ") if text else type(error).__name__
+        if not _looks_like_pickle(path, head):
+            raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None
         raise CheckpointError(
-            f"{path}: truncated, damaged, or not a PyTorch checkpoint ({reason}). Copy it again."
+            f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first_line(error)}). "
+            "Copy it again."
         ) from None
 
 
-def _refused(path: Path, reason: str) -> str:
-    found = sorted(set(re.findall(r"GLOBAL ([\w.]+)", reason)))
-    what = f" ({', '.join(found)})" if found else ""
-    return (
-        f"{path}: holds Python objects{what}, not only tensors; reading them could run code, "
-        "so the file was refused. Where you trust it, re-save the weights alone:\n"
-        f"  checkpoint = torch.load({path.name!r}, weights_only=False)\n"
-        "  torch.save(checkpoint['state_dict'], 'model.pt')  # a whole module: .state_dict()"
+def _first_line(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text.splitlines()[0][:200].rstrip(". ")
+
+
+def _describe_archive(names: list[str]) -> str:
+    if any(name.endswith("/constants.pkl") for name in names):
+        return (
+            "a TorchScript archive, not a checkpoint. Save the weights where it was trained: "
+            "torch.save(model.state_dict(), 'model.pt')."
+        )
+    foreign = describe_names([name.removesuffix(".npy") for name in names])
+    return foreign or (
+        f"a zip archive that torch.save did not write; it holds {join_some(names) or 'nothing'}. "
+        "Name a checkpoint itself."
     )
 
 
-def flatten(value: Any, path: Path) -> StateDict:
-    """Undo the wrappers around a state dict.
+def _refuse_unusual(contents: Contents, path: Path) -> None:
+    """Refuse what is more, or other, than plain tensors.
 
     Raises:
-        CheckpointError: no dictionary, or one without tensors.
+        CheckpointError: naming objects or tensors.
+        PickleError: the claims cannot be true.
     """
+    found = claims.survey(contents)
+    if found.objects:
+        names = list(dict.fromkeys(found.objects))
+        raise CheckpointError(
+            f"{path}: holds Python objects ({join_some(names, 4)}), not only tensors; reading "
+            "them could run code, so the file was refused. Where you trust it, re-save the "
+            f"weights alone:\n  checkpoint = torch.load({path.name!r}, weights_only=False)\n"
+            f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
+        )
+    if found.unusual:
+        problems = [f"{key or 'the whole'} is {kind}" for key, kind in found.unusual.items()]
+        raise CheckpointError(join_problems(str(path), problems, "Save plain dense tensors."))
+
+
+def _weights_in(value: Any) -> str:
+    """The expression that gives the state dict of what a file holds, as far as can be seen."""
+    if isinstance(value, Call):
+        return "checkpoint.state_dict()"
     if not isinstance(value, Mapping):
-        raise CheckpointError(
-            f"{path}: holds a {type(value).__name__}, not a state dict. Save the weights with "
-            "torch.save(model.state_dict(), 'model.pt')."
-        )
-    while (inner := next((k for k in _WRAPPERS if isinstance(value.get(k), Mapping)), "")) != "":
-        value = value[inner]
-    tensors = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
-    others = tuple(str(key) for key, item in value.items() if not isinstance(item, Tensor))
-    if not tensors:
-        raise CheckpointError(
-            f"{path}: holds no tensors; its keys are {', '.join(others[:8]) or 'none'}. "
-            f"Expected a state dict, alone or under one of {', '.join(_WRAPPERS)}."
-        )
-    spread = [key for key, tensor in tensors.items() if _is_spread_out(tensor)]
-    if spread:
-        raise CheckpointError(f"{path}: claims far more values than it holds: {', '.join(spread)}.")
-    names = _without_prefixes(tensors)
-    return StateDict(path, {names[key]: tensor for key, tensor in tensors.items()}, others)
-
-
-def _is_spread_out(tensor: Tensor) -> bool:
-    # A view with strides of 0 costs nothing in the file and everything when it is looked at.
-    if tensor.layout != torch.strided or tensor.numel() < _LARGE:
-        return False
-    return tensor.numel() * tensor.element_size() > 2 * tensor.untyped_storage().nbytes()
-
-
-def _without_prefixes(keys: Mapping[str, Any]) -> dict[str, str]:
-    names = {key: key.replace("_orig_mod.", "") for key in keys}
-    while names and all(name.startswith("module.") for name in names.values()):
-        names = {key: name.removeprefix("module.") for key, name in names.items()}
-    return names
+        return "checkpoint"
+    modules = [key for key, item in value.items() if isinstance(item, Call) and item.state]
+    way = locate(value, claims.is_tensor)
+    inside = follow(value, way.path)
+    if any(map(claims.is_tensor, inside.values())) or not modules:
+        keys = way.path or tuple(way.candidates[:1])
+        return "checkpoint" + "".join(f"[{key!r}]" for key in keys)
+    return f"checkpoint[{modules[0]!r}].state_dict()"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file.
+    """A JSON object of config values from a file.
 
     Raises:
-        CheckpointError: the file is missing, not JSON, or not an object.
+        CheckpointError: the file is missing, not JSON, not an object, or more than a config.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+    except OSError as error:
         raise CheckpointError(f"{path}: not readable as JSON: {error}.") from None
+    return parse_config(content, str(path))
+
+
+def parse_config(content: bytes, name: str) -> dict[str, Any]:
+    """A JSON object of config values, of no more bytes and keys than a config has.
+
+    Raises:
+        CheckpointError: it is none; ``name`` says what.
+    """
+    if len(content) > MAX_CONFIG_BYTES:
+        raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{name}: not readable as JSON: {error}.") from None
     if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: holds a {type(values).__name__}, not a JSON object.")
+        raise CheckpointError(f"{name}: holds a {type(values).__name__}, not a JSON object.")
+    if len(values) > MAX_CONFIG_KEYS:
+        raise CheckpointError(f"{name}: {len(values)} keys, more than {MAX_CONFIG_KEYS}.")
     return values

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.atomic import new_file
-from tfexport.errors import CheckpointError
 from tfexport.model_src.checkpoint.keymap import Layout, Rule
+from tfexport.model_src.checkpoint.load import parse_config
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
@@ -41,10 +41,4 @@ def read_config(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: the metadata is not a config.
     """
-    try:
-        values = json.loads(metadata[METADATA_KEY])
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: the config in its metadata is damaged: {error}.") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path}: the config in its metadata is not a JSON object.")
-    return values
+    return parse_config(metadata[METADATA_KEY].encode(), f"{path}: the config in its metadata")

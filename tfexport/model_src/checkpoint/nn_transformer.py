@@ -25,8 +25,9 @@ def _layer_rules(theirs: str) -> list[Rule]:
                 Rule(f"{attention}out_proj.{kind}", (f"{ours}{our_attn}.out_proj.{kind}",)),
             ]
         rules += [
-            Rule(f"{attention}{part}_proj_weight", (f"{ours}{our_attn}.{part}_proj.weight",))
+            Rule(f"{attention}{part}_proj_{kind}", (f"{ours}{our_attn}.{part}_proj.{kind}",))
             for part in "qkv"
+            for kind in _KINDS
         ]
     for kind in _KINDS:
         rules += [

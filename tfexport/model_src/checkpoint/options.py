@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.errors import ConfigError, join_problems
+from tfexport.errors import ConfigError, join_problems, shown
+from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
 from tfexport.model_src.config import config_keys, unknown_keys
 
 _IMPORT_KEYS = ("rename", "ignore")
+_MAX_PATTERNS, _MAX_PATTERN = 256, 512
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ def _rename_table(table: Any, problems: list[str]) -> tuple[tuple[str, str], ...
     if not isinstance(table, Sequence) or isinstance(table, str):
         problems.append("rename: expected a list of [pattern, replacement] pairs")
         return ()
+    if len(table) > _MAX_PATTERNS:
+        problems.append(f"rename: {len(table)} pairs, more than {_MAX_PATTERNS}")
+        return ()
     pairs = []
     for row in table:
         if not (
@@ -62,7 +67,7 @@ def _rename_table(table: Any, problems: list[str]) -> tuple[tuple[str, str], ...
             and len(row) == 2
             and all(isinstance(item, str) for item in row)
         ):
-            problems.append(f"rename: {row!r} is not a [pattern, replacement] pair")
+            problems.append(f"rename: {shown(row)} is not a [pattern, replacement] pair")
         elif _compiles("rename", row[0], problems):
             pairs.append((row[0], row[1]))
     return tuple(pairs)
@@ -74,38 +79,41 @@ def _ignore_table(table: Any, problems: list[str]) -> tuple[str, ...]:
     if not isinstance(table, Sequence) or not all(isinstance(item, str) for item in table):
         problems.append("ignore: expected a list of patterns")
         return ()
+    if len(table) > _MAX_PATTERNS:
+        problems.append(f"ignore: {len(table)} patterns, more than {_MAX_PATTERNS}")
+        return ()
     return tuple(item for item in table if _compiles("ignore", item, problems))
 
 
 def _compiles(table: str, pattern: str, problems: list[str]) -> bool:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        problems.append(f"{table}: {pattern!r} is not a regular expression: {error}")
-        return False
-    return True
+    reason = f"it has more than {_MAX_PATTERN} characters"
+    if len(pattern) <= _MAX_PATTERN:
+        try:
+            re.compile(pattern)
+            return True
+        except (re.error, OverflowError, RecursionError, MemoryError) as error:
+            reason = str(error)
+    problems.append(f"{table}: {shown(pattern)} is not a regular expression: {reason}")
+    return False
 
 
-def rename_keys(keys: Iterable[str], rename: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Every key with its name after the first pattern that matches it.
+def rename_keys(keys: Iterable[str], given: Given) -> dict[str, str | None]:
+    """Every key with its name after the rename table; None if it is ignored.
 
     Raises:
-        ConfigError: two keys would get one name, or a replacement names no group.
+        ConfigError: two keys would get one name, a replacement names no group, or a pattern takes
+            too long.
     """
-    names: dict[str, str] = {}
-    problems: list[str] = []
-    for key in keys:
-        names[key] = key
-        for pattern, replacement in rename:
-            if re.search(pattern, key):
-                try:
-                    names[key] = re.sub(pattern, replacement, key, count=1)
-                except (re.error, IndexError) as error:
-                    problems.append(f"{replacement!r} for {pattern!r}: {error}")
-                break
+    try:
+        names, problems = rename_within_time(keys, given.rename, given.ignore)
+    except SlowPatternError:
+        raise ConfigError(
+            "rename, ignore: a pattern takes longer than 1.5 seconds on these keys. Repeat no "
+            "group that holds a repetition, as (a+)+ does."
+        ) from None
     taken: dict[str, str] = {}
     for key, name in names.items():
-        if (other := taken.setdefault(name, key)) != key:
+        if name is not None and (other := taken.setdefault(name, key)) != key:
             problems.append(f"{other} and {key} both become {name}")
     if problems:
         raise ConfigError(join_problems("rename", sorted(set(problems))))
@@ -116,15 +124,18 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     """``key=value`` words to values: true, false, numbers, -inf, else a string.
 
     Raises:
-        ConfigError: a word without "=".
+        ConfigError: a word without "=", or with a number that is too long to be read.
     """
     values: dict[str, Any] = {}
     problems = []
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
-            problems.append(f"{setting!r} is not of the form key=value")
-        values[key.strip()] = _parse_value(text.strip())
+            problems.append(f"{shown(setting)} is not of the form key=value")
+        try:
+            values[key.strip()] = _parse_value(text.strip())
+        except ValueError:
+            problems.append(f"{key.strip()}: a number of {len(text)} digits")
     if problems:
         raise ConfigError(join_problems("--set", problems))
     return values
@@ -133,8 +144,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 def _parse_value(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
-    if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)  # which refuses more digits than it can read quickly
     try:
         return float(text)
     except ValueError:

@@ -1,11 +1,13 @@
 """What a model's weights say about its config, whatever layout they came from."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from tfexport.model_src.config import TransformerConfig
 
 SOURCE_TABLE = "source_embedding.tokens.weight"
 TARGET_TABLE = "target_embedding.tokens.weight"
@@ -20,23 +22,21 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     """
     facts: dict[str, Any] = {}
 
-    def size(name: str, axis: int) -> int | None:
-        tensor = weights.get(name)
-        return tensor.shape[axis] if tensor is not None and tensor.dim() > axis else None
-
     for stack in ("encoder", "decoder"):
         layers = _layers(weights, stack)
         if layers:
             # How many, not how high they count: of a gap, the checks after this name both sides.
             facts[f"num_{stack}_layers"] = len(layers)
         facts[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
-    facts["d_model"] = size(QUERY, 1)
-    facts["d_ff"] = size("encoder.layers.0.feed_forward.up_proj.weight", 0)
-    facts["source_vocab_size"] = size(SOURCE_TABLE, 0)
-    facts["target_vocab_size"] = size(TARGET_TABLE, 0)
+    facts["d_model"] = size_of(weights, QUERY, 1)
+    facts["d_ff"] = size_of(weights, "encoder.layers.0.feed_forward.up_proj.weight", 0)
+    facts["source_vocab_size"] = size_of(weights, SOURCE_TABLE, 0)
+    facts["target_vocab_size"] = size_of(weights, TARGET_TABLE, 0)
     for owner in ("encoder", "source_embedding"):
-        facts["max_positions"] = size(f"{owner}.positions.table", 0) or facts.get("max_positions")
-    inner = size(QUERY, 0)
+        facts["max_positions"] = size_of(weights, f"{owner}.positions.table", 0) or facts.get(
+            "max_positions"
+        )
+    inner = size_of(weights, QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
         facts["head_dim"] = inner // num_heads
     facts["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")
@@ -46,6 +46,26 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     facts["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
     facts["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:
+    """The length of one axis of a weight; None where there is no such weight or axis."""
+    tensor = weights.get(name)
+    return tensor.shape[axis] if tensor is not None and tensor.dim() > axis else None
+
+
+def computed_tables(
+    names: Iterable[str], weights: Mapping[str, Tensor], config: TransformerConfig
+) -> set[str]:
+    """Which of a model's weights no file has to hold: sinusoidal position tables.
+
+    Only where the file holds none at all. Of a model that learned its tables, or that stores one,
+    every table has to be there.
+    """
+    tables = {name for name in names if name.endswith("positions.table")}
+    if config.positions != "sinusoidal" or any(name in weights for name in tables):
+        return set()
+    return tables
 
 
 def _layers(weights: Mapping[str, Tensor], stack: str) -> set[int]:
@@ -59,7 +79,11 @@ def _any(weights: Mapping[str, Tensor], pattern: str) -> bool:
 
 def _equal(weights: Mapping[str, Tensor], first: str, second: str) -> bool:
     a, b = weights.get(first), weights.get(second)
-    return a is not None and b is not None and a.shape == b.shape and torch.equal(a, b)
+    return a is not None and b is not None and a.shape == b.shape and _same(a, b)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return not (a.is_meta or b.is_meta) and torch.equal(a, b)
 
 
 def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:

@@ -133,7 +133,7 @@ class BeamSearch:
         attention = None if begun.attention is None else begun.attention[:, -1]
         while True:
             followed = []
-            for group, candidates in enumerate(self._choose(live, logits)):
+            for group, candidates in enumerate(self._choose(live, logits, state.sources)):
                 self._finish(live, group, candidates, attention)
                 followed.append(candidates.followed)
             live = self._continue(live, followed, attention)
@@ -144,10 +144,7 @@ class BeamSearch:
             if not going.any():
                 return self._results()
             rows = live.rows[going].ravel()
-            if len(rows) == len(logits):
-                state.move(rows)  # every row is of the same sentence as before
-            else:
-                state.keep(rows)
+            state.select(rows)
             self._sentences = self._sentences[going]
             live = _Live(
                 live.sums[going],
@@ -178,15 +175,19 @@ class BeamSearch:
             np.broadcast_to(np.arange(batch)[:, None, None], shape),
         )
 
-    def _choose(self, live: _Live, logits: Floats) -> list[_Candidates]:
-        """The best candidates of every group."""
+    def _choose(self, live: _Live, logits: Floats, sources: Rows) -> list[_Candidates]:
+        """Rank the candidates of every group.
+
+        Args:
+            live: what is followed.
+            logits: (R, V), changed in place.
+            sources: (R,), which request each row of them is of.
+        """
         length = live.tokens.shape[-1]
         rows = live.rows.ravel()
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = live.tokens.reshape(len(rows), length)
-        owners = np.zeros(len(logits), np.intp)
-        owners[rows] = np.repeat(self._sentences, live.rows[0].size)
-        self._filters.apply(logits, tokens, owners)
+        self._filters.apply(logits, tokens, sources)
         # So many that `width` are left when all that can end have ended, and when earlier groups
         # have taken others.
         wanted = self._width * (1 + len(self._settings.end_tokens))

@@ -35,8 +35,21 @@ class Beginning:
     attention: Floats | None
 
 
-def begin(model: Model, requests: Sequence[Request], settings: Settings) -> Beginning:
-    """Encode rows whose prefixes are equally long, and take these."""
+def begin(
+    model: Model,
+    requests: Sequence[Request],
+    settings: Settings,
+    *,
+    whole_vocabulary: bool = False,
+) -> Beginning:
+    """Encode rows whose prefixes are equally long, and take these.
+
+    Args:
+        model: that decodes.
+        requests: the rows.
+        settings: how to decode them.
+        whole_vocabulary: give logits of every token, whatever the candidates of the rows are.
+    """
     state = model.encode([request.ids for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
     prefix = prefix.reshape(len(requests), -1)
@@ -49,9 +62,11 @@ def begin(model: Model, requests: Sequence[Request], settings: Settings) -> Begi
         tokens = tokens[:, :-1]
     if not tokens.shape[1]:
         nothing = np.zeros((len(requests), 0))
-        return Beginning(state, None, prefix, nothing, None)
+        nobody = np.zeros((len(requests), 0, max(len(request.ids) for request in requests)))
+        attended = nobody.astype(np.float32) if settings.options.needs_attention else None
+        return Beginning(state, None, prefix, nothing, attended)
     # A prefix may hold what no candidate is: its probability is the whole model's.
-    candidates = None if length else all_candidates(requests)
+    candidates = None if length or whole_vocabulary else all_candidates(requests)
     logits, attention = advance(model, tokens, state, settings.options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):

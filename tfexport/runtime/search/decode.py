@@ -1,6 +1,7 @@
 """Which search a batch takes."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,16 +26,25 @@ def decode(model: Model, requests: Sequence[Request], settings: Settings) -> lis
     Returns:
         For each row its hypotheses, best first; at least one.
     """
+    found = _search(model, requests, settings)
+    if settings.options.return_scores:
+        return found
+    return [[dataclasses.replace(made, score=math.nan) for made in row] for row in found]
+
+
+def _search(
+    model: Model, requests: Sequence[Request], settings: Settings
+) -> list[list[Hypothesis]]:
     if settings.options.return_alternatives:
         return _alternatives(model, requests, settings)
     plain = all(not row.prefix and row.candidates is None for row in requests)
     if settings.options.beam_size > 1:
         # Of twice as many candidates half are left when all that can end have ended.
         enough_tokens = 2 * settings.options.beam_size <= model.vocab_size
-        if model.has_beam and settings.is_plain_beam and plain and enough_tokens:
+        if model.has_beam and settings.fits_beam_graph and plain and enough_tokens:
             return beam_in_one_call(model, requests, settings)
         return BeamSearch(model, requests, settings).run()
-    if model.has_generate and settings.is_plain and plain:
+    if model.has_generate and settings.fits_greedy_graph and plain:
         rows = [row.ids for row in requests]
         (end,) = settings.end_tokens
         found = greedy_in_one_call(model, rows, settings.max_length, end, settings.options)
@@ -50,7 +60,8 @@ def _alternatives(
 ) -> list[list[Hypothesis]]:
     """The best tokens behind the prefix, likeliest first, each with its best continuation."""
     options = settings.options
-    begun = begin(model, requests, settings)
+    # The first token counts as a prefix does: with the model's own probability.
+    begun = begin(model, requests, settings, whole_vocabulary=True)
     inner = dataclasses.replace(
         settings,
         options=dataclasses.replace(
@@ -59,7 +70,7 @@ def _alternatives(
     )
     if begun.logits is None:
         return decode(model, requests, inner)
-    log_probs = begun.logits - log_normalizer(begun.logits)[:, None]  # the model's own
+    log_probs = begun.logits - log_normalizer(begun.logits)[:, None]
     Filters(settings, requests).apply(begun.logits, begun.prefix, np.arange(len(requests)))
     ids, values = best(begun.logits, min(options.num_hypotheses, begun.logits.shape[-1]))
     with np.errstate(invalid="ignore"):

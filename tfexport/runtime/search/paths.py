@@ -64,7 +64,7 @@ class PathSearch:
             if self._active:
                 self._attention = begun.attention[rows, -1]
         if samples > 1 and begun.logits is not None:
-            self._state.keep(rows)
+            self._state.select(rows)
             self._logits = begun.logits[rows]
 
     @property
@@ -76,8 +76,8 @@ class PathSearch:
         """Let every active row grow by one token."""
         assert self._logits is not None
         tokens = np.array([path.tokens for path in self._active], np.int64)
-        owners = np.array([path.request for path in self._active])
-        self._filters.apply(self._logits, tokens.reshape(len(owners), -1), owners)
+        tokens = tokens.reshape(len(self._active), -1)
+        self._filters.apply(self._logits, tokens, self._state.sources)
         allowed = np.isfinite(self._logits.max(-1))
         if not allowed.all():
             self._continue(allowed)
@@ -119,7 +119,7 @@ class PathSearch:
         self._active = [path for path, on in zip(self._active, going, strict=True) if on]
         if not self._active:
             return
-        self._state.keep(np.flatnonzero(going))
+        self._state.select(np.flatnonzero(going))
         self._logits = self._logits[going]
         if self._attention is not None:
             self._attention = self._attention[going]
@@ -131,8 +131,8 @@ class PathSearch:
             length = len(self._requests[path.request].ids)
             attention = None
             if self._options.needs_attention:
-                rows = np.array(path.attention, np.float32).reshape(len(path.tokens), -1)
-                attention = rows[:, :length] if rows.size else np.zeros((0, length), np.float32)
+                rows = [row[:length] for row in path.attention]
+                attention = np.array(rows, np.float32).reshape(len(rows), length)
             made = finish(
                 path.tokens, np.array(path.scores), attention, path.finished, self._options
             )

@@ -22,7 +22,7 @@ def beam_in_one_call(
     Args:
         model: with a beam graph.
         requests: without prefixes and candidates.
-        settings: of which ``is_plain_beam`` holds.
+        settings: of which ``fits_beam_graph`` holds.
     """
     options = settings.options
     enough = enough_hypotheses(options)

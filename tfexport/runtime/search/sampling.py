@@ -13,6 +13,7 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.candidates import best
 
 Doubles = NDArray[np.float64]
+_FLOAT32 = np.finfo(np.float32)
 
 
 def draw(
@@ -24,11 +25,20 @@ def draw(
     its own generator, so that a row's draws do not depend on its company.
     """
     numbers = np.array([generator.random() for generator in generators])
-    scaled = logits / np.float32(options.temperature)
+    scaled = _scale(logits, options.temperature)
     size = logits.shape[-1]
     if options.top_k or options.top_p < 1:
         return _draw_from_best(scaled, numbers, options.top_k or size, options.top_p)
-    return _invert(np.exp(scaled - scaled.max(-1, keepdims=True)).astype(np.float64), numbers)
+    return _invert(np.exp(scaled).astype(np.float64), numbers)
+
+
+def _scale(logits: Floats, temperature: float) -> Floats:
+    """Logits over temperature, the best of each row at 0; banned tokens stay at -inf."""
+    # Whatever number a temperature is, float32 divides by one that is neither 0 nor infinite.
+    divisor = np.clip(temperature, _FLOAT32.tiny, _FLOAT32.max).astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows is -inf, and not drawn
+        scaled: Floats = (logits - logits.max(-1, keepdims=True)) / divisor
+    return scaled
 
 
 def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) -> Ids:
@@ -36,11 +46,10 @@ def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) 
     top_k = min(top_k, size)
     # Few tokens hold most of the probability: look at more only where they do not.
     count = top_k if top_p == 1 else min(64, top_k)
-    top = scaled.max(-1, keepdims=True)
-    whole = np.exp(scaled - top).sum(-1, dtype=np.float64) if top_k == size else None
+    whole = np.exp(scaled).sum(-1, dtype=np.float64) if top_k == size else None
     while True:
         ids, values = best(scaled, count)
-        weights = np.exp((values - top).astype(np.float64))
+        weights = np.exp(values.astype(np.float64))
         if top_p == 1:
             break
         if count == top_k:

@@ -5,7 +5,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tfexport.runtime.model import Ids
-from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.options import DecodingOptions, changed_options
+
+# Options that act before the search or on what it found, so that any search serves them.
+_AROUND_SEARCH = frozenset({
+    "length_penalty", "max_length", "max_input_length", "truncate", "return_scores",
+    "return_end_token", "batch_size", "batch_type",
+})  # fmt: skip
+# What the graphs that hold a whole search can do. A graph takes a request only if every option
+# that was given stands here: one that nobody has thought of goes to the search step by step.
+GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH
+BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
+    "beam_size", "num_hypotheses", "patience", "return_token_scores",
+}  # fmt: skip
+# Judged by what they were resolved to, not by what was given.
+_RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
 
 
 @dataclass(frozen=True)
@@ -33,41 +47,19 @@ class Settings:
     seed: int = field(default=0)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether taking the best token is all there is to do."""
-        options = self.options
-        return (
-            options.beam_size == 1
-            and not options.sampling
-            and not options.return_token_scores
-            and self._takes_logits_as_they_are
-        )
+    def fits_greedy_graph(self) -> bool:
+        """Whether a graph that holds greedy search knows every option that was given."""
+        return self._fits(GREEDY_GRAPH_OPTIONS)
 
     @property
-    def is_plain_beam(self) -> bool:
-        """Whether following one group of the best tokens, until enough end, is all there is."""
-        options = self.options
-        return (
-            options.beam_size > 1
-            and options.beam_groups == 1
-            and options.early_stopping
-            and self._takes_logits_as_they_are
-        )
+    def fits_beam_graph(self) -> bool:
+        """Whether a graph that holds beam search knows every option that was given."""
+        return self.options.beam_size > 1 and self._fits(BEAM_GRAPH_OPTIONS)
 
-    @property
-    def _takes_logits_as_they_are(self) -> bool:
-        options = self.options
-        return (
-            self.own_end
-            and self.max_length > 0
-            and not self.suppress_tokens
-            and not self.suppress_sequences
-            and not options.min_length
-            and not options.no_repeat_ngram_size
-            and options.repetition_penalty == 1
-            and not options.needs_attention
-            and options.callback is None
-        )
+    def _fits(self, known: frozenset[str]) -> bool:
+        given = changed_options(vars(self.options)) - _RESOLVED
+        banned = self.suppress_tokens or self.suppress_sequences
+        return given <= known and self.own_end and not banned and self.max_length > 0
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Which tokens end a row."""

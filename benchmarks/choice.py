@@ -1,0 +1,68 @@
+"""Which configuration of a system counts, and how systems then compare."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.configurations import OURS, is_peer
+
+NEAR = 1.15  # times the fastest's seconds: a runner-up that noise may have put behind
+FAR = 1.6  # times the fastest's seconds: no noise makes up for that
+SLOW = 3.0  # seconds of one run, of which two have to do for choosing
+PATIENCE = 8.0  # seconds of measuring for one configuration and batch, if that is enough runs
+LEAST = 3  # runs, however long they take
+
+
+def may_win(seconds: list[float], fastest: float) -> bool:
+    """Whether another run of a configuration could make it the fastest, after these."""
+    least = min(seconds, default=0.0)
+    return least <= FAR * fastest and (len(seconds) < 2 or least <= SLOW)
+
+
+def finalists(seconds: dict[str, float]) -> list[str]:
+    """The fastest configuration and, if it is near, the next; seconds by configuration."""
+    order = sorted(seconds, key=seconds.__getitem__)
+    return [name for name in order[:2] if seconds[name] <= NEAR * seconds[order[0]]]
+
+
+def runs_for(seconds: float, most: int) -> int:
+    """How often to run what takes so long: as often as patience allows, at least three times."""
+    return max(min(LEAST, most), min(most, int(PATIENCE / seconds)))
+
+
+def best(configurations: dict[str, dict[str, Any]]) -> str:
+    """The configuration with the smallest median in the final; figures by configuration."""
+    final = {name: figures for name, figures in configurations.items() if "seconds" in figures}
+    return min(final, key=lambda name: final[name]["seconds"])
+
+
+def seconds_of(result: dict[str, Any], system: str) -> float | None:
+    """A system's best median in one cell, or None where it did not run."""
+    found = result["systems"].get(system)
+    if found is None:
+        return None
+    seconds: float = found["configurations"][found["best"]]["seconds"]
+    return seconds
+
+
+def best_peer(result: dict[str, Any]) -> str | None:
+    """The fastest peer of a cell, each in its best configuration."""
+    times = {
+        name: seconds_of(result, name) or math.inf
+        for name in result["systems"]
+        if is_peer(name)
+    }  # fmt: skip
+    return min(times, key=times.__getitem__, default=None)
+
+
+def ratio(result: dict[str, Any], system: str | None) -> float | None:
+    """How many times as fast as a system tfexport is, best against best; below 1 it is behind."""
+    ours = seconds_of(result, OURS[result["weights"]])
+    theirs = None if system is None else seconds_of(result, system)
+    return None if ours is None or theirs is None else theirs / ours
+
+
+def geometric_mean(ratios: Iterable[float | None]) -> float | None:
+    """Of the ratios that there are."""
+    logs = [math.log(value) for value in ratios if value is not None]
+    return math.exp(sum(logs) / len(logs)) if logs else None

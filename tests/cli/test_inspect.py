@@ -1,0 +1,192 @@
+"""``tfexport inspect``: what a thing is, what stands in its way, whatever it holds."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+
+from tests import tutorial
+from tests.cli.command import IDS, invoke
+from tests.conftest import REPOSITORY
+from tfexport.bundle import MANIFEST
+from tfexport.cli import inspect_command
+from tfexport.cli.checkpoint_report import compact
+from tfexport.errors import TfexportError
+
+BUNDLE = REPOSITORY / "tests" / "fixtures" / "version-1.bundle"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.save(tutorial.make().state_dict(), tmp_path / "model.pt")
+    return tmp_path / "model.pt"
+
+
+def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> None:
+    shown = invoke("inspect", checkpoint, "--json")
+    facts = json.loads(shown.stdout)
+    (problem,) = facts["problems"]
+    for key in ("num_heads", "pad_id", "bos_id", "eos_id"):
+        assert f"--set {key}=…" in problem
+        assert facts["config"][key] == {"value": None, "origin": "missing"}
+    assert facts["config"]["head_dim"] == {"value": None, "origin": "missing"}
+    half = json.loads(invoke("inspect", checkpoint, "--set=num_heads=2", "--json").stdout)
+    assert half["config"]["num_heads"] == {"value": 2, "origin": "--set"}
+    assert half["config"]["head_dim"] == {"value": 8, "origin": "weights"}
+    ready = json.loads(invoke("inspect", checkpoint, "--set=num_heads=4", *IDS, "--json").stdout)
+    assert ready["problems"] == []
+    assert ready["config"]["head_dim"]["value"] == 4
+
+
+def test_problems_are_counted_first_and_told_last(checkpoint: Path) -> None:
+    lines = invoke("inspect", checkpoint).stdout.splitlines()
+    assert lines[3] == "problems:   1, listed at the end"
+    assert lines[-1].startswith("problem: needed, and not in the file: num_heads")
+    text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
+    assert "problems:   none" in text
+    assert "problem: " not in text
+
+
+def test_notes_are_printed_and_in_the_json(tmp_path: Path) -> None:
+    state = {f"model.{key}": value for key, value in tutorial.make().state_dict().items()}
+    torch.save(state, tmp_path / "model.pt")
+    assert "note: every key starts with 'model.'" in invoke("inspect", tmp_path).stdout
+    assert len(json.loads(invoke("inspect", tmp_path, "--json").stdout)["notes"]) == 1
+
+
+def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
+    rows = compact(
+        {
+            **{f"e.{i}.a.{h}.Q.w": [f"enc.{i}.q.w"] for i in range(3) for h in range(2)},
+            **{f"e.{i}.norm": [] for i in range(3)},
+            "e.0.other": ["x"],
+            "x.0.lut.w": ["t"],
+            "x.1.lut.w": ["u"],
+        }
+    )
+    assert rows == [
+        ("e.{0…2}.a.{0…1}.Q.w", ["enc.{0…2}.q.w"]),
+        ("e.{0…2}.norm", []),
+        ("e.0.other", ["x"]),
+        ("x.0.lut.w", ["t"]),
+        ("x.1.lut.w", ["u"]),
+    ]
+    assert "transformer.encoder.layers.{0…1}.norm1.weight" in invoke("inspect", checkpoint).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("README.md", b"# A page\n", "it holds text"),
+        ("a.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "bytes of an unknown form"),
+        ("empty", b"", "it is empty"),
+    ],
+)
+def test_what_is_nothing_of_ours_is_named(
+    tmp_path: Path, name: str, content: bytes, what: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    shown = invoke("inspect", tmp_path / name)
+    assert shown.exit_code == 1
+    assert what in shown.stderr
+
+
+def test_folder_and_archive_of_other_things_are_named(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("notes.txt", "x")
+    shown = invoke("inspect", tmp_path / "a.zip").stderr
+    assert "a zip archive that torch.save did not write; it holds notes.txt" in shown
+    shown = invoke("inspect", tmp_path).stderr
+    assert "a folder with neither bundle nor checkpoint; it holds a.zip" in shown
+
+
+def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:
+    graph = ir.Graph([], [], nodes=[], opset_imports={"": 20})
+    ir.save(ir.Model(graph, ir_version=10), tmp_path / "a.onnx")
+    assert (
+        "an ONNX file that tfexport did not write" in invoke("inspect", tmp_path / "a.onnx").stderr
+    )
+
+
+NO_TORCH = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "onnx", "onnx_ir", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+from tfexport.cli.main import cli
+cli.main(["inspect", sys.argv[1]], standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.pt", "a PyTorch checkpoint or program; this needs torch"),
+        (".", "a folder with a checkpoint; this needs torch"),
+        ("a.onnx", "an ONNX file; this needs onnx"),
+        ("page.md", "it holds text"),
+    ],
+)
+def test_without_torch_it_is_said_what_a_thing_is_and_what_reads_it(
+    checkpoint: Path, name: str, message: str
+) -> None:
+    folder = checkpoint.parent
+    (folder / "page.md").write_text("# A page\n")
+    (folder / "a.onnx").write_bytes(b"\x08\x0a")
+    command = [sys.executable, "-c", NO_TORCH, str(folder / name)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert message in done.stderr
+    assert "MissingDependencyError" in done.stderr or "CheckpointError" in done.stderr
+
+
+ODD: list[Any] = [None, 3, "x", [], [1], {}, {"gate": 3}, {"kept": 3}, {"kept": [1]}, True, 1e999]
+ODD += [{"gate": {"agreement": "x", "tokens": 1}}, {"gate": {}}, {"reference": []}, "9" * 5000]
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: str(value)[:20])
+def test_any_value_of_a_manifest_or_of_metadata_is_printed(value: Any, tmp_path: Path) -> None:
+    for printer in (
+        inspect_command._parity,
+        inspect_command._weights,
+        inspect_command._domains,
+    ):
+        assert len(printer(value)) < 200
+    inspect_command._print_config({"key": value, "[red]": "[/]"})
+
+
+def rewritten(folder: Path, changes: dict[str, Any]) -> Path:
+    """A bundle whose manifest says something else, with the digest that fits."""
+    from tfexport.bundle import _digest
+
+    bundle = folder / "b.bundle"
+    shutil.copytree(BUNDLE, bundle)
+    values = {**json.loads((bundle / MANIFEST).read_text()), **changes}
+    values["digest"] = _digest(values)
+    (bundle / MANIFEST).write_text(json.dumps(values))
+    return bundle
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("key", ["opset", "parity", "quantization", "config"])
+def test_bundle_with_odd_values_gives_no_traceback(
+    tmp_path: Path, key: str, flags: list[str]
+) -> None:
+    values = json.loads((BUNDLE / MANIFEST).read_text())
+    nested: Any = 1
+    for _ in range(940):
+        nested = [nested]
+    for number, value in enumerate([*ODD[:9], nested]):
+        changed = {**values["config"], "odd": value} if key == "config" else value
+        bundle = rewritten(tmp_path / str(number), {key: changed})
+        shown = invoke("inspect", bundle, *flags)
+        assert shown.exception is None or isinstance(shown.exception, SystemExit | TfexportError)
+        assert shown.exit_code in (0, 1)

@@ -1,0 +1,86 @@
+"""The code blocks of the pages that people read."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+README = REPOSITORY / "README.md"
+PAGES = [README, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
+)
+_REMARK = re.compile(r"<!-- (?P<kind>not run|run by): (?P<text>[^>]+) -->\s*$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block.
+
+    Attributes:
+        page: it stands on.
+        line: of the page, on which its first line stands.
+        language: behind the backticks; empty for a shell.
+        text: what it holds.
+        heading: the section of the page that it stands in.
+        not_run: why it is not run; empty if it is.
+        run_by: the test file that runs it; empty for those that run all blocks.
+    """
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    heading: str
+    not_run: str = ""
+    run_by: str = ""
+
+    def __str__(self) -> str:
+        """Where it stands."""
+        return f"{self.page.relative_to(REPOSITORY).as_posix()}:{self.line}"
+
+    @property
+    def commands(self) -> list[str]:
+        """Of a shell block: its lines, those that end with a backslash joined to the next."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [line for line in lines if line.strip()]
+
+
+def read_blocks(page: Path) -> list[Block]:
+    """All code blocks of a page, in order."""
+    content = page.read_text(encoding="utf-8")
+    blocks = []
+    for found in _FENCE.finditer(content):
+        before = content[: found.start()]
+        remark = _REMARK.search(before)
+        told = {remark["kind"].replace(" ", "_"): remark["text"]} if remark else {}
+        heading = re.findall(r"^##+ (.*)$", before, re.MULTILINE)[-1:]
+        line = before.count("\n") + 2
+        blocks.append(Block(page, line, found["language"], found["text"], "".join(heading), **told))
+    assert content.count("```") == 2 * len(blocks), f"{page}: a code block is not closed"
+    return blocks
+
+
+def words(command: str) -> list[str]:
+    """What the shell would pass on: without comments, redirections and pipes."""
+    return shlex.split(command.partition("|")[0], comments=True)
+
+
+def run_in_shell(script: str, folder: Path) -> str:
+    """Run commands of a page, with the environment that the tests run in; give what they print."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

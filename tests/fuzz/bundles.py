@@ -1,0 +1,88 @@
+"""Copies of bundles to be changed, and what is done with them."""
+
+import functools
+import importlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from click.testing import CliRunner
+
+from tests.fuzz.mutate import dumps
+from tfexport import bundle as bundles
+from tfexport.bundle import MANIFEST
+from tfexport.cli.main import cli
+from tfexport.runtime import Translator
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
+
+
+def copy_bundle(rng: Random, bundle: Path, scratch: Path) -> Path:
+    """A copy of one of the two bundles: of today, and of the first version."""
+    folder = scratch / "a.bundle"
+    folder.mkdir()
+    for path in sorted(rng.choice([bundle, FIXTURE]).iterdir()):
+        shutil.copyfile(path, folder / path.name)
+    return folder
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change a manifest and give it a right digest again, if it can have one."""
+    path = folder / MANIFEST
+    values = change(json.loads(path.read_text(encoding="utf-8")))
+    if isinstance(values, dict):
+        try:
+            values["digest"] = bundles._digest(values)
+        except (ValueError, RecursionError, TypeError):
+            values["digest"] = "sha256:none"
+    path.write_text(dumps(values), encoding="utf-8")
+
+
+def use(rng: Random, folder: Path) -> None:
+    """Open a bundle and decode with it, in every way once in a while."""
+    translator = Translator(folder, threads=1)
+    rows = [[4, 5, 2], [6, 2]]
+    translator.generate(rows, max_length=4)
+    kind = rng.randrange(6)
+    if kind == 0:
+        translator.generate(rows, beam_size=2, max_length=4)
+    elif kind == 1:
+        translator.generate(rows, return_token_scores=True, max_length=4)
+    elif kind == 2:
+        translator.generate(
+            rows, beam_size=2, no_repeat_ngram_size=2, disable_unk=True, max_length=4
+        )
+    elif kind == 3:
+        translator.score([[4, 5, 2]], [[5, 6]])
+    elif kind == 4:
+        list(translator.stream("w4 w5", max_length=4))
+    translator.translate(["w4 w5", "w6 nope"], max_length=4)
+
+
+def warm_up(bundle: Path) -> None:
+    """Do once what cases do, so that imports are not in their time."""
+    use(Random(0), bundle)
+    command("inspect", bundle)
+    # What commands import when they look into a file that is no bundle.
+    importlib.import_module("tfexport.model_src.checkpoint.read")
+    command("inspect", bundle / MANIFEST)
+
+
+def command(*words: object, stdin: bytes = b"") -> int:
+    """Run the command in this process; its exit code.
+
+    What is no error of the project's own, and would be a traceback, is raised.
+    """
+    done = CliRunner().invoke(cli, [str(word) for word in words], input=stdin)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code
+
+
+@functools.cache
+def translator_of(bundle: Path) -> Translator:
+    """A translator for the cases of one process; what a case leaves in it is part of the test."""
+    return Translator(bundle, threads=1)

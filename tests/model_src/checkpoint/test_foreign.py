@@ -1,0 +1,212 @@
+"""Checkpoints of other projects, or in other wrappers: said to be what they are, in few words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests import tutorial
+from tfexport.errors import CheckpointError, ConfigError
+from tfexport.model_src import load_checkpoint
+from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
+from tfexport.model_src.checkpoint.read import examine_checkpoint
+
+MARIAN = {
+    "architectures": ["MarianMTModel"], "model_type": "marian", "transformers_version": "5.0",
+    "d_model": 16, "encoder_layers": 1, "dropout": 0.1, "vocab_size": 9, "scale_embedding": True,
+}  # fmt: skip
+
+
+@pytest.fixture
+def state() -> dict[str, Tensor]:
+    return dict(tutorial.make().state_dict())
+
+
+def refused(state: dict[str, Any], folder: Path, **options: Any) -> str:
+    torch.save(state, folder / "model.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(folder / "model.pt", **options)
+    return str(caught.value)
+
+
+def keys(*names: str) -> dict[str, Tensor]:
+    return {name: torch.zeros(2, 2) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("names", "family", "way"),
+    [
+        (["model.shared.weight", "model.encoder.layers.0.fc1.weight"], "a Marian, BART", "Optimum"),
+        (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "a T5", "Optimum"),
+        (
+            ["encoder.version", "encoder.layers.0.self_attn_layer_norm.weight"],
+            "a fairseq Transformer",
+            "CTranslate2",
+        ),
+        (
+            ["encoder.transformer.0.self_attn.linear_keys.weight"],
+            "an OpenNMT-py Transformer",
+            "CTranslate2",
+        ),
+        (["encoder.layers.0.src_src_att.k_layer.weight"], "a JoeyNMT Transformer", "not supported"),
+        (["encoder.layers.0.self_attention.ff_in.weight"], "a Sockeye Transformer", "not support"),
+        (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "not supported"),
+        (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "not supported"),
+    ],
+)
+def test_checkpoint_of_another_project_is_named(
+    tmp_path: Path, names: list[str], family: str, way: str
+) -> None:
+    message = refused(keys(*names), tmp_path)
+    assert family in message
+    assert way in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("model", [nn.LSTM(4, 4, 3), nn.GRU(4, 4), nn.Conv2d(3, 3, 3)])
+def test_other_kinds_of_model_are_named_in_one_line(tmp_path: Path, model: nn.Module) -> None:
+    wrapped = nn.ModuleDict({"conv1" if isinstance(model, nn.Conv2d) else "rnn": model})
+    message = refused(dict(wrapped.state_dict()), tmp_path)
+    assert "which is not supported: tfexport exports Transformers of an encoder and a" in message
+    assert "\n" not in message
+
+
+def test_marian_archive_is_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", encoder_l1_self_Wq=np.zeros((2, 2)))
+    with pytest.raises(CheckpointError, match=r"a Marian-NMT model, which is not supported yet"):
+        load_checkpoint(tmp_path / "model.npz")
+
+
+def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MARIAN))
+    names = [f"model.encoder.layers.{i}.fc1.weight" for i in range(30)]
+    expected = "a Hugging Face MarianMTModel (model_type marian), which is not supported yet;"
+    message = refused(keys(*names), tmp_path)
+    assert expected in message
+    assert "Optimum" in message
+    assert len(message) < 300
+    (tmp_path / "model.pt").unlink()
+    with pytest.raises(CheckpointError) as caught:  # weights in shards, or not there
+        load_checkpoint(tmp_path)
+    assert expected in str(caught.value)
+
+
+def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(
+    tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    torch.save(state, tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps(MARIAN))
+    found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
+    assert found.require_usable().config.dropout == 0.1
+    assert any("config.json" in note and "Hugging Face" in note for note in found.notes)
+    with pytest.raises(ConfigError, match=r"Note: config\.json beside it is of Hugging Face"):
+        load_checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match="config of a Hugging Face MarianMTModel") as caught:
+        load_checkpoint(tmp_path, config=tmp_path / "config.json")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "ours"),
+    [
+        ({}, True),
+        ({"num_heds": 4}, True),
+        ({"num_heads": 4, "comment": "x"}, True),
+        ({"nhead": 8, "emb_size": 512, "batch_size": 128, "lr": 1e-3, "dropout": 0.1}, False),
+        (MARIAN, False),
+    ],
+)
+def test_whose_a_config_is_shows_in_its_keys(values: dict[str, Any], ours: bool) -> None:
+    assert is_ours(values) is ours
+
+
+def test_config_of_ours_with_a_typing_error_is_refused_beside_any_file(
+    tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    torch.save(state, tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps({"num_heds": 4, "model_type": "mine"}))
+    with pytest.raises(ConfigError, match="'num_heds'; did you mean 'num_heads'"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("values", [{"model_type": 1}, {"architectures": 3}, {"architectures": []}])
+def test_odd_hugging_face_config_is_still_described(values: dict[str, Any]) -> None:
+    assert "a Hugging Face model" in (describe_config(values) or "")
+
+
+@pytest.mark.parametrize("prefix", ["model.", "net.core."])
+@pytest.mark.parametrize("layout", [None, "nn-transformer"])
+def test_prefix_that_all_keys_have_is_taken_off_and_noted(
+    tmp_path: Path, state: dict[str, Tensor], prefix: str, layout: str | None
+) -> None:
+    torch.save({prefix + key: value for key, value in state.items()}, tmp_path / "model.pt")
+    found = examine_checkpoint(tmp_path, settings=["num_heads=4"], layout=layout)
+    assert set(found.require_usable().fates) == {prefix + key for key in state}
+    assert found.notes == [f"every key starts with {prefix!r}, which was taken off"]
+
+
+def test_prefix_that_some_keys_lack_is_named_with_the_rename_that_takes_it_off(
+    tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    wrapped = {f"model.{key}": value for key, value in state.items()}
+    message = refused({**wrapped, "loss.weight": torch.zeros(3)}, tmp_path)
+    (table,) = (part for part in message.split("give ") if part.startswith('"rename"'))
+    rename = json.loads(table.partition(": ")[2].partition(" in the config")[0])
+    config = {"num_heads": 4, "rename": rename, "ignore": "^loss"}
+    assert load_checkpoint(tmp_path, config).layout == "nn-transformer"
+
+
+@pytest.mark.parametrize("others", [{}, {"epoch": 3, "rng_state": torch.zeros(5)}])
+def test_state_dict_under_a_key_of_its_own_is_found_and_noted(
+    tmp_path: Path, state: dict[str, Tensor], others: dict[str, Any]
+) -> None:
+    torch.save({"net": state, "optimizer": {"state": {0: state}}, **others}, tmp_path / "model.pt")
+    found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
+    assert found.notes == ["weights taken from net"]
+    assert set(found.require_usable().fates) == set(state)
+
+
+def test_several_state_dicts_are_named_with_the_line_that_takes_one(
+    tmp_path: Path, state: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = refused({"net": state, "ema": state}, tmp_path)
+    assert "holds several state dicts: 'net', 'ema'" in message
+    monkeypatch.chdir(tmp_path)
+    exec(message.partition("e.g. ")[2].rstrip("."), {"torch": torch})
+    assert load_checkpoint(tmp_path, {"num_heads": 4}).layout == "nn-transformer"
+
+
+def test_long_lists_of_keys_are_cut(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    surplus = {f"extra.{i}.weight": torch.zeros(1) for i in range(30)}
+    message = refused({**state, **surplus}, tmp_path, config={"num_heads": 4})
+    assert "30 keys were not read: extra.0.weight" in message
+    assert "… and 22 more" in message
+    kept = {key: value for key, value in state.items() if "decoder" not in key}
+    message = refused(kept, tmp_path, config={"num_heads": 4})
+    assert "weights are missing: transformer.decoder.layers.0.self_attn.in_proj_weight" in message
+    assert message.count("transformer.") == 8
+
+
+def test_unread_weight_is_not_recommended_to_be_dropped(
+    tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    message = refused({**state, "rel_bias": torch.zeros(3)}, tmp_path, config={"num_heads": 4})
+    assert "one that the model computes with and this layout does not" in message
+    assert "only a weight that takes no part in the forward pass may be left out" in message
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_one_embedding_alone_asks_whether_it_is_tied(
+    tmp_path: Path, state: dict[str, Tensor], side: str
+) -> None:
+    key = f"{side}_tok_emb.embedding.weight"
+    torch.save({k: v for k, v in state.items() if k != key}, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path, {"num_heads": 4})
+    assert f"{key}, the " in str(caught.value)
+    assert "--set tie_embeddings=true" in str(caught.value)
+    assert "give both, or neither" not in str(caught.value)

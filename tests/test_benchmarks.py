@@ -1,0 +1,142 @@
+"""How benchmarks choose each system's best configuration, and say who is ahead."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.choice import (
+    best,
+    best_peer,
+    finalists,
+    geometric_mean,
+    may_win,
+    ratio,
+    runs_for,
+    seconds_of,
+)
+from benchmarks.configurations import CTRANSLATE2, DEFAULT, configurations_of, is_peer
+from benchmarks.systems import SYSTEMS
+from benchmarks.tables import all_configurations, memory, report, speeds, summary
+
+
+def figures(seconds: float, runs: int = 3) -> dict[str, Any]:
+    return {
+        "cores": 1, "least_when_choosing": seconds / 2, "seconds": seconds,
+        "runs": [seconds] * runs, "tokens_per_second": 30 / seconds, "peak_mb": 100.0,
+        "agreement": 1.0, "of_bandwidth": 0.5, "of_matrix_peak": 0.25,
+    }  # fmt: skip
+
+
+def result(seconds: dict[str, dict[str, float]], weights: str = "float32") -> dict[str, Any]:
+    """A cell of the systems' configurations' medians."""
+    systems = {}
+    for name, configurations in seconds.items():
+        found = {key: figures(value) for key, value in configurations.items()}
+        systems[name] = {"best": best(found), "configurations": found}
+    return {"size": "small", "batch": 1, "beam": 1, "weights": weights, "length": 30,
+            "systems": systems}  # fmt: skip
+
+
+# CTranslate2 with two threads would make tfexport look ten times as fast; it is behind.
+STALLED = result({
+    "tfexport": {"1 thread": 0.3, "2 threads": 0.2},
+    "CTranslate2": {"MKL, 2 threads": 2.0, "MKL, 1 thread": 0.1},
+    "TorchScript": {"1 thread": 0.05},
+})  # fmt: skip
+
+
+def test_the_best_configuration_has_the_smallest_median_of_the_final() -> None:
+    only_chosen = {"cores": 1, "least_when_choosing": 0.01}
+    found = {"a": figures(0.3), "b": figures(0.2), "not in the final": only_chosen}
+    assert best(found) == "b"
+
+
+def test_the_fastest_goes_to_the_final_and_the_next_if_it_is_near() -> None:
+    assert finalists({"a": 1.0, "b": 0.5, "c": 0.55}) == ["b", "c"]
+    assert finalists({"a": 1.0, "b": 0.5, "c": 0.6}) == ["b"]
+    assert finalists({"a": 0.5, "b": 0.5, "c": 0.5}) == ["a", "b"]
+    assert finalists({"a": 1.0}) == ["a"]
+
+
+def test_what_is_far_behind_or_slow_is_not_run_again_to_choose() -> None:
+    assert may_win([1.5], fastest=1.0)
+    assert may_win([9.0, 1.5], fastest=1.0)
+    assert not may_win([1.7], fastest=1.0)
+    assert may_win([4.0], fastest=4.0)
+    assert not may_win([4.0, 4.0], fastest=4.0)
+
+
+def test_slow_configurations_run_fewer_times_but_not_once() -> None:
+    assert runs_for(0.01, 7) == 7
+    assert runs_for(2.0, 7) == 4
+    assert runs_for(60.0, 7) == 3
+    assert runs_for(60.0, 2) == 2
+
+
+def test_ratios_are_of_best_against_best() -> None:
+    assert seconds_of(STALLED, "tfexport") == 0.2
+    assert ratio(STALLED, "CTranslate2") == pytest.approx(0.5)  # behind
+    assert ratio(STALLED, "Transformers") is None
+    assert ratio(STALLED, None) is None
+
+
+def test_the_fastest_peer_is_not_one_of_our_own_exports() -> None:
+    assert best_peer(STALLED) == "CTranslate2"
+    assert best_peer(result({"tfexport": {"1 thread": 0.2}})) is None
+    with_compile = result({"torch.compile": {"frozen": 0.1}, "CTranslate2": {"MKL": 0.2}})
+    assert best_peer(with_compile) == "torch.compile"
+    assert not is_peer("tfexport, scores")
+
+
+def test_int8_is_held_against_int8() -> None:
+    cell = result({"tfexport int8": {"a": 0.1}, "CTranslate2 int8": {"b": 0.2}}, "int8")
+    assert ratio(cell, best_peer(cell)) == pytest.approx(2.0)
+
+
+def test_the_mean_of_ratios_is_geometric() -> None:
+    assert geometric_mean([0.5, 2.0, None]) == pytest.approx(1.0)
+    assert geometric_mean([None]) is None
+
+
+def test_every_system_has_configurations_with_names_of_their_own() -> None:
+    assert set(DEFAULT) <= set(SYSTEMS)
+    for system in SYSTEMS:
+        names = [configuration.name for configuration in configurations_of(system)]
+        assert len(set(names)) == len(names) > 1
+        assert {configuration.cores for configuration in configurations_of(system)} == {1, 2}
+
+
+@pytest.mark.parametrize("system", CTRANSLATE2.values())
+def test_ctranslate2_is_measured_with_each_back_end_at_one_and_two_threads(system: str) -> None:
+    ways = {
+        (way.environment["CT2_USE_MKL"], way.threads, way.workers)
+        for way in configurations_of(system)
+    }
+    assert ways == {(mkl, *cores) for mkl in "01" for cores in ((1, 1), (2, 1), (1, 2))}
+
+
+def test_the_tables_name_the_configuration_that_won() -> None:
+    table = speeds([STALLED])
+    assert "| **tfexport** | 150 (2 threads) |" in table
+    assert "| CTranslate2 | 300 (MKL, 1 thread) |" in table
+    assert "| tfexport ÷ CTranslate2 (geometric mean 0.50) | 0.50 |" in table
+    assert "the fastest peer" not in table  # it is CTranslate2
+    assert "MKL, 1 thread" in report(STALLED)
+    assert "| MKL, 1 thread | **600** |" in all_configurations([STALLED], "CTranslate2")
+    assert "| CTranslate2 int8 | – |" in memory([STALLED])
+    assert "| CTranslate2 | 300 |" in summary([STALLED])
+
+
+def test_the_tables_name_the_fastest_peer_where_it_is_another() -> None:
+    cell = result({"tfexport": {"a": 0.2}, "CTranslate2": {"b": 0.4}, "torch.compile": {"c": 0.3}})
+    lines = speeds([cell])
+    assert "| tfexport ÷ CTranslate2 (geometric mean 2.00) | 2.00 |" in lines
+    assert "the fastest peer (geometric mean 1.50) | 1.50 (torch.compile) |" in lines
+
+
+def test_the_tables_say_where_tokens_are_not_those_of_float32() -> None:
+    cell = result({"tfexport int8": {"a": 0.1}, "CTranslate2 int8": {"b": 0.2}}, "int8")
+    cell["systems"]["CTranslate2 int8"]["configurations"]["b"]["agreement"] = 0.21
+    table = speeds([cell])
+    assert "| CTranslate2 int8 | 150 (b; 21% same tokens) |" in table
+    assert "| **tfexport int8** | 300 (a) |" in table

@@ -1,0 +1,50 @@
+"""What messages say to install: libraries that pip can find, where tfexport itself need not be."""
+
+import re
+import shlex
+from importlib import metadata
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.documents import PAGES
+from tfexport.errors import missing_dependency
+
+SOURCES = sorted((REPOSITORY / "tfexport").rglob("*.py"))
+# As the code names them, and the tokenizer libraries, each of which is an extra of its own name.
+EXTRAS = {"tokenizers", "sentencepiece"} | {
+    extra
+    for source in SOURCES
+    for extra in re.findall(r'(?:\bneeds\(|\bextra=)"(\w+)"', source.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_hint_installs_the_libraries_of_an_extra(extra: str) -> None:
+    message = str(missing_dependency("this needs something", extra))
+    sentence, command = message.split(". Install it with: ")
+    assert sentence == "this needs something"
+    program, verb, *requirements = shlex.split(command)
+    assert (program, verb) == ("pip", "install")
+    names = {re.split(r"[<>=~!\[]", requirement)[0] for requirement in requirements}
+    assert names
+    assert "tfexport" not in names
+    listed = metadata.metadata("tfexport").get_all("Provides-Extra") or []
+    assert extra in listed
+
+
+def test_hint_where_tfexport_is_on_the_path_but_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def requires(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", requires)
+    message = str(missing_dependency("this needs torch", "export"))
+    assert message.endswith("pip install '.[export]' in the folder of tfexport's pyproject.toml")
+
+
+def test_nobody_is_told_to_install_tfexport_from_an_index() -> None:
+    for path in [*SOURCES, *PAGES]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"pip install '?tfexport|tfexport\[\w", text), path

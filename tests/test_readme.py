@@ -1,0 +1,141 @@
+"""The README's Quick start, as a newcomer follows it.
+
+Every block is run, in order, in a clean copy of the repository and in environments that the
+README's own pip lines make: nothing is there that these lines do not bring.
+
+The environments are kept in the repository's folder (.venv-readme-1, .venv-readme-2) while what
+they are made from stays the same. Installing goes by constraints.txt, so that torch is the release
+that everything else is tested with.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from tests import tutorial
+from tests.conftest import REPOSITORY
+from tests.documents import README, read_blocks
+
+# The newcomer's own model, which the README calls `model`.
+MODEL = """
+import tutorial
+model = tutorial.make(d_model=16, num_heads=8, encoder_layers=1, decoder_layers=1, d_ff=24)
+"""
+VOCABULARY = 17
+# Nothing of the environment that the tests run in.
+HIDDEN = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+
+
+class Newcomer:
+    """Follows the README in one folder, always in the environment that was made last.
+
+    Attributes:
+        folder: a copy of the repository.
+        environments: those made so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environments: list[Path] = []
+
+    def run(self, command: str) -> str:
+        """Run one command of the README; a pip line makes the next environment.
+
+        Returns:
+            What it prints.
+        """
+        if not command.startswith("pip install "):
+            return self._bash(command)
+        environment = REPOSITORY / f".venv-readme-{len(self.environments) + 1}"
+        self.environments.append(environment)
+        files = [REPOSITORY / name for name in ("pyproject.toml", "constraints.txt")]
+        parts = [command, sys.version, *(file.read_text(encoding="utf-8") for file in files)]
+        made_from = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        note = environment / "made-from"
+        if not note.exists() or note.read_text() != made_from:
+            shutil.rmtree(environment, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        printed = self._bash(command)  # again in one that is kept: this package may have changed
+        note.write_text(made_from)
+        return printed
+
+    def run_python(self, code: str) -> None:
+        """Run a Python block of the README, behind the newcomer's own code."""
+        (self.folder / "block.py").write_text(code, encoding="utf-8")
+        self._bash("python block.py")
+
+    def _bash(self, command: str) -> str:
+        variables = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+        variables |= {
+            "PATH": f"{self.environments[-1] / 'bin'}:{os.environ['PATH']}",
+            "PIP_CONSTRAINT": str(self.folder / "constraints.txt"),
+            "PIP_NO_COMPILE": "false",  # pip's way of being told not to compile all of torch
+            "TFEXPORT_TUNING": str(self.folder / "tuning.json"),
+        }
+        # PIP_ARGS are make's; they may name the index that torch's CPU build comes from.
+        pip = f'pip() {{ command pip "$@" {os.environ.get("PIP_ARGS", "")}; }}'
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", f"{pip}\n{command}"],
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Newcomer:
+    """With a clone of the repository, and a trained model and its tokenizer lying in it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    folder = tmp_path / "tfexport"
+    for name in listed.stdout.split("\0")[:-1]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, folder / name)
+    shutil.copy(str(tutorial.__file__), folder / "tutorial.py")
+    made: dict[str, tutorial.TutorialModel] = {}
+    exec(MODEL.replace("import tutorial", "from tests import tutorial"), made)
+    torch.save(made["model"].state_dict(), folder / "model.pt")
+    words = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(4, VOCABULARY))]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    Tokenizer(WordLevel(vocabulary, unk_token="<unk>")).save(str(folder / "tokenizer.json"))
+    return Newcomer(folder)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the README's commands are for a Unix shell")
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs git's list of files")
+def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
+    printed = {}
+    for block in read_blocks(README):
+        if block.heading != "Quick start":
+            continue
+        if block.language == "python":
+            own = MODEL if len(newcomer.environments) == 1 else ""
+            newcomer.run_python(own + block.text)
+        for command in block.commands if not block.language else []:
+            printed[command] = newcomer.run(command)
+
+    exporting, decoding = newcomer.environments
+    for environment, absent in ((exporting, "pytest"), (decoding, "torch")):
+        done = subprocess.run([environment / "bin" / "python", "-c", f"import {absent}"],
+                              capture_output=True, text=True)  # fmt: skip
+        assert "ModuleNotFoundError" in done.stderr
+    echoed = next(command for command in printed if command.startswith("echo "))
+    assert printed[echoed].strip() == echoed.partition("# ")[2]
+    pairs = (newcomer.folder / "examples/de-en/test.tsv").read_text(encoding="utf-8").splitlines()
+    output = (newcomer.folder / "output.txt").read_text(encoding="utf-8")
+    assert output.count("\n") == len(pairs)
+    made = {path.name for path in newcomer.folder.iterdir()}
+    bundles = {"de-en.bundle", "int8.bundle", "my.bundle", "trained.bundle"}
+    assert {*bundles, "generate.onnx", "model.ts"} <= made

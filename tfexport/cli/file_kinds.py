@@ -1,0 +1,65 @@
+"""What a file or folder is, by its first bytes and names: without torch or onnx."""
+
+from pathlib import Path
+
+from tfexport.errors import CheckpointError, join_some
+
+ONNX_FILE = "an ONNX file"
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+_BUNDLE = "A bundle is a folder with a manifest.json"
+_EXPECTED = f"{_BUNDLE}; a checkpoint is a file of torch.save or a .safetensors file."
+
+
+def name_kind(path: Path) -> str:
+    """A noun for what may be a checkpoint or an exported file.
+
+    Raises:
+        CheckpointError: it cannot be either; the message says what it is.
+    """
+    if path.is_dir():
+        names = sorted(item.name for item in path.iterdir())
+        if not any(name.endswith(_WEIGHTS) for name in names):
+            held = join_some(names) or "nothing"
+            raise CheckpointError(
+                f"{path}: a folder with neither bundle nor checkpoint; it holds {held}. {_EXPECTED}"
+            )
+        return "a folder with a checkpoint"
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such file or folder.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+    if path.suffix == ".onnx":
+        return ONNX_FILE
+    if path.suffix == ".safetensors":
+        return "a safetensors checkpoint"
+    if head[:1] == b"\x80":
+        return "a pickle, perhaps a checkpoint"
+    if head.startswith(b"PK\x03\x04"):
+        return _name_archive(head)
+    if path.suffix in _WEIGHTS:
+        return "a file that is named like a checkpoint"
+    raise CheckpointError(
+        f"{path}: neither a bundle, a checkpoint nor an exported file: {_name_content(head)}. "
+        f"{_EXPECTED}"
+    )
+
+
+def _name_archive(head: bytes) -> str:
+    if b"/data.pkl" in head or b"/version" in head:
+        return "a PyTorch checkpoint or program"
+    if b".npy" in head:
+        return "an archive of NumPy arrays"
+    return "a zip archive"
+
+
+def _name_content(head: bytes) -> str:
+    if not head:
+        return "it is empty"
+    try:
+        head[:-3].decode()  # the last character may be cut
+    except UnicodeDecodeError:
+        return "it holds bytes of an unknown form"
+    return "it holds text" if b"\0" not in head else "it holds bytes of an unknown form"

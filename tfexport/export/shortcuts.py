@@ -1,0 +1,137 @@
+"""Steps of torch's exporter that our graphs do not need, left out.
+
+``torch.onnx.export`` traces every program three times: once to capture it, and twice more to
+decompose operators that ONNX lacks. Our modules use only operators that ONNX has, but for a few
+whose decomposition is one other operator, so writing these down takes the place of two traces. It
+also lists all of torch's operators anew for every graph; one list serves all. And it makes many
+objects that refer to each other, which Python's collector would look through again and again.
+Together that was three fifths of an export's time.
+
+Both steps are private to torch. A program with any other operator takes torch's own way, and so
+does every program with a torch that has moved them.
+"""
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+_ATEN = torch.ops.aten
+# Operator to what torch's own decomposition writes in its place.
+_RENAMED = {
+    _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
+    _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
+}
+# These give their first input: exported modules are in eval mode, and have no gradients.
+_PASSED_THROUGH = {_ATEN.detach_.default, _ATEN.detach.default, _ATEN.dropout.default}
+# torch's exporter removes them itself.
+_ASSERTIONS = {
+    _ATEN.sym_constrain_range_for_size.default,
+    _ATEN._assert_async.default,
+    _ATEN._assert_async.msg,
+    _ATEN._assert_scalar.default,
+    _ATEN._assert_tensor_metadata.default,
+}
+
+
+_REGISTRIES: dict[int, Any] = {}  # by opset
+
+
+@contextlib.contextmanager
+def shortcuts() -> Iterator[None]:
+    """Export without these steps inside the block."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            for owner, name, value in _replacements():
+                stack.enter_context(_replaced(owner, name, value))
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _replacements() -> list[tuple[Any, str, Any]]:
+    """What of torch to replace by what: owner, attribute, value; nothing if torch has moved it."""
+    try:
+        from torch.onnx._internal.exporter import _fx_passes, _registration
+
+        decompose: Any = _fx_passes.decompose_with_registry
+        list_operators: Any = _registration.ONNXRegistry.from_torchlib
+    except (ImportError, AttributeError):
+        return []
+
+    def decompose_once(program: ExportedProgram, registry: Any) -> Any:
+        return program if decompose_by_hand(program, registry) else decompose(program, registry)
+
+    def list_once(opset_version: int) -> Any:
+        if opset_version not in _REGISTRIES:
+            _REGISTRIES[opset_version] = list_operators(opset_version=opset_version)
+        return _REGISTRIES[opset_version]
+
+    return [
+        (_fx_passes, "decompose_with_registry", decompose_once),
+        (_registration.ONNXRegistry, "from_torchlib", staticmethod(list_once)),
+    ]
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    own = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, own)
+
+
+def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
+    """Replace what ONNX lacks, if it is all known here; else leave the program as it is.
+
+    Args:
+        program: as captured.
+        registry: of what torch's exporter has an ONNX form for.
+
+    Returns:
+        Whether every operator of the program can be exported now.
+    """
+    module = program.graph_module
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    known = {forms[0].fx_target for forms in registry.functions.values()} | _ASSERTIONS
+    if any(True for _ in module.children()) or not all(_is_known(node, known) for node in calls):
+        return False
+    for node in calls:
+        if node.target in _RENAMED:
+            node.target = _RENAMED[node.target]
+        elif node.target in _PASSED_THROUGH or _keeps_type(node):
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+        elif node.target is _ATEN.to.dtype:
+            node.target = _ATEN._to_copy.default
+            node.kwargs = {"dtype": node.args[1]}
+            node.args = node.args[:1]
+    module.recompile()
+    return True
+
+
+def _is_known(node: Node, known: set[Any]) -> bool:
+    target = node.target
+    if target in _RENAMED or target in _PASSED_THROUGH:
+        return True
+    if target is _ATEN.to.dtype:
+        return len(node.args) == 2 and not node.kwargs
+    # What writes into its input is for torch to make sense of.
+    schema = getattr(target, "_schema", None)
+    return target in known and not (schema is not None and schema.is_mutable)
+
+
+def _keeps_type(node: Node) -> bool:
+    if node.target is not _ATEN.to.dtype:
+        return False
+    before = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
+    return before is not None and before.dtype == node.args[1]

@@ -1,0 +1,54 @@
+"""Lists of words that would decode, in silence, with the wrong ids."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+_UNKNOWN = re.compile(r"[<\[(]?unk(nown)?[>\])]?", re.IGNORECASE)
+_COUNTED = re.compile(r"\S+[ \t]+\d+")
+_SHOWN = 40  # characters of a word in a message
+
+
+def find_word_problems(
+    words: Sequence[str], size: int, side: str, unk_id: int | None
+) -> Iterator[str]:
+    """Why a list of words cannot be the vocabulary of a model's side.
+
+    Args:
+        words: its lines, no more than ``size``.
+        size: ids of the side.
+        side: "source" or "target".
+        unk_id: what stands for words that are not in the list.
+    """
+    if len(words) < size:
+        yield (
+            f"{len(words)} lines for the {size} ids of the {side} vocabulary. Every id has a line, "
+            "in order: special tokens such as <pad> too, and ids that are never used (<unused0>)"
+        )
+    counted = sum(_COUNTED.fullmatch(word) is not None for word in words)
+    if 2 * counted > len(words):
+        yield (
+            f"{counted} lines are a word and a count, as in fairseq's dict.txt; a line must be the "
+            "word alone. fairseq puts four tokens before them: "
+            "(printf '%s\\n' '<s>' '<pad>' '</s>' '<unk>'; cut -d' ' -f1 dict.txt) > vocab.txt"
+        )
+    elif side == "source":
+        yield from _never_found(words)
+    if unk_id is None:
+        for place, word in enumerate(words):
+            if _UNKNOWN.fullmatch(word):
+                yield (
+                    f"line {place + 1} is {word!r}, and the model has no unk_id, so text with any "
+                    f"other word would be refused; say --set unk_id={place}"
+                )
+
+
+def _never_found(words: Sequence[str]) -> Iterator[str]:
+    """Words that no text holds, which is split at white space."""
+    wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
+    if wrong:
+        place, word = wrong[0]
+        more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
+        yield (
+            f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never be found: text is split at "
+            "white space. A word must hold none; for an id that is never used, write <unused0>"
+        )

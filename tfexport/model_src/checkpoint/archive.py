@@ -1,0 +1,120 @@
+"""The two file formats of ``torch.save``: what is in them, before torch opens them.
+
+A zip archive holds ``name/data.pkl`` and a record for each storage, ``name/data/0``; the legacy
+format is five pickles in a row, then the storages.
+"""
+
+import io
+import struct
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tfexport.model_src.checkpoint.pickled import Machine, PickleError
+
+ZIP_HEAD = b"PK\x03\x04"
+MAX_PICKLE_BYTES = 2**25
+_MAX_DIRECTORY_BYTES = 2**22
+_MAX_INFLATION = 4  # torch.save deflates nothing, and weights hardly shrink
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+
+
+class ForeignArchiveError(PickleError):
+    """A zip archive that is no checkpoint; ``names`` are those of its records."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__("a zip archive that torch.save did not write")
+        self.names = names
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file of ``torch.save`` holds.
+
+    Attributes:
+        value: what was saved; see ``pickled``.
+        records: bytes of every storage's record; None for a legacy file, whose storages are not
+            listed anywhere.
+        size: bytes of the file.
+    """
+
+    value: Any
+    records: dict[str, int] | None
+    size: int
+
+
+def read_contents(path: Path) -> Contents:
+    """Read a file's structure, and none of its tensors.
+
+    Raises:
+        PickleError: damaged, not of torch.save, or hostile.
+        OSError: the file cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(len(ZIP_HEAD)) == ZIP_HEAD:
+            _check_directory(file, size)
+            return _read_archive(file, size)
+        file.seek(0)
+        return Contents(_read_legacy(io.BytesIO(file.read(MAX_PICKLE_BYTES))), None, size)
+
+
+def _check_directory(file: BinaryIO, size: int) -> None:
+    # zipfile reads the whole directory, so its size is looked up first: at 12 of the record at the
+    # end, or, where that holds 0xffffffff, at 40 of the 64-bit record before it.
+    file.seek(max(0, size - 2**16 - 512))
+    tail = file.read()
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or len(tail) < place + 22:
+        raise PickleError("its archive has no end")
+    (length,) = struct.unpack_from("<I", tail, place + 12)
+    wide = tail.rfind(b"PK\x06\x06", 0, place)
+    if length == 2**32 - 1 and 0 <= wide <= len(tail) - 56:
+        (length,) = struct.unpack_from("<Q", tail, wide + 40)
+    if length > _MAX_DIRECTORY_BYTES:
+        raise PickleError(f"its archive lists {length} bytes of names, more than a model has")
+
+
+def _read_archive(file: BinaryIO, size: int) -> Contents:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+            _check_records(archive, sizes, size)
+            pickles = [name for name in sizes if name.partition("/")[2] == "data.pkl"]
+            if len(pickles) != 1:
+                raise ForeignArchiveError(list(sizes))
+            name = pickles[0]
+            if sizes[name] > MAX_PICKLE_BYTES:
+                raise PickleError(f"{sizes[name]} bytes of pickle, more than {MAX_PICKLE_BYTES}")
+            value = Machine().read(io.BytesIO(archive.read(name)))
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+        raise PickleError(f"damaged archive: {error}") from None
+    except (RuntimeError, struct.error, OSError, ValueError) as error:  # e.g. "is encrypted"
+        if isinstance(error, PickleError):
+            raise
+        raise PickleError(f"damaged archive: {error}") from None
+    start = name.removesuffix("data.pkl") + "data/"
+    records = {
+        key.removeprefix(start): length for key, length in sizes.items() if key.startswith(start)
+    }
+    return Contents(value, records, size)
+
+
+def _check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) -> None:
+    if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program
+        raise ForeignArchiveError(list(sizes))
+    if len({name.lower() for name in sizes}) < len(archive.infolist()):
+        raise PickleError("its archive has two records of one name")
+    inflated = sum(info.file_size for info in archive.infolist())
+    if inflated > _MAX_INFLATION * size + 2**20:
+        raise PickleError(f"its records would inflate to {inflated} bytes, of a file of {size}")
+
+
+def _read_legacy(file: BinaryIO) -> Any:
+    machine = Machine()
+    if machine.read(file) != _LEGACY_MAGIC:
+        raise PickleError("a pickle that torch.save did not write")
+    machine.read(file)  # the format's version
+    machine.read(file)  # about the machine that wrote it
+    return machine.read(file)

@@ -1,0 +1,192 @@
+"""What a file of ``torch.save`` claims to hold, judged as a whole before torch makes any of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from tfexport.errors import join_some, shown
+from tfexport.model_src.checkpoint.archive import Contents
+from tfexport.model_src.checkpoint.pickled import Call, Global, PickleError, StorageClaim
+
+# Tensors may share a storage (tied tables, one layer under many names), and narrow ones are upcast,
+# so that all of them together, in float32, are more bytes than are stored. Where nobody means harm
+# they are a few times as many, or few in all.
+MAX_GROWTH = 8
+ALWAYS_ALLOWED = 2**27
+
+_VALUE_BYTES = {
+    "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1,
+    "Byte": 1, "Bool": 1, "ComplexDouble": 16, "ComplexFloat": 8, "QInt8": 1, "QUInt8": 1,
+    "QInt32": 4,
+}  # fmt: skip
+_STORAGES = {f"torch.{name}Storage": size for name, size in _VALUE_BYTES.items()}
+_STORAGES["torch.storage.UntypedStorage"] = 1
+_PLAIN = {f"torch._utils._rebuild_tensor{version}": version for version in ("", "_v2", "_v3")}
+_PARAMETERS = {f"torch._utils._rebuild_parameter{suffix}" for suffix in ("", "_with_state")}
+_UNUSUAL = {
+    "torch._utils._rebuild_meta_tensor_no_storage": "a meta tensor, which has no values",
+    "torch._utils._rebuild_qtensor": "a quantized tensor",
+    "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
+    "torch._utils._rebuild_nested_tensor": "a nested tensor",
+    "torch._utils._rebuild_wrapper_subclass": "a tensor of a class of its own",
+    "torch._tensor._rebuild_from_type_v2": "a tensor of a class of its own",
+    "torch._utils._rebuild_device_tensor_from_numpy": "a tensor of a foreign device",
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor of a foreign device",
+}
+_HARMLESS = (
+    "torch.Size", "torch.device", "torch.serialization._get_layout",
+    "builtins.set", "builtins.complex", "builtins.bytearray", "_codecs.encode",
+)  # fmt: skip
+_SCALARS = (str, int, float, bool, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is in a file besides plain values.
+
+    Attributes:
+        tensors: number of values of every plain tensor, by the keys that lead to it.
+        storages: bytes of every storage, by its key.
+        unusual: where a tensor is none of the plain kind, and what it is.
+        objects: dotted paths of what is no tensor, and would have to be imported.
+    """
+
+    tensors: dict[str, int]
+    storages: dict[str, int]
+    unusual: dict[str, str]
+    objects: list[str]
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value of ``Contents`` stands for a tensor."""
+    return isinstance(value, Call) and (
+        value.path in _PLAIN or value.path in _PARAMETERS or value.path in _UNUSUAL
+    )
+
+
+def survey(contents: Contents) -> Found:
+    """Go through all that a file holds.
+
+    Raises:
+        PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
+            together claim more values than a file of this size can mean.
+    """
+    found = Found({}, {}, {}, [])
+    for where, value in _walk(contents.value):
+        if isinstance(value, Global):
+            if not _is_torchs(value.path):
+                found.objects.append(value.path)
+        elif isinstance(value, StorageClaim):
+            _note_storage(value, found)
+        elif value.path in _PLAIN:
+            found.tensors[where] = found.tensors.get(where, 0) + _count_values(value, where)
+        elif value.path in _UNUSUAL:
+            found.unusual[where] = _UNUSUAL[value.path]
+        elif value.path not in _PARAMETERS:
+            _note_call(value, found)
+    _check_sums(found, contents)
+    return found
+
+
+def _walk(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every call, global and storage, with the keys that lead to it."""
+    left, seen = [("", value)], set()
+    while left:
+        where, value = left.pop()
+        if isinstance(value, Call | Global | StorageClaim):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            yield where, value
+        inside: list[tuple[str, Any]] = []
+        if isinstance(value, dict):
+            if id(value) not in seen:
+                inside = [(_join(where, key), item) for key, item in value.items()]
+                inside += [(where, key) for key in value if isinstance(key, Call | Global)]
+        elif isinstance(value, list | tuple):
+            if id(value) not in seen:
+                inside = [(where, item) for item in value]
+        elif isinstance(value, Call):
+            inside = [(where, value.args), (where, value.state)]
+        seen.add(id(value))
+        left += reversed(inside)
+
+
+def _join(where: str, key: Any) -> str:
+    name = key[:512] if isinstance(key, str) else type(key).__name__
+    return name if len(where) > 512 or not where else f"{where}.{name}"
+
+
+def _is_torchs(path: str) -> bool:
+    known = (*_STORAGES, *_HARMLESS, *_PLAIN, *_PARAMETERS, *_UNUSUAL)
+    return path in known or isinstance(_dtype(path), torch.dtype | torch.layout | torch.qscheme)
+
+
+def _dtype(path: str) -> Any:
+    module, _, name = path.partition(".")
+    return getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
+
+
+def _note_storage(claim: StorageClaim, found: Found) -> None:
+    if claim.kind not in _STORAGES:
+        found.objects.append(claim.kind)
+        return
+    size = claim.size * _STORAGES[claim.kind]
+    if found.storages.setdefault(claim.key, size) != size:
+        raise PickleError("one storage has two sizes")
+
+
+def _note_call(call: Call, found: Found) -> None:
+    """A call of what is no tensor: allowed where it makes a small plain value."""
+    plain = isinstance(call.args, tuple) and all(map(_is_plain, call.args))
+    if call.path not in _HARMLESS or not plain:
+        found.objects.append(call.path or "a call of something computed")
+    elif call.path == "builtins.bytearray" and any(isinstance(item, int) for item in call.args):
+        found.objects.append(call.path)  # bytearray(n) is n bytes, whatever n
+    elif call.path == "_codecs.encode" and call.args[1:] != ("latin1",):
+        found.objects.append(call.path)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(isinstance(item, _SCALARS) for item in value)
+    return isinstance(value, _SCALARS) or (isinstance(value, Call) and value.path in _HARMLESS)
+
+
+def _count_values(call: Call, where: str) -> int:
+    """The number of values of a plain tensor, which lie within its storage."""
+    try:
+        storage, offset, shape, strides = call.args[:4]
+        size = _STORAGES.get(storage.kind, 1)
+        if call.path.endswith("_v3"):
+            size = _dtype(call.args[6].path).itemsize
+        if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
+            raise PickleError(f"{where} has a shape that cannot be")
+        last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        stored = storage.size * _STORAGES.get(storage.kind, 1)
+        if prod(shape) and (offset + last + 1) * size > stored:
+            raise PickleError(f"{where} reaches beyond the values that are stored")
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, PickleError):
+            raise
+        raise PickleError(f"{where} is described in an unknown way") from None
+    return prod(shape)
+
+
+def _check_sums(found: Found, contents: Contents) -> None:
+    for key, size in found.storages.items():
+        if contents.records is not None and size > contents.records.get(key, -1):
+            raise PickleError(f"record {key} is missing, or shorter than its {size} bytes")
+    stored = sum(found.storages.values())
+    if contents.records is None and stored > contents.size:
+        raise PickleError(f"it ends before the {stored} bytes of its tensors")
+    values = sum(found.tensors.values())
+    if 4 * values > max(ALWAYS_ALLOWED, MAX_GROWTH * stored):
+        largest = sorted(found.tensors, key=lambda key: -found.tensors[key])
+        raise PickleError(
+            f"it claims far more values than it holds: {shown(values)} in {stored} stored bytes; "
+            f"the largest: {join_some(largest, 3)}"
+        )

@@ -1,0 +1,89 @@
+"""Checkpoints of other projects, known by what only they have, and what to do with them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfexport.model_src.config import config_keys, nearest_key
+
+_HUGGING_FACE_ALONE = ("architectures", "transformers_version")
+_HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
+_CONVERT = "is not supported yet; Optimum exports it to ONNX, CTranslate2 converts it"
+_CTRANSLATE2 = "is not supported yet; CTranslate2 converts it"
+_ALONE = "is not supported yet"
+_ENCODER_DECODER = (
+    "is not supported: tfexport exports Transformers of an encoder and a decoder with "
+    "cross-attention (docs/architectures.md)"
+)
+
+# Families and a pattern of a key that each has and the others have not; the first that is found.
+_TELL_TALES = (
+    ("a T5 of Hugging Face", r"encoder\.block\.\d+\.layer\.0\.SelfAttention\.", _CONVERT),
+    (
+        "an encoder-decoder of two BERTs of Hugging Face",
+        r"^decoder\..*\.crossattention\.",
+        _CONVERT,
+    ),
+    (
+        "a Marian, BART or M2M-100 of Hugging Face",
+        r"^(final_logits_bias|model\.shared\.weight|model\.decoder\.embed_tokens\.weight)$",
+        _CONVERT,
+    ),
+    (
+        "a fairseq Transformer",
+        r"^(encoder|decoder)\.layers\.\d+\.(self_attn_layer_norm|encoder_attn|layer_norms)\.",
+        _CTRANSLATE2,
+    ),
+    (
+        "an OpenNMT-py Transformer",
+        r"^(encoder\.transformer|decoder\.transformer_layers)\.\d+\.\w+\.linear_(keys|query)\.",
+        _CTRANSLATE2,
+    ),
+    ("an Eole Transformer", r"^(src|tgt)_emb\.embeddings\.weight$", _CTRANSLATE2),
+    ("a JoeyNMT Transformer", r"\.(src_src_att|trg_trg_att)\.", _ALONE),
+    ("a Sockeye Transformer", r"\.(self_attention|enc_attention)\.ff_(in|q)\.weight$", _ALONE),
+    ("a Marian-NMT model", r"^(special:model\.yml|(en|de)coder_l1_self_Wq)$", _CTRANSLATE2),
+    ("a recurrent network (LSTM or GRU)", r"\b(weight|bias)_[ih]h_l\d", _ENCODER_DECODER),
+    (
+        "a decoder-only language model",
+        r"^(model\.layers|transformer\.h|gpt_neox\.layers)\.\d+\.",
+        _ENCODER_DECODER,
+    ),
+    ("a model with rotary attention", r"\.rotary_emb\.", _ENCODER_DECODER),
+    ("a BERT of Hugging Face", r"\.attention\.self\.query\.weight$", _ENCODER_DECODER),
+    ("a model with batch normalisation", r"\.running_mean$", _ENCODER_DECODER),
+    ("a convolutional network", r"(^|\.)conv\d*\.(.*\.)?weight$", _ENCODER_DECODER),
+)
+
+
+def describe_names(names: Iterable[str]) -> str | None:
+    """The project or kind of model that names of tensors give away, in a sentence."""
+    names = list(names)
+    for family, pattern, verdict in _TELL_TALES:
+        if any(re.search(pattern, name) for name in names):
+            return f"{family}, which {verdict}."
+    return None
+
+
+def describe_config(values: Mapping[str, Any]) -> str | None:
+    """The model that a Hugging Face config.json is of, in a sentence; None if it is none."""
+    if not any(key in values for key in _HUGGING_FACE_KEYS) or is_ours(values):
+        return None
+    architectures = values.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    title = architectures[0][:80] if named and architectures else "model"
+    kind = values.get("model_type")
+    detail = f" (model_type {kind[:80]})" if isinstance(kind, str) else ""
+    return f"a Hugging Face {title}{detail}, which {_CONVERT}."
+
+
+def is_ours(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json speaks to tfexport: at least half of its keys are, or mean, ours.
+
+    Some of Hugging Face's are like ours, ``encoder_layers``; in a file of theirs only equal ones
+    count.
+    """
+    known = (*config_keys(), "rename", "ignore")
+    theirs = any(key in values for key in _HUGGING_FACE_ALONE)
+    ours = [key for key in values if key in known or (not theirs and nearest_key(key, known))]
+    return 2 * len(ours) >= len(values)

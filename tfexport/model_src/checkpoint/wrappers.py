@@ -1,0 +1,163 @@
+"""What wraps a state dict in real files, undone.
+
+A training-state dictionary, the ``module.`` of DistributedDataParallel, the ``_orig_mod.`` of
+torch.compile.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfexport.errors import CheckpointError, join_problems, join_some, shown
+from tfexport.model_src.checkpoint.renaming import MAX_KEY_LENGTH
+
+MAX_KEYS = 2**13
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class StateDict:
+    """What a file holds.
+
+    Attributes:
+        path: the file itself, also where a folder was named.
+        tensors: flat, with the wrappers' prefixes removed.
+        others: keys whose values are no tensors.
+        metadata: of a safetensors file.
+        notes: decisions of the reading that are worth knowing.
+    """
+
+    path: Path
+    tensors: dict[str, Tensor]
+    others: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where the state dict lies in what a file holds.
+
+    Attributes:
+        path: the keys that lead to it.
+        guessed: whether one of them is no usual name.
+        candidates: keys that follow, where several could.
+    """
+
+    path: tuple[Any, ...]
+    guessed: bool = False
+    candidates: tuple[Any, ...] = ()
+
+
+def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
+    """Find the state dict: under a usual name, here, or under the one key that holds one.
+
+    Raises:
+        ValueError: dictionaries lie in one another deeper than any training state's.
+    """
+    path: tuple[Any, ...] = ()
+    guessed = False
+    for _ in range(_MAX_DEPTH):
+        inner = next((key for key in _WRAPPERS if isinstance(value.get(key), Mapping)), None)
+        if inner is None:
+            here = sum(map(is_tensor, value.values()))
+            holders = tuple(
+                key
+                for key, item in value.items()
+                if isinstance(item, Mapping) and sum(map(is_tensor, item.values())) > here
+            )
+            if len(holders) != 1:
+                return Way(path, guessed, holders)
+            inner, guessed = holders[0], True
+        path = (*path, inner)
+        value = value[inner]
+    raise ValueError(f"dictionaries lie in one another more than {_MAX_DEPTH} deep")
+
+
+def follow(value: Any, path: Iterable[Any]) -> Any:
+    """What lies at the end of a path of keys."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -> StateDict:
+    """Undo the wrappers around a state dict.
+
+    Raises:
+        CheckpointError: no dictionary, one without plain tensors, or with several state dicts.
+    """
+    if not isinstance(value, Mapping):
+        raise CheckpointError(
+            f"{path}: holds a {type(value).__name__}, not a state dict. Save the weights with "
+            "torch.save(model.state_dict(), 'model.pt')."
+        )
+    try:
+        way = locate(value, lambda item: isinstance(item, Tensor))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: no state dict: {error}.") from None
+    if way.candidates:
+        inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
+        names = join_some([shown(key) for key in way.candidates])
+        raise CheckpointError(
+            f"{path}: holds several state dicts: {names}. Save the one that is meant, e.g. "
+            f"torch.save(torch.load({path.name!r}){inner}, 'model.pt')."
+        )
+    value = follow(value, way.path)
+    tensors = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
+    others = tuple(str(key) for key, item in value.items() if not isinstance(item, Tensor))
+    if not tensors:
+        raise CheckpointError(
+            f"{path}: holds no tensors; its keys are {join_some(others) or 'none'}. "
+            f"Expected a state dict, alone or under one key, such as {', '.join(_WRAPPERS)}."
+        )
+    check_keys((*tensors, *others), path)
+    unusual = [f"{key} is {kind}" for key, item in tensors.items() if (kind := _unusual(item))]
+    if unusual:
+        raise CheckpointError(join_problems(str(path), unusual, "Give plain dense tensors."))
+    short = _without_prefixes(tensors)
+    renamed = {short[key]: tensor for key, tensor in tensors.items()}
+    notes = (f"weights taken from {'.'.join(map(str, way.path))}",) if way.guessed else ()
+    return StateDict(path, renamed, others, metadata or {}, notes)
+
+
+def check_keys(keys: Iterable[str], path: Path) -> None:
+    """Refuse more names, or longer ones, than a model has.
+
+    Raises:
+        CheckpointError: naming the bound.
+    """
+    keys = list(keys)
+    if len(keys) > MAX_KEYS:
+        raise CheckpointError(f"{path}: holds {len(keys)} keys, more than {MAX_KEYS}.")
+    longest = max(keys, key=len, default="")
+    if len(longest) > MAX_KEY_LENGTH:
+        raise CheckpointError(
+            f"{path}: key {longest[:40]}… has {len(longest)} characters, more than "
+            f"{MAX_KEY_LENGTH}."
+        )
+
+
+def _unusual(tensor: Tensor) -> str:
+    """What a tensor is that has no plain dense values; nothing for one that has."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return f"a sparse tensor ({tensor.layout})"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype})"
+    if tensor.is_meta:
+        return "a meta tensor, which has no values"
+    return ""
+
+
+def _without_prefixes(keys: Mapping[str, Any]) -> dict[str, str]:
+    names = {key: key.replace("_orig_mod.", "") for key in keys}
+    while names and all(name.startswith("module.") for name in names.values()):
+        names = {key: name.removeprefix("module.") for key, name in names.items()}
+    return names

@@ -1,0 +1,80 @@
+"""Vocabularies as files: lists of words, and what is taken for one and is none."""
+
+import json
+from pathlib import Path
+
+from tfexport.errors import TokenizerError
+
+_SHOWN = 40  # characters of a word in a message
+
+
+def read_words(path: Path) -> list[str]:
+    """The words of a list, one a line; a word's place, from 0, is its id.
+
+    Raises:
+        TokenizerError: unreadable, or a word on several lines.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problem = describe_foreign(path, "a list of words in UTF-8")
+        raise TokenizerError(f"{path}: {problem}: {error}") from None
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
+    # Not splitlines: a word may hold what Unicode counts as the end of a line.
+    words = text.removesuffix("\n").split("\n") if text else []
+    places: dict[str, int] = {}
+    for place, word in enumerate(words):
+        if word in places:
+            raise TokenizerError(f"{path}: {_twice(word, places[word] + 1, place + 1)}")
+        places[word] = place
+    return words
+
+
+def _twice(word: str, first: int, second: int) -> str:
+    if word:
+        return (
+            f"{word[:_SHOWN]!r} stands on line {first} and on line {second}; every id is one word"
+        )
+    return (
+        f"lines {first} and {second} are both empty; every line is one id. If a word of the "
+        "vocabulary is a line break, write another in its place, such as <newline>"
+    )
+
+
+def describe_foreign(path: Path, wanted: str) -> str:
+    """Say that a file is not ``wanted``, and what it is if that can be told.
+
+    Nothing of it is run: a pickle is known by how it begins.
+    """
+    try:
+        with path.open("rb") as file:
+            begin = file.read(4)
+    except (OSError, ValueError):
+        return f"not {wanted}"
+    if (begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5")) or begin == b"PK\3\4":
+        return (
+            f"not {wanted}, but a pickle, which could run code and is never opened. Where it was "
+            "made, write its words one a line, in the order of their ids (torchtext: "
+            "open('vocab.txt', 'w').write('\\n'.join(vocab.get_itos())))"
+        )
+    if begin[:1] == b"{" and _is_word_to_id(path):
+        return (
+            f"not {wanted}, but an object from words to ids, which does not say how text is split. "
+            'If words stand between spaces, make a list of words of it: python -c "import json; '
+            f"v = json.load(open('{path.name}', encoding='utf-8')); open('vocab.txt', 'w', "
+            "encoding='utf-8').write('\\n'.join(sorted(v, key=v.get)))\""
+        )
+    return f"not {wanted}"
+
+
+def _is_word_to_id(path: Path) -> bool:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return (
+        isinstance(values, dict)
+        and bool(values)
+        and all(type(value) is int for value in values.values())
+    )
