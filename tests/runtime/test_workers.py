@@ -149,9 +149,9 @@ translator.translate(["w5"])
     ("options", "message"),
     [
         ({"threads": 100_000}, "threads: 100000 is not a whole number from 0 to 1024"),
-        ({"threads": 10**30}, "threads: a number of more than 20 digits"),
+        ({"threads": 10**30}, "threads: 10{30} is not"),
         ({"workers": 10**6}, "workers: 1000000 is not"),
-        ({"queue_size": -(10**5000)}, "queue_size: a number of more than 20 digits"),
+        ({"queue_size": -(10**5000)}, "queue_size: a number of more than 60 digits"),
         ({"queue_size": 0}, "from 1 to 1000000"),
         ({"threads": 64, "workers": 64}, "64 workers of 64 threads are more than 1024"),
         ({"threads": "4"}, "threads: '4' is not"),

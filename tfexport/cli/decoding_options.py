@@ -14,10 +14,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MOST_THREADS = 1024
 # The runtime's own, for --help: the command line may not load the runtime to show it.
 RANGES = {
-    "max-length": (0, 1_000_000), "min-length": (0, 1_000_000), "max-input-length": (1, 1_000_000),
-    "beam-size": (1, 1000), "num-hypotheses": (1, 1000), "beam-groups": (1, 1000),
-    "top-k": (0, 10_000_000), "seed": (0, 2**63 - 1), "no-repeat-ngram-size": (0, 1_000_000),
-    "attention-layer": (-1000, 1000), "attention-head": (0, 1000), "batch-size": (1, 1_000_000),
+    "max-length": (0, 2**31 - 1), "min-length": (0, 2**31 - 1), "max-input-length": (1, 2**31 - 1),
+    "beam-size": (1, 1024), "num-hypotheses": (1, 1024), "beam-groups": (1, 1024),
+    "top-k": (0, 2**31 - 1), "seed": (0, 2**64 - 1), "no-repeat-ngram-size": (0, 2**31 - 1),
+    "attention-layer": (-(2**31) + 1, 2**31 - 1), "attention-head": (0, 2**31 - 1),
+    "batch-size": (1, 2**20),
 }  # fmt: skip
 # Contradictions are found by the runtime, all together. What is not given is left to its defaults.
 _TYPED: tuple[tuple[str, type, str], ...] = (

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, ForkError, InputError, join_problems
+from tfexport.errors import ConfigError, ForkError, InputError, join_problems, shown
 from tfexport.runtime.batches import make_batches, rows_ahead
 from tfexport.runtime.cores import are_restricted, usable_cores
 from tfexport.runtime.model import Model
@@ -80,7 +80,7 @@ class Translator:
         """
         queue_size = 4 * workers if queue_size is None and _is_whole(workers) else queue_size
         problems = [
-            f"{name}: {_shown(value)} is not a whole number from {least} to {most}"
+            f"{name}: {shown(value)} is not a whole number from {least} to {most}"
             for name, value, least, most in (
                 ("threads", threads, 0, MOST_THREADS), ("workers", workers, 1, MOST_THREADS),
                 ("queue_size", queue_size, 1, MOST_WAITING),
@@ -625,12 +625,6 @@ def _empty() -> Hypothesis:
 
 def _is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: Any) -> str:
-    # Python refuses to write thousands of digits.
-    many = _is_whole(value) and abs(value) >= 10**20
-    return "a number of more than 20 digits" if many else f"{value!r:.40}"
 
 
 def _pool_size(threads: int, workers: int) -> int:
