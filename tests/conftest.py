@@ -132,10 +132,15 @@ def tiny_bundle(
     source, target = folder / "source.txt", folder / "target.txt"
     source.write_text("\n".join(words) + "\n", encoding="utf-8")
     target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
+<<<<<<< HEAD
     tokenizers: dict[str, Any] = {"source_tokenizer": source, "target_tokenizer": target}
+=======
+>>>>>>> w-tests
 
     def make(path: Path) -> None:
-        export_bundle(tutorial_model, path, config=CONFIG, **tokenizers)
+        export_bundle(
+            tutorial_model, path, config=CONFIG, source_tokenizer=source, target_tokenizer=target
+        )
 
     # A copy for each worker: beside a bundle stands what was measured with it.
     return Path(shutil.copytree(once("tiny.bundle", make), folder / "tiny.bundle"))

@@ -10,7 +10,7 @@ import torch
 
 from tests import tutorial
 from tests.cli.command import invoke, run
-from tests.conftest import REPOSITORY, SETTINGS
+from tests.conftest import CONFIG, REPOSITORY, SETTINGS
 from tfexport import __version__
 from tfexport.cli.decoding_options import SCORING
 from tfexport.cli.main import cli
@@ -81,7 +81,7 @@ def test_inspect_of_a_single_file(
 ) -> None:
     path = tmp_path / ("g.onnx" if kind == "generate" else "m.ts")
     if kind == "generate":
-        export_graph(tutorial_model, path, "generate", config=SETTINGS, verify=False)
+        export_graph(tutorial_model, path, "generate", config=CONFIG, verify=False)
     else:
         export_torchscript(tutorial_model, path, config=SETTINGS, verify=False)
     shown = invoke("inspect", str(path))
