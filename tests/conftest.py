@@ -132,10 +132,6 @@ def tiny_bundle(
     source, target = folder / "source.txt", folder / "target.txt"
     source.write_text("\n".join(words) + "\n", encoding="utf-8")
     target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
-<<<<<<< HEAD
-    tokenizers: dict[str, Any] = {"source_tokenizer": source, "target_tokenizer": target}
-=======
->>>>>>> w-tests
 
     def make(path: Path) -> None:
         export_bundle(
