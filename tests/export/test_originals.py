@@ -70,21 +70,9 @@ for _residual, _seed in (("pre", 199), ("res_post", 189)):
         ["--set=num_heads=4", f"--set=norm_placement={_residual}"],
         "The Annotated Transformer, written out",
     )
-<<<<<<< HEAD
 torch.manual_seed(175)
 _rms = shake(rmsnorm.RMSNormModel(encoders=1, decoders=1), seed=175, scale=2.0)
 FAMILIES["rmsnorm"] = (_rms, rmsnorm_next(_rms), [], "the RMSNorm Transformer, written out")
-=======
-torch.manual_seed(39)
-_rms = shake(rmsnorm.RMSNormModel(), seed=39, scale=2.0)
-FAMILIES["rmsnorm"] = (
-    _rms,
-    rmsnorm_next(_rms),
-    # With weights as large as these, rounding alone makes 1e-4 over 512 positions.
-    ["--set=max_positions=64"],
-    "the RMSNorm Transformer, written out",
-)
->>>>>>> w-checkpoint
 
 
 def greedy(scores: Callable[[Tensor, Tensor], Tensor], row: list[int]) -> list[int]:
