@@ -113,6 +113,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the README's commands are for a Unix shell")
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs git's list of files")
 def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
