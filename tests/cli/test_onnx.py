@@ -61,7 +61,7 @@ def test_verify_fails_with_status_1_where_the_model_is_another(
         (["--checkpoint", "model.pt", "--format", "bert"], 2, "'bert' is not one of"),
         (["--checkpoint", "model.pt", "--opset", "13"], 2, "13 is not in the range 18<=x<=25"),
         (["--checkpoint", "model.pt", "--config", "no.json"], 1, "no.json: not readable"),
-        (["--checkpoint", "text.pt"], 1, "truncated, damaged, or not a PyTorch checkpoint"),
+        (["--checkpoint", "text.pt"], 1, "text.pt: not a PyTorch checkpoint."),
         ([], 2, "Missing option '--checkpoint'"),
     ],
 )

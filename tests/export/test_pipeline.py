@@ -126,12 +126,16 @@ def make_tokenizers(folder: Path, size: int) -> dict[str, Path]:
 def test_tokenizer_of_every_kind_travels_in_the_bundle(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, kind: str
 ) -> None:
-    files = make_tokenizers(tmp_path, 17)
+    sides = {}
+    for side, size in (("source", 17), ("target", 19)):
+        (tmp_path / side).mkdir()
+        sides[side] = make_tokenizers(tmp_path / side, size)[kind]
     export_bundle(
         tutorial_model,
         tmp_path / "a.bundle",
         config=CONFIG,
-        tokenizer=files[kind],
+        source_tokenizer=sides["source"],
+        target_tokenizer=sides["target"],
         verify=False,
     )
     translator = Translator(tmp_path / "a.bundle")
@@ -231,6 +235,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 import torch
+import torch._dynamo
+import tfexport.cli.tables
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
 from tfexport.export import pipeline

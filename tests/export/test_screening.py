@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tfexport.export.screening import BEST, CHOICE, put_screening, take_all
+from tfexport.export.splice import parse_graph
 
 Floats = NDArray[np.float32]
 OPSET = 20
@@ -134,8 +135,27 @@ def test_a_processor_whose_sums_of_bytes_are_cut_off_gets_smaller_ones() -> None
     found, coarse = run(model, states, watched=("best/x_coarse",))
     assert (found == (states @ table.T).argmax(-1)).all()
     assert coarse.max() <= 127, "two products of 127 by 127 fit into 16 bits"
-    (fine,) = run(make_graph(table, None), states, watched=("best/x_coarse",))[1:]
+    model = make_graph(table, None)
+    (expected,) = [node for node in model.graph if node.name == "coarse/expected"]
+    expected.attributes.add(ir.AttrTensor("value", ir.tensor(_sum_of_bytes())))
+    (fine,) = run(model, states, watched=("best/x_coarse",))[1:]
     assert fine.max() == 255
+
+
+def _sum_of_bytes() -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
+    """What this processor makes of the sum by which a graph judges it."""
+    part = parse_graph(
+        """
+        try (uint8[1, 4] bytes, int8[4, 1] signed) => (int32[1, 1] total)
+        { total = MatMulInteger (bytes, signed) }
+        """,
+        20,
+    )
+    model = ir.to_proto(ir.Model(part, ir_version=10))
+    session = ort.InferenceSession(model.SerializeToString())
+    feeds = {"bytes": np.full((1, 4), 255, np.uint8), "signed": np.full((4, 1), 127, np.int8)}
+    found: np.ndarray[tuple[int, ...], np.dtype[np.int32]] = session.run(None, feeds)[0]
+    return found
 
 
 @pytest.mark.parametrize("optimize", [True, False])

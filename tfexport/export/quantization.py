@@ -22,6 +22,7 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export.quality import LEAST_AGREEMENT, MOST_BLEU_LOSS, Gate, Quality, read_samples
 from tfexport.export.quantize import KINDS, find_targets, quantize_graphs
+from tfexport.export.roles import read_role
 from tfexport.export.weights import share_weights
 from tfexport.runtime import Translator
 
@@ -153,9 +154,10 @@ def _write(
 ) -> Manifest:
     """Fill a folder with the quantised bundle."""
     graphs = {name: ir.load(source / name) for name in manifest.graphs.values()}
-    if not any(next(find_targets(graph), None) for graph in graphs.values()):
+    weights_of = (graph.graph.initializers.values() for graph in graphs.values())
+    if not any(read_role(value) for values in weights_of for value in values):
         raise BundleError(
-            f"{source}: its graphs name no weights that can be quantised, as those of older "
+            f"{source}: its graphs do not say what their weights are, as those of older "
             "versions do not. Export the checkpoint again, and quantise that."
         )
     quantize_graphs(list(graphs.values()), weights, keep)

@@ -6,15 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 32  # weights that share a scale in int4
+# Bytes on either side of zero. Processors without dot products of bytes add two products of an
+# activation, up to 255, and a weight in 16 bits: 2 * 255 * 63 fits, with 127 the sum is cut off.
+LEVELS = 63
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
 
-def by_rows(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+def by_rows(matrix: Floats, levels: int = LEVELS) -> tuple[NDArray[np.int8], Floats]:
     """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
-    scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / 127
-    quantized = np.clip(np.rint(matrix / scale[:, None]), -127, 127).astype(np.int8)
+    scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / levels
+    quantized = np.clip(np.rint(matrix / scale[:, None]), -levels, levels).astype(np.int8)
     return quantized, scale.astype(np.float32)
 
 

@@ -50,7 +50,7 @@ def put_screening(
     """
     (size, width), missing = table.shape, -len(table) % _BLOCK
     bias = np.zeros(size, np.float32) if bias is None else bias
-    rounded, scale = by_rows(table)
+    rounded, scale = by_rows(table, _LEVELS)
     arrays = {
         "weight": table,
         "bias": bias,
