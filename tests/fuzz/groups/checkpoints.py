@@ -150,10 +150,10 @@ def _write(rng: Random, scratch: Path, value: Any) -> Path:
     path = scratch / {"zip": "m.pt", "legacy": "m.bin", "safetensors": "m.safetensors"}[form]
     try:
         if form == "safetensors":
-            tensors = {str(k): v.contiguous() for k, v in value.items() if isinstance(v, Tensor)}
+            tensors = {str(k): v for k, v in value.items() if isinstance(v, Tensor)}
             if sum(tensor.numel() for tensor in tensors.values()) > 1 << 20:
                 raise ValueError
-            content = save_safetensors(tensors)
+            content = save_safetensors({key: it.contiguous() for key, it in tensors.items()})
         else:
             file = io.BytesIO()
             torch.save(value, file, _use_new_zipfile_serialization=form == "zip")

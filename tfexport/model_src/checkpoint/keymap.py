@@ -19,6 +19,8 @@ Convert = Callable[[Tensor], Sequence[Tensor]]
 _PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d{1,6})"}
 _PLACEHOLDERS |= {"{head}": r"(?P<head>\d{1,6})", "{weight}": r"(?P<weight>.+)"}
 
+_NUMBER = re.compile(r"[0-9]+|\{layer\}|\{head\}")
+
 
 def as_it_is(tensor: Tensor) -> Sequence[Tensor]:
     """One tensor for one weight."""
@@ -43,6 +45,11 @@ def _pattern(key: str) -> re.Pattern[str]:
     for name, expression in _PLACEHOLDERS.items():
         pattern = pattern.replace(re.escape(name), expression)
     return re.compile(pattern, re.ASCII)
+
+
+def _outline(key: str) -> str:
+    """A key, or a rule's, with every number in it alike."""
+    return _NUMBER.sub("0", key)
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,22 @@ class Layout:
         """Every key that the table knows, with its rule and placeholder values."""
         mapped = {}
         for key in keys:
-            for rule in self.rules:
+            for rule in (*self._by_outline.get(_outline(key), ()), *self._by_outline["{weight}"]):
                 if (values := rule.match(key)) is not None:
                     mapped[key] = (rule, values)
                     break
         return mapped
+
+    @functools.cached_property
+    def _by_outline(self) -> dict[str, list[Rule]]:
+        """The few rules that a key can be for, so that not all are tried on every key."""
+        rules: dict[str, list[Rule]] = {"{weight}": []}
+        for rule in self.rules:
+            for stack in ("encoder", "decoder"):
+                same = rules.setdefault(_outline(rule.key.replace("{stack}", stack)), [])
+                if rule not in same:
+                    same.append(rule)
+        return rules
 
     def origin_of(self, target: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """The key, and the shape of its tensor, that would become a weight of this shape."""

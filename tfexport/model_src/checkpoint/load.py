@@ -18,8 +18,15 @@ from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.model_src.checkpoint import claims
 from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
-from tfexport.model_src.checkpoint.pickled import Call
-from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys, flatten, follow, locate
+from tfexport.model_src.checkpoint.pickled import Call, Global
+from tfexport.model_src.checkpoint.wrappers import (
+    StateDict,
+    check_keys,
+    flatten,
+    follow,
+    locate,
+    require_mapping,
+)
 
 FILE_NAMES = ("model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin")
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -104,6 +111,8 @@ def _load_pickle(path: Path, head: bytes) -> Any:
     try:
         contents = read_contents(path)
         _refuse_unusual(contents, path)
+        if not isinstance(contents.value, Call | Global):  # torch knows what these make
+            require_mapping(contents.value, path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles of unusual versions
             return torch.load(path, map_location="cpu", weights_only=True)

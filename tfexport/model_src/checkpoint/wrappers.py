@@ -86,17 +86,26 @@ def follow(value: Any, path: Iterable[Any]) -> Any:
     return value
 
 
-def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -> StateDict:
-    """Undo the wrappers around a state dict.
+def require_mapping(value: Any, path: Path) -> None:
+    """A state dict is a dictionary, whatever wraps it.
 
     Raises:
-        CheckpointError: no dictionary, one without plain tensors, or with several state dicts.
+        CheckpointError: ``value`` is something else.
     """
     if not isinstance(value, Mapping):
         raise CheckpointError(
             f"{path}: holds a {type(value).__name__}, not a state dict. Save the weights with "
             "torch.save(model.state_dict(), 'model.pt')."
         )
+
+
+def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -> StateDict:
+    """Undo the wrappers around a state dict.
+
+    Raises:
+        CheckpointError: no dictionary, one without plain tensors, or with several state dicts.
+    """
+    require_mapping(value, path)
     try:
         way = locate(value, lambda item: isinstance(item, Tensor))
     except ValueError as error:
