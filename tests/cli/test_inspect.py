@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests import tutorial
-from tests.cli.command import IDS, invoke
+from tests.cli.command import IDS, invoke, run
 from tests.conftest import REPOSITORY
 from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
@@ -52,6 +52,16 @@ def test_problems_are_counted_first_and_told_last(checkpoint: Path) -> None:
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
+
+
+def test_keys_are_printed_as_they_are(tmp_path: Path) -> None:
+    # Neither rich's markup nor its emoji codes; half of a surrogate pair cannot be written.
+    state = tutorial.make().state_dict() | {"a[/b]": torch.ones(1), "[red]:x:": torch.ones(1)}
+    torch.save(state | {"c\ud800": torch.ones(1)}, tmp_path / "model.pt")
+    done = run("inspect", tmp_path / "model.pt")
+    assert not done.stderr
+    for key in ("a[/b]", "[red]:x:", "c?"):
+        assert f"│ {key} " in done.stdout.decode()
 
 
 def test_notes_are_printed_and_in_the_json(tmp_path: Path) -> None:

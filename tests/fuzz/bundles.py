@@ -1,10 +1,11 @@
 """Copies of bundles to be changed, and what is done with them."""
 
+import contextlib
 import functools
 import importlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 from tests.fuzz.mutate import dumps
 from tfexport import bundle as bundles
 from tfexport.bundle import MANIFEST
-from tfexport.cli.main import cli
+from tfexport.cli.main import cli, write_utf8
 from tfexport.runtime import Translator
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
@@ -71,12 +72,22 @@ def warm_up(bundle: Path) -> None:
     command("inspect", bundle / MANIFEST)
 
 
+class _Runner(CliRunner):
+    """With streams as the ``tfexport`` script sets them up."""
+
+    @contextlib.contextmanager
+    def isolation(self, *args: Any, **options: Any) -> Iterator[Any]:
+        with super().isolation(*args, **options) as streams:
+            write_utf8()
+            yield streams
+
+
 def command(*words: object, stdin: bytes = b"") -> int:
     """Run the command in this process; its exit code.
 
     What is no error of the project's own, and would be a traceback, is raised.
     """
-    done = CliRunner().invoke(cli, [str(word) for word in words], input=stdin)
+    done = _Runner().invoke(cli, [str(word) for word in words], input=stdin)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code

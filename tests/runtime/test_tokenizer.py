@@ -9,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime import tokenizer as module
-from tfexport.runtime.tokenizer import JsonTokenizer, WordTokenizer, load_tokenizer
+from tfexport.runtime.tokenizer import (
+    JsonTokenizer,
+    SentencePieceTokenizer,
+    WordTokenizer,
+    load_tokenizer,
+)
 
 TOKENIZER: dict[str, Any] = {
     "version": "1.0",
@@ -60,6 +66,12 @@ def test_text_that_the_library_cannot_encode_is_an_input_error(tmp_path: Path) -
 def make(tmp_path: Path, kind: str) -> module.Tokenizer:
     if kind == "tokenizers":
         return JsonTokenizer(write(tmp_path / "t.json", {}))
+    if kind == "sentencepiece":
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a b"]), model_prefix=str(tmp_path / "v"), vocab_size=6,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        return SentencePieceTokenizer(tmp_path / "v.model")
     (tmp_path / "v.txt").write_text("a\nb\n")
     return WordTokenizer(tmp_path / "v.txt", None)
 
@@ -75,7 +87,7 @@ def test_ids_that_are_none_are_not_decoded(tmp_path: Path, kind: str) -> None:
         assert text == "", "an id that is not in the vocabulary stands for no word"
 
 
-@pytest.mark.parametrize("kind", ["tokenizers", "words"])
+@pytest.mark.parametrize("kind", ["tokenizers", "words", "sentencepiece"])
 def test_half_a_surrogate_pair_is_no_token(tmp_path: Path, kind: str) -> None:
     assert make(tmp_path, kind).find("\ud800") is None
 

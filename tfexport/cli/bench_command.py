@@ -131,7 +131,7 @@ def _plans(
 
 
 def _rows(bundle: str, file: str | None, ids: bool, keywords: dict[str, Any]) -> list[list[int]]:
-    """What to decode, the options checked; the translator is gone before others are opened."""
+    """The rows to decode, the options checked; the translator is gone before others open."""
     from tfexport.runtime import Translator
 
     translator = Translator(bundle)
@@ -180,7 +180,7 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
 
 
 def _facts(timing: "Timing") -> dict[str, Any]:
-    """What one row of the table says, and what it is made of."""
+    """The figures of one row of the table, and those that they are made of."""
     plan, seconds = timing.plan, median(timing.seconds)
     facts: dict[str, Any] = {
         "workers": plan.workers, "threads": plan.threads, "batch_size": plan.batch_size,

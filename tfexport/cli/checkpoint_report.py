@@ -50,6 +50,7 @@ def _parameters(found: "Examination") -> int:
 def print_checkpoint(found: "Examination") -> None:
     """Print it for people, with the problems first counted and last told."""
     from rich.table import Table
+    from rich.text import Text
 
     from tfexport.cli.tables import print_table
 
@@ -68,7 +69,7 @@ def print_checkpoint(found: "Examination") -> None:
     for key, fact in facts["config"].items():
         missing = fact["origin"] == "missing"
         text = "–" if fact["value"] is None else str(fact["value"])
-        config.add_row(key, text, "[bold red]missing[/]" if missing else fact["origin"])
+        config.add_row(key, text, Text("missing", "bold red") if missing else fact["origin"])
     print_table(config)
     keys = Table()
     keys.add_column("key", overflow="fold")
@@ -76,7 +77,7 @@ def print_checkpoint(found: "Examination") -> None:
     ignored = {key for key, targets in facts["keys"].items() if not targets and key not in state}
     for key, targets in compact(facts["keys"]):
         fate = "\n".join(targets)
-        keys.add_row(key, fate or ("ignored" if key in ignored else "[bold red]not read[/]"))
+        keys.add_row(key, fate or ("ignored" if key in ignored else Text("not read", "bold red")))
     print_table(keys)
     for note in facts["notes"]:
         click.echo(f"note: {note}")

@@ -54,7 +54,7 @@ def _bars(console: "Console") -> Iterator[Tell]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -134,7 +134,7 @@ def human_size(count: float) -> str:
 
 
 def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
-    """What an export made, and how closely it was compared; no size of what is not kept."""
+    """Print an export's output, its size if it is kept, and how closely it was compared."""
     from tfexport.cli.tables import parity_table, print_table, verdict
 
     proof = "not compared with eager PyTorch (--no-verify)"

@@ -106,7 +106,7 @@ def decoding_options(only: frozenset[str] | None = None) -> Callable[[Command], 
 
 
 def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
-    """What was given on the command line, as keywords of ``DecodingOptions``."""
+    """The options of a command line as keywords of ``DecodingOptions``, without those not given."""
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     for name in ("suppress_tokens", "end_tokens"):
         if name in values:

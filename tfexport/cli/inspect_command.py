@@ -163,7 +163,6 @@ def _domains(opset: Any) -> str:
 
 
 def _print_config(config: dict[str, Any]) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     from tfexport.cli.tables import print_table
@@ -172,5 +171,5 @@ def _print_config(config: dict[str, Any]) -> None:
     values.add_column("config")
     values.add_column("value")
     for key, value in config.items():
-        values.add_row(escape(str(key)), escape(value if isinstance(value, str) else shown(value)))
+        values.add_row(str(key), value if isinstance(value, str) else shown(value))
     print_table(values)

@@ -77,11 +77,15 @@ def main() -> None:
     """The entry point of the ``tfexport`` script."""
     signal.signal(signal.SIGTERM, _terminate)
     _replace_closed_streams()
-    # Text in and out is UTF-8 whatever the locale says: it is the same file everywhere.
+    write_utf8()
+    cli()
+
+
+def write_utf8() -> None:
+    """Write UTF-8 whatever the locale says: it is the same text everywhere."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
-    cli()
 
 
 class _Closed(io.RawIOBase):

@@ -40,7 +40,7 @@ def quantize(bundle: str, output: str, weights: str, samples: str | None, force:
 
 
 def print_quantized(output: str, size: int, weights: str, result: "QuantizeResult | None") -> None:
-    """What quantising made, and what it cost, if that was looked at.
+    """Print what quantising made, and what it cost, if that was looked at.
 
     Args:
         output: what was written.

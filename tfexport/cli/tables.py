@@ -1,9 +1,10 @@
 """Tables for people, made with rich; as wide as the terminal, plain where there is none."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
@@ -32,19 +33,19 @@ def parity_table(report: "ParityReport", name: str) -> Table:
     return table
 
 
-def _cell(found: "list[Comparison]") -> str:
+def _cell(found: "list[Comparison]") -> Text:
     """One stage at one shape; not every stage has every shape, and text has some twice."""
     from tfexport.export.parity import TOKEN_STAGES
 
     if not found:
-        return ""
+        return Text()
     worst = max(found, key=lambda c: (not c.passed, c.difference))
     text = f"{worst.difference:.1e}"
     if worst.stage in TOKEN_STAGES:
         wrong, ties = sum(c.difference for c in found), sum(c.near_ties for c in found)
         text = f"{wrong:.0f} rows differ" if wrong else f"{sum(c.compared for c in found)} equal"
         text += f", {ties} near ties" if ties else ""
-    return text if worst.passed else f"[bold red]✗ {text}[/]"
+    return Text(text) if worst.passed else Text(f"✗ {text}", "bold red")
 
 
 def verdict(report: "ParityReport") -> str:
@@ -68,10 +69,15 @@ def verdict(report: "ParityReport") -> str:
 
 def print_table(table: Table, stderr: bool = False) -> None:
     """Print to stdout or stderr; without a terminal, wide enough not to be cut."""
-    console = Console(stderr=stderr)
+    console = _console(stderr=stderr)
     if not console.is_terminal:
-        console = Console(stderr=stderr, width=160)
+        console = _console(stderr=stderr, width=160)
     console.print(table)
+
+
+def _console(**options: Any) -> Console:
+    """A console that prints names as they are, whatever brackets and colons are in them."""
+    return Console(markup=False, emoji=False, **options)
 
 
 def save_html(table: Table, path: str, title: str) -> None:
@@ -80,8 +86,8 @@ def save_html(table: Table, path: str, title: str) -> None:
 
     from tfexport.atomic import new_file
 
-    console = Console(record=True, width=160, file=io.StringIO())
-    console.print(f"[bold]{title}[/]\n")
+    console = _console(record=True, width=160, file=io.StringIO())
+    console.print(Text(f"{title}\n", "bold"))
     console.print(table)
     with new_file(path, force=True) as page:
         page.write_text(console.export_html(), encoding="utf-8")

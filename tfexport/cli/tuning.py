@@ -58,7 +58,7 @@ def write_split(bundle: Path, split: Split) -> Path:
 
 
 def machine() -> str:
-    """What a split holds for: the processor, and how many cores of it may be used."""
+    """The name of the machine that a split holds for: how many usable cores, and of what."""
     from tfexport.runtime.cores import processor, usable_cores
 
     return f"{usable_cores()} x {processor()}"

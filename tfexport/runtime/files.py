@@ -8,7 +8,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
@@ -136,7 +136,7 @@ def translate_file(
             done = cut_torn_lines(output, lines_each)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
-        journal = stack.enter_context(Journal(output, made_of, bad))
+        journal = stack.enter_context(closing(Journal(output, made_of, bad)))
         # To append: what another program does to the file in between shows in its size.
         sink = stack.enter_context(output.open("ab"))
         if not done:

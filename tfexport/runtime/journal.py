@@ -7,7 +7,6 @@ the input that could not be decoded: ``{"bad": 7}``. The file is removed when th
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from tfexport.errors import OutputExistsError
@@ -46,21 +45,14 @@ class Journal:
         _note(self._file, {"bad": number})
         self._file.flush()
 
+    def close(self) -> None:
+        """The output is not whole yet; another run may go on with it."""
+        self._file.close()
+
     def remove(self) -> None:
         """The output is whole."""
-        self._file.close()
+        self.close()
         self._path.unlink(missing_ok=True)
-
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._file.close()
 
 
 def _note(file: BinaryIO, value: Mapping[str, Any]) -> None:

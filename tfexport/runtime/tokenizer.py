@@ -140,6 +140,10 @@ class SentencePieceTokenizer:
 
     def find(self, piece: str) -> int | None:
         """See ``Tokenizer``."""
+        try:
+            piece.encode()
+        except UnicodeEncodeError:  # no vocabulary holds half of a surrogate pair
+            return None
         token = int(self._processor.piece_to_id(piece))
         # What it does not know becomes the unknown token.
         return token if self.piece(token) == piece else None

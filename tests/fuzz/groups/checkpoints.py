@@ -68,7 +68,7 @@ def _where_it_can_be(change: Callable[[Tensor], Any]) -> Callable[[Random, Tenso
         try:
             return change(value)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            return value
+            return value  # another type or shape than torch can change so: the case is another
 
     return apply
 
@@ -158,7 +158,7 @@ def _write(rng: Random, scratch: Path, value: Any) -> Path:
             file = io.BytesIO()
             torch.save(value, file, _use_new_zipfile_serialization=form == "zip")
             content = file.getvalue()
-    except Exception:  # what cannot be written cannot be read
+    except Exception:  # torch raises anything where it cannot write; then there is nothing to read
         content = b"\x80\x02}q\x00."
     if rng.random() < 0.3:
         content = mutate_bytes(rng, content)
@@ -180,5 +180,5 @@ def _deflated(rng: Random, content: bytes) -> bytes:
                 data += b"\0" * (1 << 26) if name == large else b""
                 new.writestr(name, data, zipfile.ZIP_DEFLATED, compresslevel=1)
     except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError, IndexError):
-        return content
+        return content  # damaged before: there is nothing in it to deflate
     return out.getvalue()

@@ -88,11 +88,13 @@ def _read_archive(file: BinaryIO, size: int) -> Contents:
             if sizes[name] > MAX_PICKLE_BYTES:
                 raise PickleError(f"{sizes[name]} bytes of pickle, more than {MAX_PICKLE_BYTES}")
             value = Machine().read(io.BytesIO(archive.read(name)))
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise PickleError(f"damaged archive: {error}") from None
-    except (RuntimeError, struct.error, OSError, ValueError) as error:  # e.g. "is encrypted"
-        if isinstance(error, PickleError):
-            raise
+    except PickleError:
+        raise
+    except (
+        zipfile.BadZipFile, zipfile.LargeZipFile, struct.error, EOFError, OSError, ValueError,
+        NotImplementedError,  # an unknown way to deflate
+        RuntimeError,  # encrypted
+    ) as error:  # fmt: skip
         raise PickleError(f"damaged archive: {error}") from None
     start = name.removesuffix("data.pkl") + "data/"
     records = {
