@@ -160,5 +160,6 @@ def _is_same(tensor: ir.TensorProtocol, array: NDArray[Any]) -> bool:
 
 def content_key(array: NDArray[Any]) -> str:
     """Equal for equal arrays: same type, same shape, same values."""
-    head = f"{array.dtype}{array.shape}".encode()
-    return hashlib.sha256(head + np.ascontiguousarray(array).tobytes()).hexdigest()
+    key = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    key.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return key.hexdigest()

@@ -8,7 +8,15 @@ import torch
 
 from tfexport.bundle import Manifest
 from tfexport.export.parity.beam import compare_beam
-from tfexport.export.parity.cases import Case, Progress, eager_greedy, grid, random_case, walk
+from tfexport.export.parity.cases import (
+    THREADS,
+    Case,
+    Progress,
+    eager_greedy,
+    grid,
+    random_case,
+    walk,
+)
 from tfexport.export.parity.generate import attention_weights, compare_generated
 from tfexport.export.parity.report import (
     Comparison,
@@ -38,7 +46,7 @@ def compare_bundle(
     config = checkpoint.config
     model = checkpoint.build()
     reference = build_reference(checkpoint, model)
-    runtime = Model(folder, manifest)
+    runtime = Model(folder, manifest, THREADS)
     report = ParityReport(reference.title)
     for shape in walk(grid(config), progress):
         case = random_case(config, *shape)

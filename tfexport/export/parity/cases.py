@@ -18,6 +18,8 @@ BATCHES = (1, 2, 8)
 SOURCE_LENGTHS = (1, 7, 33)
 LONGEST_SOURCE = 512
 NEW_TOKENS = 32
+# Of onnxruntime. More would wait for work while eager PyTorch runs, and take its cores by that.
+THREADS = 1
 
 Floats = NDArray[np.float32]
 Progress = Callable[[str, int, int], None]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.export.parity.cases import Floats, Progress, grid, walk
+from tfexport.export.parity.cases import THREADS, Floats, Progress, grid, walk
 from tfexport.export.parity.report import Comparison, ParityReport, compare_values
 from tfexport.export.reference import ModuleReference, Reference, build_reference
 from tfexport.graph_io import GraphSpec
@@ -33,7 +33,7 @@ def compare_forward(
     """
     model = checkpoint.build()
     reference = build_reference(checkpoint, model)
-    session = open_session(path, threads=0)
+    session = open_session(path, THREADS)
     report = ParityReport(reference.title)
     for shape in walk(grid(checkpoint.config), progress):
         tensors = random_inputs(checkpoint.config, *shape)

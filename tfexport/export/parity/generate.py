@@ -10,6 +10,7 @@ from onnxruntime import InferenceSession
 
 from tfexport import graph_io
 from tfexport.export.parity.cases import (
+    THREADS,
     Case,
     Floats,
     Progress,
@@ -43,7 +44,7 @@ def compare_generate(
     """
     model = checkpoint.build()
     reference = build_reference(checkpoint, model)
-    session = open_session(path, threads=0)
+    session = open_session(path, THREADS)
     report = ParityReport(reference.title)
     for shape in walk(grid(checkpoint.config), progress):
         case = random_case(checkpoint.config, *shape)
