@@ -38,9 +38,12 @@ settings.load_profile("default")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    # Workers run side by side; more threads each would only take turns.
+def _one_core(worker_id: str) -> None:
+    # Workers run side by side. Threads on cores of another would wait for them, and spin.
     torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity") and worker_id != "master":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker_id.removeprefix("gw")) % len(cores)]})
 
 
 @pytest.fixture(autouse=True)
