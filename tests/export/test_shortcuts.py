@@ -1,0 +1,88 @@
+"""Steps of torch's exporter that are left out change nothing of what it writes."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests import tutorial
+from tests.conftest import CONFIG
+from tfexport.export import onnx_export
+from tfexport.export.fused import FusedAttention
+from tfexport.export.onnx_export import export_decoder, export_encoder, export_graph_module
+from tfexport.export.source import read_for_decoding
+from tfexport.export.weights import content_key
+from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
+from tfexport.model_src.transformer import Transformer
+
+OPSET = 22
+
+
+class Mixed(nn.Module):
+    """Inputs of several types meet: whole numbers, fractions, true and false."""
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        ids, mask = tensors
+        share = ids / (mask.sum() + 2)
+        return torch.where(mask > 0, share * ids + ids * 2.5, ids) - (ids > 1).mul(3)
+
+
+def structure(model: ir.Model) -> list[tuple[Any, ...]]:
+    """Every operator, what it is told and where its inputs come from, whatever names they have."""
+    names = {value: value.name for value in model.graph.inputs}
+    for value in model.graph.initializers.values():
+        assert value.const_value is not None
+        names[value] = content_key(value.const_value.numpy())
+    nodes: list[tuple[Any, ...]] = []
+    for number, node in enumerate(model.graph):
+        told = {name: content(attribute) for name, attribute in node.attributes.items()}
+        # torch's way makes some into views, for whose export an axis of 0 says to keep the axis
+        # that was there. Here it is the length of the same axis.
+        told.pop("allowzero", None)
+        given = [None if value is None else names[value] for value in node.inputs]
+        nodes.append((node.domain, node.op_type, told, given))
+        names |= {value: f"{number}/{i}" for i, value in enumerate(node.outputs)}
+    return [*nodes, tuple(names[value] for value in model.graph.outputs)]
+
+
+def content(attribute: ir.Attr) -> Any:
+    value = attribute.value
+    return content_key(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
+
+
+def long_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(onnx_export, "shortcuts", contextlib.nullcontext)
+
+
+@pytest.mark.parametrize("export", [export_encoder, export_decoder])
+def test_graphs_are_those_of_torchs_own_way(
+    export: Callable[[Transformer, int], ir.Model],
+    tutorial_model: tutorial.TutorialModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Not the fixture's exporter, which keeps what it made once.
+    monkeypatch.setattr(onnx_export, "export_graph_module", export_graph_module)
+    model = read_for_decoding(tutorial_model, CONFIG).build(FusedAttention)
+    short = structure(export(model, OPSET))
+    long_way(monkeypatch)
+    assert structure(export(model, OPSET)) == short
+
+
+def test_inputs_of_several_types_meet_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = (BATCH, SOURCE)
+    spec = GraphSpec(
+        "mixed",
+        (TensorSpec("ids", "int64", axes), TensorSpec("mask", "int64", axes)),
+        (TensorSpec("out", "float32", axes),),
+    )
+    made = export_graph_module(Mixed(), spec, OPSET)
+    session = ort.InferenceSession(ir.serde.serialize_model(made).SerializeToString())
+    ids, mask = torch.arange(6).view(2, 3), torch.tensor([[1, 1, 0], [1, 0, 0]])
+    (found,) = session.run(None, {"ids": ids.numpy(), "mask": mask.numpy()})
+    np.testing.assert_allclose(found, Mixed()(ids, mask), rtol=1e-6)
