@@ -12,6 +12,7 @@ from tests import tutorial
 from tests.cli.command import invoke, run
 from tests.conftest import CONFIG, REPOSITORY, SETTINGS
 from tfexport import __version__
+from tfexport.cli.console import progress_bar
 from tfexport.cli.decoding_options import SCORING
 from tfexport.cli.main import cli
 from tfexport.cli.tables import parity_table
@@ -143,6 +144,13 @@ def test_table_keeps_its_columns_where_a_stage_lacks_a_shape_or_has_it_twice() -
         ["", "✗ 1 rows differ, 2 near ties"],
     ]
     assert getattr(cells[4][1], "style", None) == "bold red"
+
+
+def test_each_step_of_a_command_is_told_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as tell:
+        for step, done in (("reading", 0), ("writing", 0), ("writing", 1)):
+            tell(step, done, 2)
+    assert re.fullmatch(r"reading … \d+\.\d s\nwriting … \d+\.\d s\n", capsys.readouterr().err)
 
 
 def test_scoring_options_are_those_of_the_runtime() -> None:

@@ -124,7 +124,12 @@ def test_interrupt_leaves_whole_lines_and_says_130(tmp_path: Path, tiny_bundle: 
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("w12 w4 w4 w5 w6\n" * 100_000)
     command = [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), str(source)]
-    with subprocess.Popen([*command, "-o", str(target)], stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [*command, "-o", str(target)],
+        stderr=subprocess.PIPE,
+        # A shell lets what it starts in the background ignore the signal, and all below that too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
         deadline = time.monotonic() + 60
         while not (target.exists() and target.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -13,13 +13,14 @@ does every program with a torch that has moved them.
 """
 
 import contextlib
-import gc
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+
+from tfexport.collecting import no_collecting
 
 _ATEN = torch.ops.aten
 # Operator to what torch's own decomposition writes in its place.
@@ -45,16 +46,10 @@ _REGISTRIES: dict[int, Any] = {}  # by opset
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
     """Export without these steps inside the block."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with contextlib.ExitStack() as stack:
-            for owner, name, value in _replacements():
-                stack.enter_context(_replaced(owner, name, value))
-            yield
-    finally:
-        if collecting:
-            gc.enable()
+    with no_collecting(), contextlib.ExitStack() as stack:
+        for owner, name, value in _replacements():
+            stack.enter_context(_replaced(owner, name, value))
+        yield
 
 
 def _replacements() -> list[tuple[Any, str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.model_src.checkpoint import claims
 from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
@@ -109,11 +110,11 @@ def _load_safetensors(path: Path) -> StateDict:
 
 def _load_pickle(path: Path, head: bytes) -> Any:
     try:
-        contents = read_contents(path)
-        _refuse_unusual(contents, path)
-        if not isinstance(contents.value, Call | Global):  # torch knows what these make
-            require_mapping(contents.value, path)
-        with warnings.catch_warnings():
+        with no_collecting(), warnings.catch_warnings():
+            contents = read_contents(path)
+            _refuse_unusual(contents, path)
+            if not isinstance(contents.value, Call | Global):  # torch knows what these make
+                require_mapping(contents.value, path)
             warnings.simplefilter("ignore")  # about pickles of unusual versions
             return torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError:
