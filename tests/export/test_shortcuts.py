@@ -56,10 +56,6 @@ def content(attribute: ir.Attr) -> Any:
     return content_key(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
 
 
-def long_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(onnx_export, "shortcuts", contextlib.nullcontext)
-
-
 @pytest.mark.parametrize("export", [export_encoder, export_decoder])
 def test_graphs_are_those_of_torchs_own_way(
     export: Callable[[Transformer, int], ir.Model],
@@ -70,11 +66,11 @@ def test_graphs_are_those_of_torchs_own_way(
     monkeypatch.setattr(onnx_export, "export_graph_module", export_graph_module)
     model = read_for_decoding(tutorial_model, CONFIG).build(FusedAttention)
     short = structure(export(model, OPSET))
-    long_way(monkeypatch)
+    monkeypatch.setattr(onnx_export, "shortcuts", contextlib.nullcontext)
     assert structure(export(model, OPSET)) == short
 
 
-def test_inputs_of_several_types_meet_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_of_several_types_meet_as_in_torch() -> None:
     axes = (BATCH, SOURCE)
     spec = GraphSpec(
         "mixed",

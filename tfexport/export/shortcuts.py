@@ -53,7 +53,7 @@ def shortcuts() -> Iterator[None]:
 
 
 def _replacements() -> list[tuple[Any, str, Any]]:
-    """What of torch to replace by what: owner, attribute, value; nothing if torch has moved it."""
+    """Torch's functions to replace, as (owner, attribute, new value); none if torch moved one."""
     try:
         from torch.onnx._internal.exporter import _fx_passes, _registration
         from torch.onnx._internal.fx.passes import type_promotion
@@ -76,14 +76,12 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         return _REGISTRIES[opset_version]
 
     def promote_alone(self: Any, node: Node) -> Any:
-        known = node.meta.get("val")
-        if node.op != "call_function" or not isinstance(known, torch.Tensor):
+        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
             return run_again(self, node)
-        given = node.args, node.kwargs
         with self._set_current_node(node):
             if (rule := find_rule(node, self.type_promotion_table)) is not None:
-                promote(self, node, rule)
-        return known if (node.args, node.kwargs) == given else run_again(self, node)
+                promote(self, node, rule)  # runs what it changes, and writes the new value down
+        return node.meta["val"]
 
     return [
         (_fx_passes, "decompose_with_registry", decompose_once),

@@ -163,7 +163,7 @@ def translate_file(
 def describe_run(
     settings: Settings, jsonl: bool = False, alignment: bool = False, ids: bool = False
 ) -> dict[str, Any]:
-    """What of the options an output depends on; not how its lines are batched."""
+    """The options that an output depends on, as JSON values; not how its lines are batched."""
     free = ("callback", "batch_size", "batch_type")
     options = {name: value for name, value in vars(settings.options).items() if name not in free}
     return {"options": options, "format": [jsonl, alignment, ids]}

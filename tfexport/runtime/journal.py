@@ -60,7 +60,7 @@ def _note(file: BinaryIO, value: Mapping[str, Any]) -> None:
 
 
 def read_journal(output: Path) -> tuple[dict[str, Any], list[int]]:
-    """What an unfinished output was made of, and its bad lines.
+    """Read what an unfinished output was made of, and its bad lines.
 
     Raises:
         OutputExistsError: the journal is damaged, or is none.

@@ -191,7 +191,7 @@ class WordTokenizer:
 
 @contextlib.contextmanager
 def _failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
-    """Whatever a tokenizer's library raises, as an error of this project.
+    """Raise an error of this project where a tokenizer's library raises anything.
 
     The Rust side raises ``Exception`` itself, and where it gives up a PanicException, which is no
     Exception and has no name that could be imported.

@@ -19,6 +19,7 @@ Convert = Callable[[Tensor], Sequence[Tensor]]
 _PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d{1,6})"}
 _PLACEHOLDERS |= {"{head}": r"(?P<head>\d{1,6})", "{weight}": r"(?P<weight>.+)"}
 
+_ANY = "{weight}"  # the key of a rule for every key
 _NUMBER = re.compile(r"[0-9]+|\{layer\}|\{head\}")
 
 
@@ -95,7 +96,7 @@ class Layout:
         """Every key that the table knows, with its rule and placeholder values."""
         mapped = {}
         for key in keys:
-            for rule in (*self._by_outline.get(_outline(key), ()), *self._by_outline["{weight}"]):
+            for rule in (*self._by_outline.get(_outline(key), ()), *self._by_outline[_ANY]):
                 if (values := rule.match(key)) is not None:
                     mapped[key] = (rule, values)
                     break
@@ -104,12 +105,10 @@ class Layout:
     @functools.cached_property
     def _by_outline(self) -> dict[str, list[Rule]]:
         """The few rules that a key can be for, so that not all are tried on every key."""
-        rules: dict[str, list[Rule]] = {"{weight}": []}
+        rules: dict[str, list[Rule]] = {_ANY: []}
         for rule in self.rules:
-            for stack in ("encoder", "decoder"):
-                same = rules.setdefault(_outline(rule.key.replace("{stack}", stack)), [])
-                if rule not in same:
-                    same.append(rule)
+            for key in {rule.key.replace("{stack}", stack) for stack in ("encoder", "decoder")}:
+                rules.setdefault(_outline(key), []).append(rule)
         return rules
 
     def origin_of(self, target: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:

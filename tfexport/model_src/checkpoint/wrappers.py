@@ -80,7 +80,7 @@ def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
 
 
 def follow(value: Any, path: Iterable[Any]) -> Any:
-    """What lies at the end of a path of keys."""
+    """The value at the end of a path of keys."""
     for key in path:
         value = value[key]
     return value
@@ -153,7 +153,7 @@ def check_keys(keys: Iterable[str], path: Path) -> None:
 
 
 def _unusual(tensor: Tensor) -> str:
-    """What a tensor is that has no plain dense values; nothing for one that has."""
+    """The kind of a tensor without plain dense values; empty for one that has them."""
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.layout != torch.strided:
