@@ -20,7 +20,7 @@ from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import quantize_bundle, verify_bundle
-from tfexport.export.quantizers import BLOCK, by_blocks, by_columns, by_rows
+from tfexport.export.ir_tools.rounding import BLOCK, by_blocks, by_columns, by_rows
 from tfexport.runtime import Translator
 from tfexport.runtime.model import Model
 

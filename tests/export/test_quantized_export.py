@@ -21,8 +21,8 @@ from tfexport.export import (
     quantize_bundle,
     verify_artifact,
 )
+from tfexport.export.ir_tools.rounding import by_rows
 from tfexport.export.quality import Quality
-from tfexport.export.quantizers import by_rows
 from tfexport.runtime.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("few_shapes")

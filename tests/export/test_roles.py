@@ -10,7 +10,14 @@ from tests import tutorial
 from tests.conftest import SETTINGS
 from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
-from tfexport.export.roles import EMBEDDING, POSITIONS, PROJECTION, Role, read_role, write_role
+from tfexport.export.ir_tools.roles import (
+    EMBEDDING,
+    POSITIONS,
+    PROJECTION,
+    Role,
+    read_role,
+    write_role,
+)
 from tfexport.export.weights import add_initializer
 
 VERSION_1 = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tfexport.export.ir_tools.text_form import parse_graph
 from tfexport.export.screening import BEST, CHOICE, put_screening, take_all
-from tfexport.export.splice import parse_graph
 
 Floats = NDArray[np.float32]
 OPSET = 20

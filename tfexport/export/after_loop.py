@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.export.roles import mark_whole_reader
-from tfexport.export.splice import parse_graph, take_nodes
+from tfexport.export.ir_tools.roles import mark_whole_reader
+from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 
 _LOGITS = 1 << 22  # of so many positions at a time: 16 MB
 

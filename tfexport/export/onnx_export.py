@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError
 from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.ir_tools.roles import (
+    EMBEDDING,
+    MATRIX,
+    POSITIONS,
+    PROJECTION,
+    Role,
+    write_role,
+)
 from tfexport.export.packing import pack_projections
 from tfexport.export.quiet import quiet
 from tfexport.export.residuals import keep_residuals_apart
-from tfexport.export.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role, write_role
 from tfexport.export.shortcuts import shortcuts
 from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec

@@ -12,10 +12,10 @@ from tfexport import graph_io
 from tfexport.export.after_loop import add_scores
 from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
+from tfexport.export.ir_tools.text_form import STAND_INS, prefix_names, take_nodes
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
 from tfexport.export.screening import put_screening
 from tfexport.export.shrinking import SEARCH, shrinking_body
-from tfexport.export.splice import STAND_INS, prefix_names, take_nodes
 from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.fused import OPERATOR
-from tfexport.export.roles import read_role, write_role
+from tfexport.export.ir_tools.roles import read_role, write_role
 from tfexport.export.weights import add_initializer
 
 DOMAIN, ATTENTION = OPERATOR.split("::")

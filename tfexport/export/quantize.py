@@ -13,8 +13,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.quantizers import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
-from tfexport.export.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
+from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
+from tfexport.export.ir_tools.rounding import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
 from tfexport.export.screening import take_all
 from tfexport.export.weights import add_initializer, content_key
 

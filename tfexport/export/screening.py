@@ -18,9 +18,9 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from tfexport.export.quantizers import Floats, by_rows
-from tfexport.export.roles import PROJECTION, Role, read_role, write_role
-from tfexport.export.splice import STAND_INS, parse_graph, take_nodes
+from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
+from tfexport.export.ir_tools.rounding import Floats, by_rows
+from tfexport.export.ir_tools.text_form import STAND_INS, parse_graph, take_nodes
 from tfexport.export.weights import share_initializer
 
 BEST = f"{STAND_INS}::Best"  # stands for all of this until it is put in

@@ -10,7 +10,7 @@ width.
 
 import onnx_ir as ir
 
-from tfexport.export.splice import STAND_INS, parse_graph
+from tfexport.export.ir_tools.text_form import STAND_INS, parse_graph
 from tfexport.graph_io import TensorSpec
 
 SEARCH = "Search"  # stands for the inner loop until that is put in its place

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS
-from tfexport.export.roles import read_role, write_role
+from tfexport.export.ir_tools.roles import read_role, write_role
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
 _SMALLEST = 256
