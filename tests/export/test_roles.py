@@ -18,7 +18,7 @@ from tfexport.export.ir_tools.roles import (
     read_role,
     write_role,
 )
-from tfexport.export.weights import add_initializer
+from tfexport.export.passes.share_weights import add_initializer
 
 VERSION_1 = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
 POSITIONS_AND_WORDS = 64  # as many of each

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tfexport.export.ir_tools.text_form import parse_graph
-from tfexport.export.screening import BEST, CHOICE, put_screening, take_all
+from tfexport.export.passes.int8_argmax import BEST, CHOICE, put_screening, take_all
 
 Floats = NDArray[np.float32]
 OPSET = 20

@@ -16,8 +16,8 @@ from tests.conftest import CONFIG
 from tfexport.export import onnx_export
 from tfexport.export.fused import FusedAttention
 from tfexport.export.onnx_export import export_decoder, export_encoder, export_graph_module
+from tfexport.export.passes.share_weights import content_key
 from tfexport.export.source import read_for_decoding
-from tfexport.export.weights import content_key
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.transformer import Transformer
 

@@ -32,6 +32,7 @@ from tfexport.export.parity import (
     compare_generate,
     compare_text,
 )
+from tfexport.export.passes.share_weights import share_transposed, sink_weights
 from tfexport.export.quantization import refuse_quantized
 from tfexport.export.quantize import quantize_graphs
 from tfexport.export.quiet import quiet
@@ -39,7 +40,6 @@ from tfexport.export.source import Source, folder_of, read_for_decoding, read_so
 from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
 from tfexport.export.text_operators import OLDEST_OPSET
 from tfexport.export.tokenizer_files import TokenizerFiles, choose_tokenizers
-from tfexport.export.weights import share_transposed, sink_weights
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 

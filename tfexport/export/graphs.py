@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tfexport.export.greedy import first_state, take_best
-from tfexport.export.screening import BEST
+from tfexport.export.passes.int8_argmax import BEST
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 

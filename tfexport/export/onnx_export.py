@@ -19,11 +19,11 @@ from tfexport.export.ir_tools.roles import (
     Role,
     write_role,
 )
-from tfexport.export.packing import pack_projections
+from tfexport.export.passes.pack_qkv import pack_projections
+from tfexport.export.passes.share_weights import content_key
+from tfexport.export.passes.unfuse_residual_norm import keep_residuals_apart
 from tfexport.export.quiet import quiet
-from tfexport.export.residuals import keep_residuals_apart
 from tfexport.export.shortcuts import shortcuts
-from tfexport.export.weights import content_key
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.embedding import Embedding

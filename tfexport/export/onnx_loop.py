@@ -14,9 +14,9 @@ from tfexport.export.beam import BeamStart, BeamStep
 from tfexport.export.graphs import LoopStart, LoopStep
 from tfexport.export.ir_tools.text_form import STAND_INS, prefix_names, take_nodes
 from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
-from tfexport.export.screening import put_screening
+from tfexport.export.passes.int8_argmax import put_screening
+from tfexport.export.passes.share_weights import add_initializer, content_key
 from tfexport.export.shrinking import SEARCH, shrinking_body
-from tfexport.export.weights import add_initializer, content_key
 from tfexport.model_src.transformer import Transformer
 
 _START, _BODY, _SHRINK = "start/", "step/", "rows/"

@@ -15,8 +15,8 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.ir_tools.rounding import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
-from tfexport.export.screening import take_all
-from tfexport.export.weights import add_initializer, content_key
+from tfexport.export.passes.int8_argmax import take_all
+from tfexport.export.passes.share_weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")

@@ -12,7 +12,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from tfexport.export.fused import OPERATOR
 from tfexport.export.ir_tools.roles import read_role, write_role
-from tfexport.export.weights import add_initializer
+from tfexport.export.passes.share_weights import add_initializer
 
 DOMAIN, ATTENTION = OPERATOR.split("::")
 BIAS = 3  # the operator's input

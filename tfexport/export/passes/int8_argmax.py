@@ -21,7 +21,7 @@ import onnx_ir as ir
 from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
 from tfexport.export.ir_tools.rounding import Floats, by_rows
 from tfexport.export.ir_tools.text_form import STAND_INS, parse_graph, take_nodes
-from tfexport.export.weights import share_initializer
+from tfexport.export.passes.share_weights import share_initializer
 
 BEST = f"{STAND_INS}::Best"  # stands for all of this until it is put in
 CHOICE = "exactly_or_all"  # the node that has the float32 projection as its first branch

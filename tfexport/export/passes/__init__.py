@@ -1,0 +1,1 @@
+"""Graph to the same graph, faster or smaller; no torch."""
