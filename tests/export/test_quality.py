@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tfexport.errors import MissingDependencyError
-from tfexport.export.quality import Gate, read_samples
+from tfexport.export.quantize.quality import Gate, read_samples
 from tfexport.runtime import Translator
 
 FIXTURE = REPOSITORY / "tests" / "fixtures" / "version-1.bundle"

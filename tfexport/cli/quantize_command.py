@@ -31,7 +31,7 @@ def quantize(bundle: str, output: str, weights: str, samples: str | None, force:
     """
     check_output(output, force)
     with needs("quantize"):
-        from tfexport.export.quantization import quantize_bundle
+        from tfexport.export.quantize.bundle import quantize_bundle
     with progress_bar() as tell:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, force=force, progress=tell

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tfexport.export.graph_file import GraphResult, export_graph, verify_graph
     from tfexport.export.parity import ParityReport
     from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
-    from tfexport.export.quantization import QuantizeResult, quantize_bundle
+    from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
     from tfexport.export.quantized_export import export_quantized_bundle, export_quantized_graph
     from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
     from tfexport.export.verify import describe_file, verify_artifact

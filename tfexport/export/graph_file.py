@@ -33,8 +33,8 @@ from tfexport.export.parity import (
     compare_text,
 )
 from tfexport.export.passes.share_weights import share_transposed, sink_weights
-from tfexport.export.quantization import refuse_quantized
-from tfexport.export.quantize import quantize_graphs
+from tfexport.export.quantize.bundle import refuse_quantized
+from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
 from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
 from tfexport.export.text_graph import TEXTS, add_text, check_reproduced

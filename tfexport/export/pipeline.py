@@ -30,7 +30,7 @@ from tfexport.export.onnx_export import (
 from tfexport.export.onnx_loop import export_beam, export_generate
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.quantization import refuse_quantized
+from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.shortlist import make_shortlist
 from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers

@@ -13,7 +13,7 @@ from tfexport.bundle import check_output
 from tfexport.export.graph_file import GraphResult, export_graph
 from tfexport.export.parity import Progress
 from tfexport.export.pipeline import ExportResult, export_bundle
-from tfexport.export.quantization import QuantizeResult, check_weights, quantize_bundle
+from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.source import Source
 
 

@@ -22,8 +22,14 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.quality import LEAST_AGREEMENT, MOST_BLEU_LOSS, Gate, Quality, read_samples
-from tfexport.export.quantize import KINDS, find_targets, quantize_graphs
+from tfexport.export.quantize.graphs import KINDS, find_targets, quantize_graphs
+from tfexport.export.quantize.quality import (
+    LEAST_AGREEMENT,
+    MOST_BLEU_LOSS,
+    Gate,
+    Quality,
+    read_samples,
+)
 from tfexport.runtime import Translator
 
 Progress = Callable[[str, int, int], None]

@@ -1,0 +1,1 @@
+"""Bundle to a smaller bundle, behind a gate of quality; no torch."""
