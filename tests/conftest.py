@@ -15,7 +15,8 @@ from torch import nn
 
 from tests import tutorial
 from tests.traces import trace_key
-from tfexport.export import export_bundle, export_graph, graph_file, onnx_export, onnx_loop
+from tfexport.export import export_bundle, export_graph, graph_file
+from tfexport.export.graphs import exporter, loops
 from tfexport.export.parity import cases
 from tfexport.graph_io import GraphSpec
 
@@ -93,14 +94,14 @@ def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
 @pytest.fixture(autouse=True, scope="session")
 def _traced_once(once: Once) -> Iterator[None]:
     """Let torch trace each module once a run; see ``traces``."""
-    trace = onnx_export.export_graph_module
+    trace = exporter.export_graph_module
 
     def again(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
         name = f"{spec.name}-{trace_key(module, spec, opset)}.onnx"
         return ir.load(once(name, lambda path: ir.save(trace(module, spec, opset), path)))
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (onnx_export, onnx_loop, graph_file):
+        for module in (exporter, loops, graph_file):
             patch.setattr(module, "export_graph_module", again)
         yield
 

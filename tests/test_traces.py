@@ -7,8 +7,8 @@ import torch
 
 from tests.conftest import SETTINGS
 from tests.traces import trace_key
-from tfexport.export.fused import FusedAttention
-from tfexport.export.graphs import EncoderGraph
+from tfexport.export.graphs.encoder_decoder import EncoderGraph
+from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
 from tfexport.model_src.attention import Attention
 

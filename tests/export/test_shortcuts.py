@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from tests import tutorial
 from tests.conftest import CONFIG
-from tfexport.export import onnx_export
-from tfexport.export.fused import FusedAttention
-from tfexport.export.onnx_export import export_decoder, export_encoder, export_graph_module
+from tfexport.export.graphs import exporter
+from tfexport.export.graphs.exporter import export_decoder, export_encoder, export_graph_module
+from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.export.passes.share_weights import content_key
 from tfexport.export.source import read_for_decoding
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
@@ -63,10 +63,10 @@ def test_graphs_are_those_of_torchs_own_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Not the fixture's exporter, which keeps what it made once.
-    monkeypatch.setattr(onnx_export, "export_graph_module", export_graph_module)
+    monkeypatch.setattr(exporter, "export_graph_module", export_graph_module)
     model = read_for_decoding(tutorial_model, CONFIG).build(FusedAttention)
     short = structure(export(model, OPSET))
-    monkeypatch.setattr(onnx_export, "shortcuts", contextlib.nullcontext)
+    monkeypatch.setattr(exporter, "shortcuts", contextlib.nullcontext)
     assert structure(export(model, OPSET)) == short
 
 

@@ -17,14 +17,14 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
-from tfexport.export.fused import attention_class
-from tfexport.export.graphs import ForwardGraph
-from tfexport.export.onnx_export import (
+from tfexport.export.graphs.encoder_decoder import ForwardGraph
+from tfexport.export.graphs.exporter import (
     choose_opset,
     export_graph_module,
     oldest_onnxruntime,
 )
-from tfexport.export.onnx_loop import export_generate
+from tfexport.export.graphs.fused_attention import attention_class
+from tfexport.export.graphs.loops import export_generate
 from tfexport.export.parity import (
     ParityReport,
     Progress,

@@ -19,19 +19,19 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.export.beam import beam_attention
-from tfexport.export.fused import attention_class
-from tfexport.export.onnx_export import (
+from tfexport.export.graphs.beam import beam_attention
+from tfexport.export.graphs.exporter import (
     choose_opset,
     export_decoder,
     export_encoder,
     oldest_onnxruntime,
 )
-from tfexport.export.onnx_loop import export_beam, export_generate
+from tfexport.export.graphs.fused_attention import attention_class
+from tfexport.export.graphs.loops import export_beam, export_generate
+from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.quantize.bundle import refuse_quantized
-from tfexport.export.shortlist import make_shortlist
 from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.tokenizer_files import choose_tokenizers
 from tfexport.model_src.checkpoint.read import Checkpoint

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.fused import OPERATOR
+from tfexport.export.graphs.fused_attention import OPERATOR
 from tfexport.export.ir_tools.roles import read_role, write_role
 from tfexport.export.passes.share_weights import add_initializer
 

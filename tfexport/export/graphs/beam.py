@@ -10,8 +10,8 @@ size, E model width, V vocabulary. Of N candidates at most K end, so K are left 
 import torch
 from torch import Tensor, nn
 
-from tfexport.export.fused import FusedAttention
-from tfexport.export.graphs import SearchStart
+from tfexport.export.graphs.encoder_decoder import SearchStart
+from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer

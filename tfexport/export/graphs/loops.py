@@ -9,14 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.export.after_loop import add_scores
-from tfexport.export.beam import BeamStart, BeamStep
-from tfexport.export.graphs import LoopStart, LoopStep
+from tfexport.export.graphs.batch_compaction import SEARCH, shrinking_body
+from tfexport.export.graphs.beam import BeamStart, BeamStep
+from tfexport.export.graphs.encoder_decoder import LoopStart, LoopStep
+from tfexport.export.graphs.exporter import cache_shape, export_encoder, export_graph_module
+from tfexport.export.graphs.sequence_scores import add_scores
 from tfexport.export.ir_tools.text_form import STAND_INS, prefix_names, take_nodes
-from tfexport.export.onnx_export import cache_shape, export_encoder, export_graph_module
 from tfexport.export.passes.int8_argmax import put_screening
 from tfexport.export.passes.share_weights import add_initializer, content_key
-from tfexport.export.shrinking import SEARCH, shrinking_body
 from tfexport.model_src.transformer import Transformer
 
 _START, _BODY, _SHRINK = "start/", "step/", "rows/"

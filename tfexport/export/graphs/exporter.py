@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError
-from tfexport.export.graphs import DecoderGraph, EncoderGraph
+from tfexport.export.graphs.encoder_decoder import DecoderGraph, EncoderGraph
+from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.ir_tools.roles import (
     EMBEDDING,
     MATRIX,
@@ -23,7 +24,6 @@ from tfexport.export.passes.pack_qkv import pack_projections
 from tfexport.export.passes.share_weights import content_key
 from tfexport.export.passes.unfuse_residual_norm import keep_residuals_apart
 from tfexport.export.quiet import quiet
-from tfexport.export.shortcuts import shortcuts
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.embedding import Embedding

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfexport.export.greedy import first_state, take_best
+from tfexport.export.graphs.greedy import first_state, take_best
 from tfexport.export.passes.int8_argmax import BEST
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer

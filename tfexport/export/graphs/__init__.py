@@ -1,0 +1,1 @@
+"""One file a graph form: torch module, inputs and outputs, export function."""
