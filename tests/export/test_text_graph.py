@@ -18,8 +18,9 @@ from tests.conftest import REPOSITORY
 from tests.export.conftest import TEXT_SIZE
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
-from tfexport.export import export_graph, text_graph, verify_artifact
-from tfexport.export.tokenizer_files import TokenizerFiles
+from tfexport.export import export_graph, verify_artifact
+from tfexport.export.text import wrap
+from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime.tokenizer import load_tokenizer
 
@@ -185,7 +186,7 @@ def test_kinds_that_no_operator_reproduces_are_refused(
         )
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(MissingDependencyError, match="pip install 'onnxruntime-extensions>="):
-        text_graph.check_reproduced(TokenizerFiles(demo, demo), load_checkpoint(demo).config)
+        wrap.check_reproduced(TokenizerFiles(demo, demo), load_checkpoint(demo).config)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfexport.errors import TokenizerError
-from tfexport.export.tokenizer_files import choose_tokenizers
+from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 
 SPECIAL = ["<pad>", "<s>", "</s>"]

@@ -97,7 +97,7 @@ def print_eager(model: str, line: str) -> None:
     import torch
 
     from tfexport.export.reference import StockReference
-    from tfexport.export.tokenizer_files import choose_tokenizers, kind_of
+    from tfexport.export.text.tokenizer_files import choose_tokenizers, kind_of
     from tfexport.model_src import load_checkpoint
     from tfexport.runtime.tokenizer import load_tokenizer
 

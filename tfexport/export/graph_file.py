@@ -37,9 +37,9 @@ from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
 from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
-from tfexport.export.text_graph import TEXTS, add_text, check_reproduced
-from tfexport.export.text_operators import OLDEST_OPSET
-from tfexport.export.tokenizer_files import TokenizerFiles, choose_tokenizers
+from tfexport.export.text.operators import OLDEST_OPSET
+from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
+from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 

@@ -33,7 +33,7 @@ from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.source import Source, folder_of, read_for_decoding
-from tfexport.export.tokenizer_files import choose_tokenizers
+from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 

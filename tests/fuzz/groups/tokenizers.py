@@ -12,7 +12,7 @@ import sentencepiece
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tests.fuzz.mutate import allowed, any_type, dumps, mutate_bytes, mutate_json, text
-from tfexport.export.tokenizer_files import TokenizerFiles
+from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.tokenizer import load_tokenizer
 

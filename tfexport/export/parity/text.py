@@ -10,8 +10,8 @@ from tfexport import graph_io
 from tfexport.export.parity.cases import Case, Progress, eager_greedy
 from tfexport.export.parity.report import ParityReport, compare_texts
 from tfexport.export.reference import build_reference
-from tfexport.export.text_graph import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
-from tfexport.export.tokenizer_files import TokenizerFiles
+from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.runtime.model import pad
 from tfexport.runtime.search import until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tfexport.bundle import TokenizerEntry
 from tfexport.errors import ConfigError, TokenizerError, join_problems
-from tfexport.export.word_list import find_word_problems
+from tfexport.export.text.word_list import find_word_problems
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 

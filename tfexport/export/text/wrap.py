@@ -15,8 +15,8 @@ import onnxruntime as ort
 
 from tfexport import graph_io
 from tfexport.errors import TokenizerError, join_problems, missing_dependency
-from tfexport.export.text_operators import text_in, text_out
-from tfexport.export.tokenizer_files import TokenizerFiles
+from tfexport.export.text.operators import text_in, text_out
+from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.tokenizer import Tokenizer
 

@@ -13,7 +13,7 @@ import onnx
 from onnx import parser
 
 from tfexport.errors import TokenizerError
-from tfexport.export.tokenizer_files import kind_of
+from tfexport.export.text.tokenizer_files import kind_of
 from tfexport.model_src.config import TransformerConfig
 
 OLDEST_OPSET = 20  # the first with RegexFullMatch

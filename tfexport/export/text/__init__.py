@@ -1,0 +1,1 @@
+"""Text in and text out: tokenizer files, and graphs that take and give text."""
