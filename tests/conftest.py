@@ -17,7 +17,7 @@ from tests import tutorial
 from tests.traces import trace_key
 from tfexport.export import export_bundle, export_graph, graph_file
 from tfexport.export.graphs import exporter, loops
-from tfexport.export.parity import cases
+from tfexport.export.parity import eager_run
 from tfexport.graph_io import GraphSpec
 
 REPOSITORY = Path(__file__).parents[1]
@@ -66,10 +66,10 @@ def few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compare_few_shapes(patch: pytest.MonkeyPatch) -> None:
     """Compare one batch of two rows, and twelve tokens."""
-    patch.setattr(cases, "BATCHES", (2,))
-    patch.setattr(cases, "SOURCE_LENGTHS", (7,))
-    patch.setattr(cases, "LONGEST_SOURCE", 7)
-    patch.setattr(cases, "NEW_TOKENS", 12)
+    patch.setattr(eager_run, "BATCHES", (2,))
+    patch.setattr(eager_run, "SOURCE_LENGTHS", (7,))
+    patch.setattr(eager_run, "LONGEST_SOURCE", 7)
+    patch.setattr(eager_run, "NEW_TOKENS", 12)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from tests.originals.weights import shake
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.export import export_bundle, export_graph, export_torchscript, verify_graph
-from tfexport.export.parity import cases
+from tfexport.export.parity import eager_run
 from tfexport.model_src import (
     TransformerConfig,
     build_transformer,
@@ -324,8 +324,8 @@ def test_combinations_are_equal_through_onnx_and_torchscript(
 ) -> None:
     """Every other one as a bundle, the rest as one portable file; all as TorchScript."""
     # Where positions begin, and where they end.
-    monkeypatch.setattr(cases, "BATCHES", (1, 3))
-    monkeypatch.setattr(cases, "SOURCE_LENGTHS", (1, 7))
+    monkeypatch.setattr(eager_run, "BATCHES", (1, 3))
+    monkeypatch.setattr(eager_run, "SOURCE_LENGTHS", (1, 7))
     # More layers of their own are no other graph; the demo model, in every form, has three.
     layers = 2 if PAIRS[i]["share_decoder_layers"] else 1
     config = TransformerConfig(

@@ -16,7 +16,7 @@ from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export_bundle, verify_bundle
 from tfexport.export.parity import STAGES, Comparison, report
-from tfexport.export.parity.cases import NEW_TOKENS, Case
+from tfexport.export.parity.eager_run import NEW_TOKENS, Case
 from tfexport.export.parity.report import compare_tokens
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model import BeamRecord, Model

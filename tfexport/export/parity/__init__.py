@@ -1,10 +1,9 @@
 """Eager PyTorch against every artifact, stage by stage."""
 
 from tfexport.export.parity.bundle import compare_bundle
-from tfexport.export.parity.cases import Progress
+from tfexport.export.parity.eager_run import Progress
 from tfexport.export.parity.forward import compare_forward
 from tfexport.export.parity.generate import compare_generate
-from tfexport.export.parity.program import compare_program, compare_torchscript
 from tfexport.export.parity.report import (
     STAGES,
     TOKEN_STAGES,
@@ -13,6 +12,7 @@ from tfexport.export.parity.report import (
     ParityReport,
 )
 from tfexport.export.parity.text import compare_text
+from tfexport.export.parity.torch_file import compare_program, compare_torchscript
 
 __all__ = [
     "STAGES",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from tfexport.export.parity.cases import Case, Floats
+from tfexport.export.parity.eager_run import Case, Floats
 from tfexport.export.parity.report import Comparison, compare_values
 from tfexport.export.reference import Reference
 from tfexport.model_src.config import TransformerConfig

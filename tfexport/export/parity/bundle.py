@@ -8,7 +8,7 @@ import torch
 
 from tfexport.bundle import Manifest
 from tfexport.export.parity.beam import compare_beam
-from tfexport.export.parity.cases import (
+from tfexport.export.parity.eager_run import (
     THREADS,
     Case,
     Progress,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.export.parity.cases import THREADS, Floats, Progress, grid, walk
+from tfexport.export.parity.eager_run import THREADS, Floats, Progress, grid, walk
 from tfexport.export.parity.report import Comparison, ParityReport, compare_values
 from tfexport.export.reference import ModuleReference, Reference, build_reference
 from tfexport.graph_io import GraphSpec

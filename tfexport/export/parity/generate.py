@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from tfexport import graph_io
-from tfexport.export.parity.cases import (
+from tfexport.export.parity.eager_run import (
     THREADS,
     Case,
     Floats,

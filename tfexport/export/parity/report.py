@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from tfexport.errors import ParityError
-from tfexport.export.parity.cases import Case, Floats
+from tfexport.export.parity.eager_run import Case, Floats
 from tfexport.runtime.search import until
 
 TOLERANCE = 1e-4

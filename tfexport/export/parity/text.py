@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tfexport import graph_io
-from tfexport.export.parity.cases import Case, Progress, eager_greedy
+from tfexport.export.parity.eager_run import Case, Progress, eager_greedy
 from tfexport.export.parity.report import ParityReport, compare_texts
 from tfexport.export.reference import build_reference
 from tfexport.export.text.tokenizer_files import TokenizerFiles

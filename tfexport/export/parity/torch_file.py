@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tfexport.export.parity.cases import Case, Progress, eager_greedy, grid, random_case, walk
+from tfexport.export.parity.eager_run import Case, Progress, eager_greedy, grid, random_case, walk
 from tfexport.export.parity.forward import random_inputs
 from tfexport.export.parity.report import (
     Comparison,
