@@ -239,9 +239,9 @@ import torch._dynamo
 import tfexport.cli.tables
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
-from tfexport.export import pipeline
+from tfexport.export.artifacts import bundle
 folder = Path(sys.argv[1])
-pipeline._export_graphs = lambda *_: {path.name: ir.load(path) for path in folder.glob("*.onnx")}
+bundle._export_graphs = lambda *_: {path.name: ir.load(path) for path in folder.glob("*.onnx")}
 compare_few_shapes(pytest.MonkeyPatch())
 torch.set_num_threads(1)
 while line := sys.stdin.readline():

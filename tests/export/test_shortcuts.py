@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tests import tutorial
 from tests.conftest import CONFIG
+from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import export_decoder, export_encoder, export_graph_module
 from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.export.passes.share_weights import content_key
-from tfexport.export.source import read_for_decoding
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.transformer import Transformer
 

@@ -7,13 +7,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfexport.export.graph_file import GraphResult, export_graph, verify_graph
+    from tfexport.export.artifacts.bundle import ExportResult, export_bundle, verify_bundle
+    from tfexport.export.artifacts.onnx_file import GraphResult, export_graph, verify_graph
+    from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
+    from tfexport.export.artifacts.torch_file import (
+        TorchResult,
+        export_torchscript,
+        verify_torchscript,
+    )
+    from tfexport.export.artifacts.verify import describe_file, verify_artifact
     from tfexport.export.parity import ParityReport
-    from tfexport.export.pipeline import ExportResult, export_bundle, verify_bundle
     from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
-    from tfexport.export.quantized_export import export_quantized_bundle, export_quantized_graph
-    from tfexport.export.torchscript import TorchResult, export_torchscript, verify_torchscript
-    from tfexport.export.verify import describe_file, verify_artifact
 
 __all__ = [
     "ExportResult",

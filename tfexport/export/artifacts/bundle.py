@@ -19,6 +19,7 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
+from tfexport.export.artifacts.checkpoint_source import Source, folder_of, read_for_decoding
 from tfexport.export.graphs.beam import beam_attention
 from tfexport.export.graphs.exporter import (
     choose_opset,
@@ -32,7 +33,6 @@ from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.quantize.bundle import refuse_quantized
-from tfexport.export.source import Source, folder_of, read_for_decoding
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig

@@ -21,10 +21,10 @@ from torch.export import Dim, ExportedProgram
 from tfexport import __version__
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ExportError
+from tfexport.export.artifacts.checkpoint_source import Source, read_for_decoding, read_source
+from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.parity import ParityReport, Progress, compare_program, compare_torchscript
 from tfexport.export.quiet import quiet
-from tfexport.export.source import Source, read_for_decoding, read_source
-from tfexport.export.torch_modules import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.transformer import Transformer
 

@@ -17,6 +17,12 @@ from onnx_ir.passes.common import DeduplicateInitializersPass
 from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
+from tfexport.export.artifacts.checkpoint_source import (
+    Source,
+    folder_of,
+    read_for_decoding,
+    read_source,
+)
 from tfexport.export.graphs.encoder_decoder import ForwardGraph
 from tfexport.export.graphs.exporter import (
     choose_opset,
@@ -36,7 +42,6 @@ from tfexport.export.passes.share_weights import share_transposed, sink_weights
 from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
-from tfexport.export.source import Source, folder_of, read_for_decoding, read_source
 from tfexport.export.text.operators import OLDEST_OPSET
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import BundleError
-from tfexport.export.graph_file import read_graph_facts, verify_graph
+from tfexport.export.artifacts.bundle import verify_bundle
+from tfexport.export.artifacts.checkpoint_source import Source
+from tfexport.export.artifacts.onnx_file import read_graph_facts, verify_graph
+from tfexport.export.artifacts.torch_file import read_torch_facts, verify_torchscript
 from tfexport.export.parity import ParityReport, Progress
-from tfexport.export.pipeline import verify_bundle
-from tfexport.export.source import Source
-from tfexport.export.torchscript import read_torch_facts, verify_torchscript
 
 
 def verify_artifact(

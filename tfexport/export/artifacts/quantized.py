@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.bundle import check_output
-from tfexport.export.graph_file import GraphResult, export_graph
+from tfexport.export.artifacts.bundle import ExportResult, export_bundle
+from tfexport.export.artifacts.checkpoint_source import Source
+from tfexport.export.artifacts.onnx_file import GraphResult, export_graph
 from tfexport.export.parity import Progress
-from tfexport.export.pipeline import ExportResult, export_bundle
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
-from tfexport.export.source import Source
 
 
 def export_quantized_bundle(

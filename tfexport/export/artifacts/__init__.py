@@ -1,0 +1,1 @@
+"""What a user gets, one file a kind; sequencing only."""
