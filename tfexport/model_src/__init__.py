@@ -1,10 +1,10 @@
 """Where the model comes from: its mathematics and its checkpoints (torch)."""
 
 from tfexport.model_src.build import build_transformer
-from tfexport.model_src.checkpoint.native import save_checkpoint
+from tfexport.model_src.checkpoint.layouts.native import save_checkpoint
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.interfaces import (
+from tfexport.model_src.original_signatures import (
     AnnotatedTransformer,
     MultiheadAttention,
     RMSNormTransformer,

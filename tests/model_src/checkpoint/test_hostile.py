@@ -22,7 +22,7 @@ from torch import Tensor
 from tests import tutorial
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.load import load_state_dict
+from tfexport.model_src.checkpoint.state_dict import load_state_dict
 
 BOTH = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 

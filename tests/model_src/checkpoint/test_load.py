@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.load import load_state_dict
+from tfexport.model_src.checkpoint.state_dict import load_state_dict
 
 WEIGHTS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(300)}
 

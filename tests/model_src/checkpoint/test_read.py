@@ -20,8 +20,8 @@ from tfexport.model_src import (
     load_checkpoint,
     save_checkpoint,
 )
+from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.live import checkpoint_of
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 
 State = dict[str, Tensor]

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ConfigError
-from tfexport.model_src.checkpoint.live import checkpoint_of
-from tfexport.model_src.checkpoint.load import find_file, read_json
+from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint, load_checkpoint
+from tfexport.model_src.checkpoint.state_dict import find_file, read_json
 
 Source = str | os.PathLike[str] | nn.Module
 

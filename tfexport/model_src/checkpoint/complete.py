@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tfexport.errors import ConfigError, shown
 from tfexport.model_src.checkpoint.keymap import Layout
-from tfexport.model_src.checkpoint.options import Given
+from tfexport.model_src.checkpoint.overrides import Given
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
     SOURCE_TABLE,

@@ -11,7 +11,6 @@ from torch import Tensor
 from tfexport.errors import CheckpointError, ConfigError, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
-from tfexport.model_src.checkpoint import native
 from tfexport.model_src.checkpoint.account import (
     bad_values,
     expected_shapes,
@@ -22,10 +21,10 @@ from tfexport.model_src.checkpoint.account import (
 from tfexport.model_src.checkpoint.complete import complete_config
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.keymap import convert_weights
-from tfexport.model_src.checkpoint.layouts import detect_layout, require_layout_name
-from tfexport.model_src.checkpoint.load import load_state_dict, read_json
-from tfexport.model_src.checkpoint.options import Given, merge, parse_settings, rename_keys
+from tfexport.model_src.checkpoint.layouts import detect_layout, native, require_layout_name
+from tfexport.model_src.checkpoint.overrides import Given, merge, parse_settings, rename_keys
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
+from tfexport.model_src.checkpoint.state_dict import load_state_dict, read_json
 from tfexport.model_src.checkpoint.wrappers import StateDict
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer

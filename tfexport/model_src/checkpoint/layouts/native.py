@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tfexport.atomic import new_file
 from tfexport.model_src.checkpoint.keymap import Layout, Rule
-from tfexport.model_src.checkpoint.load import parse_config
+from tfexport.model_src.checkpoint.state_dict import parse_config
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"

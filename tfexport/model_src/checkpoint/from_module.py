@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, join_problems
-from tfexport.model_src.checkpoint import native
-from tfexport.model_src.checkpoint.options import merge, parse_settings
+from tfexport.model_src.checkpoint.layouts import native
+from tfexport.model_src.checkpoint.overrides import merge, parse_settings
 from tfexport.model_src.checkpoint.read import Checkpoint, examine
 from tfexport.model_src.checkpoint.wrappers import StateDict, flatten
 from tfexport.model_src.transformer import Transformer

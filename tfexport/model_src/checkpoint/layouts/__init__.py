@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import CheckpointError, ConfigError, join_some
-from tfexport.model_src.checkpoint.annotated import ANNOTATED
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.keymap import Layout
-from tfexport.model_src.checkpoint.native import METADATA_KEY, NATIVE
-from tfexport.model_src.checkpoint.nn_transformer import NN_TRANSFORMER, REBUILT
-from tfexport.model_src.checkpoint.rmsnorm import RMSNORM
+from tfexport.model_src.checkpoint.layouts.annotated import ANNOTATED
+from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
+from tfexport.model_src.checkpoint.layouts.nn_transformer import NN_TRANSFORMER, REBUILT
+from tfexport.model_src.checkpoint.layouts.rmsnorm import RMSNORM
 from tfexport.model_src.checkpoint.wrappers import StateDict
 
 LAYOUTS = {layout.name: layout for layout in (NN_TRANSFORMER, REBUILT, ANNOTATED, RMSNORM, NATIVE)}
