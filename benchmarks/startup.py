@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tfexport.export import export_bundle
-from tfexport.runtime.cores import processor
+from tfexport.runtime.parallel.cpu import processor
 
 REPOSITORY = Path(__file__).parents[1]
 MODEL = REPOSITORY / "examples" / "de-en"

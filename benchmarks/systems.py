@@ -83,7 +83,7 @@ def generate_graph(setup: Setup) -> Decode:
 def two_graphs(setup: Setup) -> Decode:
     """Onnxruntime on encoder.onnx and decoder.onnx, stepped from Python."""
     from tfexport.bundle import read_manifest
-    from tfexport.runtime.model import Model
+    from tfexport.runtime.model.bundle_model import Model
     from tfexport.runtime.search import greedy
 
     model = Model(
@@ -237,7 +237,7 @@ def _stepped(encode: Any, step: Any, empty_cache: Any) -> Decode:
 
 
 def _padded(rows: Rows) -> Any:
-    from tfexport.runtime.model import pad
+    from tfexport.runtime.model.bundle_model import pad
 
     return pad(rows, PAD)
 

@@ -99,7 +99,7 @@ def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
 
 def test_tokenizer_library_that_is_missing_is_named(demo_folder: Path, tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path\nfrom tfexport.runtime.tokenizer import load_tokenizer\n"
+        "from pathlib import Path\nfrom tfexport.runtime.text.tokenizer import load_tokenizer\n"
         "load_tokenizer(Path(sys.argv[1]), 'tokenizers', 6000, 0)"
     )
     done = run(code, str(demo_folder / "tokenizer.json"), blocked=("tokenizers",))

@@ -11,8 +11,9 @@ from tests.cli.command import invoke
 from tests.test_imports import FIXTURE
 from tfexport import runtime
 from tfexport.cli import tuning
-from tfexport.runtime import Translator, cores
-from tfexport.runtime.measure import Plan, measure
+from tfexport.runtime import Translator
+from tfexport.runtime.benchmark import Plan, measure
+from tfexport.runtime.parallel import cpu
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +83,7 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
     opened: list[tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 4)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     result = invoke("bench", tiny_bundle, lines, "--tune", "--runs", 1, "--json")
     assert result.exit_code == 0, result.output

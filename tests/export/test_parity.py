@@ -19,7 +19,7 @@ from tfexport.export.parity import STAGES, Comparison, report
 from tfexport.export.parity.eager_run import NEW_TOKENS, Case
 from tfexport.export.parity.report import compare_tokens
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.model import BeamRecord, Model
+from tfexport.runtime.model.bundle_model import BeamRecord, Model
 
 
 def break_weight(bundle: Path, graph: str, name: str, amount: float) -> None:
@@ -107,7 +107,7 @@ def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting
 def test_cache_that_forgets_is_found(
     copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfexport.runtime.model import Model
+    from tfexport.runtime.model.bundle_model import Model
 
     step = Model.step
 

@@ -22,7 +22,7 @@ from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import quantize_bundle, verify_bundle
 from tfexport.export.ir_tools.rounding import BLOCK, by_blocks, by_columns, by_rows
 from tfexport.runtime import Translator
-from tfexport.runtime.model import Model
+from tfexport.runtime.model.bundle_model import Model
 
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
 

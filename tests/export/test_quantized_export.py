@@ -23,7 +23,7 @@ from tfexport.export import (
 )
 from tfexport.export.ir_tools.rounding import by_rows
 from tfexport.export.quantize.quality import Quality
-from tfexport.runtime.tokenizer import load_tokenizer
+from tfexport.runtime.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
 

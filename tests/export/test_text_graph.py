@@ -22,7 +22,7 @@ from tfexport.export import export_graph, verify_artifact
 from tfexport.export.text import wrap
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src import load_checkpoint
-from tfexport.runtime.tokenizer import load_tokenizer
+from tfexport.runtime.text.tokenizer import load_tokenizer
 
 extensions = pytest.importorskip("onnxruntime_extensions")
 CONFIG: dict[str, Any] = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.table_model import TableModel
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, Settings, decode
 
 BOS = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfexport.runtime import cores
+from tfexport.runtime.parallel import cpu
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_usable_cores(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(cores, "CGROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "CGROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     expected = 8 if share == math.inf else math.ceil(share)
-    assert cores.usable_cores() == expected
-    assert cores.are_restricted() == (expected < 8)
+    assert cpu.usable_cores() == expected
+    assert cpu.are_restricted() == (expected < 8)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runtime.table_model import TableModel
 from tests.runtime.test_beam_oracle import BOS, search
 from tfexport.runtime.options import DecodingOptions, Step
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, Settings, score_targets
 from tfexport.runtime.search.candidates import best, log_normalizer
 

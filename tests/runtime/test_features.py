@@ -15,9 +15,9 @@ import torch
 from tests import tutorial
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import TranslationResult, Translator
-from tfexport.runtime.model import Model
+from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import Step
-from tfexport.runtime.stream import TextStream
+from tfexport.runtime.text.streaming import TextStream
 
 WAYS: list[dict[str, Any]] = [
     {},

@@ -16,9 +16,9 @@ import pytest
 
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files import FileSummary, translate_file
-from tfexport.runtime.journal import progress_path
-from tfexport.runtime.lines import json_format, text_format
+from tfexport.runtime.files.journal import progress_path
+from tfexport.runtime.files.line_format import json_format, text_format
+from tfexport.runtime.files.resumable import FileSummary, translate_file
 
 LINES = [f"w{4 + i % 13} w{4 + i % 7} w{4 + i % 5}" for i in range(60)]
 BAD = {7: b"\xff\xfe", 31: b"w5 " * 80, 40: b""}  # not UTF-8, too long, empty

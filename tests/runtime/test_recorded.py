@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
-from tfexport.runtime.model import BeamRecord, Model
+from tfexport.runtime.model.bundle_model import BeamRecord, Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, Settings, decode
 from tfexport.runtime.search.beam import BeamSearch

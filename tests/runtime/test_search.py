@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tfexport.runtime.model import Floats, Ids
+from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.search import greedy
 
 BOS, EOS = 0, 1

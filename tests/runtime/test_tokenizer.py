@@ -12,8 +12,8 @@ import pytest
 import sentencepiece
 
 from tfexport.errors import InputError, TokenizerError
-from tfexport.runtime import tokenizer as module
-from tfexport.runtime.tokenizer import (
+from tfexport.runtime.text import tokenizer as module
+from tfexport.runtime.text.tokenizer import (
     JsonTokenizer,
     SentencePieceTokenizer,
     WordTokenizer,

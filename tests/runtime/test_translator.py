@@ -14,8 +14,8 @@ from tests.test_bundle import FIXTURE
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
-from tfexport.runtime.lines import LineResult, json_format
-from tfexport.runtime.model import Model
+from tfexport.runtime.files.line_format import LineResult, json_format
+from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.search import greedy, greedy_in_one_call
 
 

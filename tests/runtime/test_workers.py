@@ -14,7 +14,7 @@ import pytest
 from tests.test_imports import FIXTURE
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
-from tfexport.runtime.workers import ClosedError, Workers
+from tfexport.runtime.parallel.workers import ClosedError, Workers
 
 TEXTS = ["w5 w6", "w7", "w8 w9 w4"]
 

@@ -21,7 +21,7 @@ from tfexport.errors import ConfigError, InputError, join_problems
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
-    from tfexport.runtime.measure import Plan, Timing
+    from tfexport.runtime.benchmark import Plan, Timing
 
 OPTIONS = frozenset({"beam-size", "max-length", "batch-type"})
 BATCH_SIZES = (1, 8, 32)
@@ -65,7 +65,7 @@ def bench(
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.cli.tuning import machine
-    from tfexport.runtime.measure import measure
+    from tfexport.runtime.benchmark import measure
 
     if tune and threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
@@ -116,8 +116,8 @@ def _keep(bundle: str, plan: "Plan") -> None:
 def _plans(
     batch_sizes: Sequence[int], threads: Sequence[int], tune: bool, kind: str
 ) -> "list[Plan]":
-    from tfexport.runtime.cores import usable_cores
-    from tfexport.runtime.measure import Plan
+    from tfexport.runtime.benchmark import Plan
+    from tfexport.runtime.parallel.cpu import usable_cores
 
     cores = usable_cores()
     if tune:
@@ -157,7 +157,7 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
     Raises:
         InputError: a line cannot be decoded, or there is none; all lines are named.
     """
-    from tfexport.runtime.lines import read_line, read_numbers
+    from tfexport.runtime.files.line_format import read_line, read_numbers
 
     settings, _ = translator.resolver.resolve({"truncate": True})
     rows, problems = [], []

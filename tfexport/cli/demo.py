@@ -99,7 +99,7 @@ def print_eager(model: str, line: str) -> None:
     from tfexport.export.reference import StockReference
     from tfexport.export.text.tokenizer_files import choose_tokenizers, kind_of
     from tfexport.model_src import load_checkpoint
-    from tfexport.runtime.tokenizer import load_tokenizer
+    from tfexport.runtime.text.tokenizer import load_tokenizer
 
     checkpoint = load_checkpoint(model)
     reference = StockReference(checkpoint)

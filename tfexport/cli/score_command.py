@@ -21,7 +21,7 @@ from tfexport.cli.decoding_options import (
 from tfexport.errors import InputError
 
 if TYPE_CHECKING:
-    from tfexport.runtime.result import Hypothesis
+    from tfexport.runtime.results import Hypothesis
 
 
 @click.command(short_help="Log-probability of given translations. Needs no torch.")
@@ -60,8 +60,8 @@ def score(
     tfexport score de-en.bundle german.txt english.txt
     """
     from tfexport.runtime import Translator
-    from tfexport.runtime.batches import rows_ahead
-    from tfexport.runtime.inputs import open_lines
+    from tfexport.runtime.files.line_stream import open_lines
+    from tfexport.runtime.parallel.batches import rows_ahead
 
     _check_files(source, target, output, force)
     keywords = given(options, ids)
@@ -127,7 +127,7 @@ def _describe(made: "Hypothesis", problem: str | None, jsonl: bool) -> str:
 
 
 def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:
-    from tfexport.runtime.lines import read_line, read_numbers
+    from tfexport.runtime.files.line_format import read_line, read_numbers
 
     if line is None:
         raise InputError(f"{name} has no such line")

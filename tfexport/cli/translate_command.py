@@ -21,7 +21,7 @@ from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
-    from tfexport.runtime.lines import Format, LineResult
+    from tfexport.runtime.files.line_format import Format, LineResult
     from tfexport.runtime.search import Settings
 
 
@@ -85,8 +85,8 @@ def translate(
     """
     from tfexport.cli.tuning import read_split
     from tfexport.runtime import Translator
-    from tfexport.runtime.files import check_output
-    from tfexport.runtime.lines import json_format, text_format
+    from tfexport.runtime.files.line_format import json_format, text_format
+    from tfexport.runtime.files.resumable import check_output
 
     keywords = given(options, ids)
     if alignment or attention_plot:
@@ -174,7 +174,7 @@ class _Run:
         self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
     ) -> int:
         """Translate into a file that a later run could go on with; how many lines were bad."""
-        from tfexport.runtime.files import describe_run, translate_file
+        from tfexport.runtime.files.resumable import describe_run, translate_file
 
         count = self.settings.options.num_hypotheses
         with _progress(Path(file)) as advance:
@@ -199,9 +199,9 @@ class _Run:
 
     def to_stdout(self, file: str) -> int:
         """Translate into a pipe or onto a terminal; how many lines were bad."""
-        from tfexport.runtime.batches import rows_ahead
-        from tfexport.runtime.inputs import open_lines
-        from tfexport.runtime.lines import translate_lines
+        from tfexport.runtime.files.line_format import translate_lines
+        from tfexport.runtime.files.line_stream import open_lines
+        from tfexport.runtime.parallel.batches import rows_ahead
 
         bad = 0
         with contextlib.ExitStack() as stack:

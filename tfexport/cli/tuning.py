@@ -59,7 +59,7 @@ def write_split(bundle: Path, split: Split) -> Path:
 
 def machine() -> str:
     """The name of the machine that a split holds for: how many usable cores, and of what."""
-    from tfexport.runtime.cores import processor, usable_cores
+    from tfexport.runtime.parallel.cpu import processor, usable_cores
 
     return f"{usable_cores()} x {processor()}"
 

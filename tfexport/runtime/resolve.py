@@ -15,7 +15,7 @@ from tfexport.runtime.options import (
     unknown_options,
 )
 from tfexport.runtime.search.settings import Settings
-from tfexport.runtime.texts import Texts
+from tfexport.runtime.text.codec import Texts
 
 Prefix = str | Sequence[int] | None
 

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, ov
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, ForkError, InputError, join_problems, shown
-from tfexport.runtime.batches import make_batches, rows_ahead
-from tfexport.runtime.cores import are_restricted, usable_cores
-from tfexport.runtime.model import Model
+from tfexport.runtime.files.scores import Scorer
+from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.parallel.batches import make_batches, rows_ahead
+from tfexport.runtime.parallel.cpu import are_restricted, usable_cores
+from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
 from tfexport.runtime.resolve import Prefix, Resolver
-from tfexport.runtime.result import Hypothesis, TranslationResult
-from tfexport.runtime.scorer import Scorer
+from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import PathSearch, Request, Settings, decode
-from tfexport.runtime.stream import TextStream
-from tfexport.runtime.texts import Texts, check_rows
-from tfexport.runtime.vocabulary_map import VocabularyMap
-from tfexport.runtime.workers import ClosedError, Workers, gather
+from tfexport.runtime.text.codec import Texts, check_rows
+from tfexport.runtime.text.streaming import TextStream
+from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 if TYPE_CHECKING:
-    from tfexport.runtime.files import FileSummary
+    from tfexport.runtime.files.resumable import FileSummary
 
 MOST_THREADS = 1024  # twice what the largest machines have
 MOST_WAITING = 1_000_000
@@ -366,8 +366,8 @@ class Translator:
             OutputExistsError: the output stands in the way, or was begun in another way.
             OSError: a file cannot be read or written.
         """
-        from tfexport.runtime.files import describe_run, translate_file
-        from tfexport.runtime.lines import json_format, text_format
+        from tfexport.runtime.files.line_format import json_format, text_format
+        from tfexport.runtime.files.resumable import describe_run, translate_file
 
         # Lines of text say no scores.
         options = {"return_scores": jsonl, **options}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.fuzz.bundles import FIXTURE, command, translator_of, warm_up
 from tests.fuzz.mutate import allowed, dumps, mutate_bytes, mutate_json
-from tfexport.runtime.journal import progress_path
+from tfexport.runtime.files.journal import progress_path
 
 LINES = b"w4 w5\n\nw6 w7\n\xff\nw8\nw9 w4\nw10\n"
 
@@ -50,8 +50,8 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
 
 
 def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
-    from tfexport.runtime.files import describe_run, translate_file
-    from tfexport.runtime.lines import text_format
+    from tfexport.runtime.files.line_format import text_format
+    from tfexport.runtime.files.resumable import describe_run, translate_file
 
     translator = translator_of(FIXTURE)
     settings, _ = translator.resolver.resolve({

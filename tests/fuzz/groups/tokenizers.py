@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tests.fuzz.mutate import allowed, any_type, dumps, mutate_bytes, mutate_json, text
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.tokenizer import load_tokenizer
+from tfexport.runtime.text.tokenizer import load_tokenizer
 
 SIZE = 40
 

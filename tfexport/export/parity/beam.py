@@ -16,7 +16,7 @@ from tfexport.export.parity.eager_run import Case, Floats
 from tfexport.export.parity.report import Comparison, compare_values
 from tfexport.export.reference import Reference
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.model import Ids, Model
+from tfexport.runtime.model.bundle_model import Ids, Model
 
 BEAM_SIZE, STEPS = 3, 8
 

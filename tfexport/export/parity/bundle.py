@@ -28,7 +28,7 @@ from tfexport.export.reference import ModuleReference, Reference, build_referenc
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.model import Model
+from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.search import greedy
 
 

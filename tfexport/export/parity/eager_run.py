@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfexport.export.reference import Reference
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.model import pad
+from tfexport.runtime.model.bundle_model import pad
 
 BATCHES = (1, 2, 8)
 SOURCE_LENGTHS = (1, 7, 33)

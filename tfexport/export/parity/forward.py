@@ -15,7 +15,7 @@ from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.session import open_session
+from tfexport.runtime.model.session import open_session
 
 LONGEST_TARGET = 32
 

@@ -28,8 +28,8 @@ from tfexport.export.parity.report import (
 from tfexport.export.reference import Reference, build_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.model import Generated
-from tfexport.runtime.session import open_session
+from tfexport.runtime.model.bundle_model import Generated
+from tfexport.runtime.model.session import open_session
 
 
 def compare_generate(

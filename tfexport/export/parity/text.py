@@ -13,7 +13,7 @@ from tfexport.export.reference import build_reference
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.runtime.model import pad
+from tfexport.runtime.model.bundle_model import pad
 from tfexport.runtime.search import until
 
 BATCH = 8

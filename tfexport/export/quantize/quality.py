@@ -12,7 +12,7 @@ import numpy as np
 from tfexport.bundle import Manifest
 from tfexport.errors import missing_dependency
 from tfexport.runtime import Translator
-from tfexport.runtime.model import Floats, Model
+from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.search.candidates import log_normalizer
 
 LEAST_AGREEMENT = 0.97
@@ -171,7 +171,7 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
         InputError: naming a line that cannot be used.
     """
     from tfexport.errors import InputError
-    from tfexport.runtime.lines import read_line, read_numbers
+    from tfexport.runtime.files.line_format import read_line, read_numbers
 
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):

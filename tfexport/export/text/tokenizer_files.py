@@ -12,7 +12,7 @@ from tfexport.bundle import TokenizerEntry
 from tfexport.errors import ConfigError, TokenizerError, join_problems
 from tfexport.export.text.word_list import find_word_problems
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
+from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
 _NAMES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "words": "vocab.txt"}

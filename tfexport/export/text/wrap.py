@@ -18,7 +18,7 @@ from tfexport.errors import TokenizerError, join_problems, missing_dependency
 from tfexport.export.text.operators import text_in, text_out
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.tokenizer import Tokenizer
+from tfexport.runtime.text.tokenizer import Tokenizer
 
 TEXTS, TRANSLATIONS = "texts", "translations"
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model import Floats, Ids, Model
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.begin import Beginning, advance, all_candidates, begin
 from tfexport.runtime.search.candidates import best, log_normalizer
 from tfexport.runtime.search.filters import Filters

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model import DecoderState, Floats, Ids, Model
+from tfexport.runtime.model.bundle_model import DecoderState, Floats, Ids, Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.candidates import log_normalizer
 from tfexport.runtime.search.request import Request

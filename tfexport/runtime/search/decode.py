@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model import Model
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.beam import BeamSearch
 from tfexport.runtime.search.begin import begin
 from tfexport.runtime.search.candidates import best, log_normalizer

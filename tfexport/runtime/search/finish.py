@@ -5,9 +5,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model import Floats
+from tfexport.runtime.model.bundle_model import Floats
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.results import Hypothesis
 
 
 def normalize(total: float, length: int, length_penalty: float) -> float:

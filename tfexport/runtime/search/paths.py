@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model import Floats, Model
+from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.options import Step
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.begin import advance, all_candidates, begin
 from tfexport.runtime.search.candidates import log_normalizer
 from tfexport.runtime.search.filters import Filters

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from tfexport.runtime.model import Model
+from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.finish import normalize
 from tfexport.runtime.search.paths import PathSearch
 from tfexport.runtime.search.request import Request

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tfexport.runtime.model import BeamRecord, Model
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.model.bundle_model import BeamRecord, Model
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.finish import enough_hypotheses, finish
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.settings import Settings

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model import Floats, Model
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.model.bundle_model import Floats, Model
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.begin import advance
 from tfexport.runtime.search.candidates import log_normalizer
 from tfexport.runtime.search.finish import finish

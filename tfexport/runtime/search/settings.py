@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfexport.runtime.model import Ids
+from tfexport.runtime.model.bundle_model import Ids
 from tfexport.runtime.options import DecodingOptions, changed_options
 
 # Options that act before the search or on what it found, so that any search serves them.

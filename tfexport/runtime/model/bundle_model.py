@@ -15,9 +15,9 @@ from onnxruntime import OrtValue
 
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, Manifest
-from tfexport.runtime.graph_check import check_range
-from tfexport.runtime.pages import give_back
-from tfexport.runtime.session import Graph, check_onnxruntime
+from tfexport.runtime.model.graph_check import check_range
+from tfexport.runtime.model.mapped_memory import give_back
+from tfexport.runtime.model.session import Graph, check_onnxruntime
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]

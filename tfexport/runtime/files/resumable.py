@@ -17,11 +17,11 @@ from typing import Any, BinaryIO
 from tfexport.atomic import check_folder, naming
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.locks import writing
-from tfexport.runtime.batches import rows_ahead
-from tfexport.runtime.inputs import InputLines, Source, open_lines
-from tfexport.runtime.journal import Journal, progress_path
-from tfexport.runtime.lines import Format, LineResult, translate_lines
-from tfexport.runtime.resume import check_finished, cut_torn_lines, read_bad_lines
+from tfexport.runtime.files.journal import Journal, progress_path
+from tfexport.runtime.files.line_format import Format, LineResult, translate_lines
+from tfexport.runtime.files.line_stream import InputLines, Source, open_lines
+from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
+from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tfexport.errors import BundleError
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
-from tfexport.runtime.graph_check import check_graph, check_shapes
+from tfexport.runtime.model.graph_check import check_graph, check_shapes
 
 # For programs that imported onnxruntime before this package, which switches it off for the others.
 ort.disable_telemetry_events()

@@ -12,7 +12,7 @@ from tfexport.errors import (
     TokenizerError,
     missing_dependency,
 )
-from tfexport.runtime.vocabulary_files import describe_foreign, read_words
+from tfexport.runtime.text.vocabulary_files import describe_foreign, read_words
 
 
 class Tokenizer(Protocol):

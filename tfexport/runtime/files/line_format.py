@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from tfexport.errors import InputError
-from tfexport.runtime.result import Hypothesis, TranslationResult, moses
+from tfexport.runtime.results import Hypothesis, TranslationResult, moses
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator

@@ -5,12 +5,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import InputError, join_problems
-from tfexport.runtime.batches import make_batches
-from tfexport.runtime.model import Model
+from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.result import Hypothesis
+from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, Settings, score_targets
-from tfexport.runtime.texts import check_rows
+from tfexport.runtime.text.codec import check_rows
 
 if TYPE_CHECKING:
     from tfexport.runtime.translator import Translator

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import OutputExistsError
-from tfexport.runtime.batches import rows_ahead
-from tfexport.runtime.inputs import InputLines
-from tfexport.runtime.journal import progress_path, read_journal
-from tfexport.runtime.lines import Format, LineResult, find_bad_lines, translate_lines
+from tfexport.runtime.files.journal import progress_path, read_journal
+from tfexport.runtime.files.line_format import Format, LineResult, find_bad_lines, translate_lines
+from tfexport.runtime.files.line_stream import InputLines
+from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.search.settings import Settings
 from tfexport.runtime.translator import Translator
 

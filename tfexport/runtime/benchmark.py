@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tfexport.runtime.batches import make_batches
 from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.search import Request
 from tfexport.runtime.translator import Translator
 

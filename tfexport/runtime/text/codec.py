@@ -9,7 +9,7 @@ import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, TokenizerError, shown
-from tfexport.runtime.tokenizer import Tokenizer, load_tokenizer
+from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
 

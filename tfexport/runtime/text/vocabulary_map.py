@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
-from tfexport.runtime.texts import Texts, check_ids
+from tfexport.runtime.text.codec import Texts, check_ids
 
 SHOWN = 5  # problems of a file that are named; it may have as many as lines
 

@@ -1,0 +1,1 @@
+"""A bundle's sessions, and the state of its decoder."""

@@ -1,0 +1,1 @@
+"""Batches, worker processes and the cores they run on."""
