@@ -14,7 +14,7 @@ from tests.runtime.test_beam_oracle import BOS, search
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, Settings, score_targets
-from tfexport.runtime.search.candidates import best, log_normalizer
+from tfexport.runtime.search.topk import best, log_normalizer
 
 EOS = 1
 OPTIONS: list[dict[str, Any]] = [

@@ -12,7 +12,11 @@ from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search.settings import BEAM_GRAPH_OPTIONS, GREEDY_GRAPH_OPTIONS, Settings
+from tfexport.runtime.search.resolved_options import (
+    BEAM_GRAPH_OPTIONS,
+    GREEDY_GRAPH_OPTIONS,
+    Settings,
+)
 
 ROWS = [[4, 5, 6, 2], [12, 8, 4, 16, 2], [7, 2], [9, 9, 10, 2], [15, 11, 13, 14, 5, 2], [6, 2]]
 ONLY_UNKNOWN = [i for i in range(17) if i not in (2, 3)]

@@ -15,7 +15,7 @@ from tfexport.runtime.model.bundle_model import BeamRecord, Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, Settings, decode
 from tfexport.runtime.search.beam import BeamSearch
-from tfexport.runtime.search.recorded import beam_in_one_call
+from tfexport.runtime.search.one_call import beam_in_one_call
 
 VOCABULARY, BOS, EOS = 19, 1, 2
 

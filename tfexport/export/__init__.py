@@ -39,13 +39,13 @@ __all__ = [
 ]
 
 _WHERE = {
-    "graph_file": ("GraphResult", "export_graph", "verify_graph"),
+    "artifacts.onnx_file": ("GraphResult", "export_graph", "verify_graph"),
     "parity": ("ParityReport",),
-    "pipeline": ("ExportResult", "export_bundle", "verify_bundle"),
-    "quantization": ("QuantizeResult", "quantize_bundle"),
-    "quantized_export": ("export_quantized_bundle", "export_quantized_graph"),
-    "torchscript": ("TorchResult", "export_torchscript", "verify_torchscript"),
-    "verify": ("describe_file", "verify_artifact"),
+    "artifacts.bundle": ("ExportResult", "export_bundle", "verify_bundle"),
+    "quantize.bundle": ("QuantizeResult", "quantize_bundle"),
+    "artifacts.quantized": ("export_quantized_bundle", "export_quantized_graph"),
+    "artifacts.torch_file": ("TorchResult", "export_torchscript", "verify_torchscript"),
+    "artifacts.verify": ("describe_file", "verify_artifact"),
 }
 
 

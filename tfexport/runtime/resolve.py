@@ -14,7 +14,7 @@ from tfexport.runtime.options import (
     find_problems,
     unknown_options,
 )
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.text.codec import Texts
 
 Prefix = str | Sequence[int] | None

@@ -39,7 +39,7 @@ class Job(Protocol):
 
     @property
     def request(self) -> Request | None:
-        """What to decode."""
+        """What to dispatch."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)

@@ -13,7 +13,7 @@ from tfexport.bundle import Manifest
 from tfexport.errors import missing_dependency
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import Floats, Model
-from tfexport.runtime.search.candidates import log_normalizer
+from tfexport.runtime.search.topk import log_normalizer
 
 LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3

@@ -13,7 +13,7 @@ from typing import Any
 from tfexport.errors import InputError
 from tfexport.runtime.results import Hypothesis, TranslationResult, moses
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.translator import Translator
 
 

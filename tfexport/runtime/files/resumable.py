@@ -22,7 +22,7 @@ from tfexport.runtime.files.line_format import Format, LineResult, translate_lin
 from tfexport.runtime.files.line_stream import InputLines, Source, open_lines
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.translator import Translator
 
 

@@ -12,7 +12,7 @@ from tfexport.runtime.files.journal import progress_path, read_journal
 from tfexport.runtime.files.line_format import Format, LineResult, find_bad_lines, translate_lines
 from tfexport.runtime.files.line_stream import InputLines
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.translator import Translator
 
 BLOCK = 1 << 20

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.begin import Beginning, advance, all_candidates, begin
-from tfexport.runtime.search.candidates import best, log_normalizer
-from tfexport.runtime.search.filters import Filters
-from tfexport.runtime.search.finish import (
+from tfexport.runtime.search.logit_filters import Filters
+from tfexport.runtime.search.prefill import Beginning, advance, all_candidates, begin
+from tfexport.runtime.search.ranking import (
     enough_hypotheses,
     finish,
     normalize,
     wanted_hypotheses,
 )
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.topk import best, log_normalizer
 
 Doubles = NDArray[np.float64]
 Rows = NDArray[np.intp]

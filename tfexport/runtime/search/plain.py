@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.finish import normalize
-from tfexport.runtime.search.paths import PathSearch
+from tfexport.runtime.search.ranking import normalize
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.stepwise import PathSearch
 
 
 def until(row: list[int], eos_id: int) -> list[int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search.candidates import best
+from tfexport.runtime.search.topk import best
 
 Doubles = NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)

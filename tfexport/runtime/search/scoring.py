@@ -9,10 +9,10 @@ import numpy as np
 
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.begin import advance
-from tfexport.runtime.search.candidates import log_normalizer
-from tfexport.runtime.search.finish import finish
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.prefill import advance
+from tfexport.runtime.search.ranking import finish
+from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.topk import log_normalizer
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
 

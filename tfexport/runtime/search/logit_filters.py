@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 
 
 class Filters:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import DecoderState, Floats, Ids, Model
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search.candidates import log_normalizer
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.topk import log_normalizer
 
 
 @dataclass

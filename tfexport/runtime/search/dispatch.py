@@ -9,15 +9,15 @@ import numpy as np
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.beam import BeamSearch
-from tfexport.runtime.search.begin import begin
-from tfexport.runtime.search.candidates import best, log_normalizer
-from tfexport.runtime.search.filters import Filters
-from tfexport.runtime.search.finish import finish
-from tfexport.runtime.search.paths import PathSearch
+from tfexport.runtime.search.logit_filters import Filters
+from tfexport.runtime.search.one_call import beam_in_one_call
 from tfexport.runtime.search.plain import greedy_in_one_call
-from tfexport.runtime.search.recorded import beam_in_one_call
+from tfexport.runtime.search.prefill import begin
+from tfexport.runtime.search.ranking import finish
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.stepwise import PathSearch
+from tfexport.runtime.search.topk import best, log_normalizer
 
 
 def decode(model: Model, requests: Sequence[Request], settings: Settings) -> list[list[Hypothesis]]:

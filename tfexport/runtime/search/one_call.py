@@ -9,9 +9,9 @@ import numpy as np
 
 from tfexport.runtime.model.bundle_model import BeamRecord, Model
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.finish import enough_hypotheses, finish
+from tfexport.runtime.search.ranking import enough_hypotheses, finish
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.resolved_options import Settings
 
 
 def beam_in_one_call(

@@ -10,13 +10,13 @@ import numpy as np
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.begin import advance, all_candidates, begin
-from tfexport.runtime.search.candidates import log_normalizer
-from tfexport.runtime.search.filters import Filters
-from tfexport.runtime.search.finish import finish
+from tfexport.runtime.search.logit_filters import Filters
+from tfexport.runtime.search.prefill import advance, all_candidates, begin
+from tfexport.runtime.search.ranking import finish
 from tfexport.runtime.search.request import Request
+from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.search.sampling import draw
-from tfexport.runtime.search.settings import Settings
+from tfexport.runtime.search.topk import log_normalizer
 
 
 class _Path:
