@@ -13,8 +13,8 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from torch import nn
 
-from tests import tutorial
-from tests.traces import trace_key
+from tests.support import tutorial
+from tests.support.traces import trace_key
 from tfexport.export import export_bundle, export_graph
 from tfexport.export.artifacts import onnx_file
 from tfexport.export.graphs import exporter, loops

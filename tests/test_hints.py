@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.documents import PAGES
+from tests.support.documents import PAGES
 from tfexport.errors import missing_dependency
 
 SOURCES = sorted((REPOSITORY / "tfexport").rglob("*.py"))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tests.conftest import SETTINGS
-from tests.traces import trace_key
+from tests.support.traces import trace_key
 from tfexport.export.graphs.encoder_decoder import EncoderGraph
 from tfexport.export.graphs.fused_attention import FusedAttention
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer

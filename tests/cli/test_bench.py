@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import invoke
+from tests.support.command import invoke
 from tests.test_imports import FIXTURE
 from tfexport import runtime
 from tfexport.cli import tuning

@@ -8,9 +8,9 @@ import click
 import pytest
 import torch
 
-from tests import tutorial
-from tests.cli.command import invoke, run
 from tests.conftest import CONFIG, REPOSITORY, SETTINGS
+from tests.support import tutorial
+from tests.support.command import invoke, run
 from tfexport import __version__
 from tfexport.cli.console import progress_bar
 from tfexport.cli.decoding_options import SCORING

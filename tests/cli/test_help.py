@@ -5,7 +5,7 @@ import re
 import click
 import pytest
 
-from tests.cli.command import invoke
+from tests.support.command import invoke
 from tests.test_imports import FIXTURE
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli

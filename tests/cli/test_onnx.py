@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests import tutorial
-from tests.cli.command import invoke
 from tests.conftest import CONFIG
+from tests.support import tutorial
+from tests.support.command import invoke
 from tfexport.runtime import Translator
 
 

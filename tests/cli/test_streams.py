@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import invoke
+from tests.support.command import invoke
 from tests.test_imports import FIXTURE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="runs in a shell")

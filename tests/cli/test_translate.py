@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import invoke
+from tests.support.command import invoke
 from tfexport.runtime import Translator
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from tests.conftest import REPOSITORY, Once
 from tests.demo.conftest import FOLDER
-from tests.documents import read_blocks, run_in_shell
 from tests.export.test_generate import export_family
 from tests.export.test_generate import pad as padded
 from tests.export.test_originals import FAMILIES, ROWS, greedy
 from tests.export.test_originals import LIMIT as SHORT
+from tests.support.documents import read_blocks, run_in_shell
 
 pytestmark = pytest.mark.slow
 EXAMPLES = REPOSITORY / "examples"

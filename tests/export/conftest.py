@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests import tutorial
 from tests.conftest import SETTINGS, Once
+from tests.support import tutorial
 from tfexport.export import export_bundle
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests import tutorial
 from tests.conftest import CONFIG, SETTINGS, Once
 from tests.export.conftest import large
 from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
-from tests.node import in_node
+from tests.support import tutorial
+from tests.support.node import in_node
 from tfexport.errors import ConfigError, ParityError
 from tfexport.export import export_graph, verify_graph
 from tfexport.export.parity import report

@@ -7,9 +7,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from tests import tutorial
 from tests.conftest import CONFIG
 from tests.export.conftest import LARGE, SIZES, large, make_wide, pre_norm
+from tests.support import tutorial
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS
 from tfexport.errors import ConfigError

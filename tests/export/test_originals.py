@@ -16,11 +16,11 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
 
-from tests import tutorial
 from tests.conftest import SETTINGS
-from tests.node import in_node
-from tests.originals import annotated, rebuilt, rmsnorm
-from tests.originals.weights import shake
+from tests.support import tutorial
+from tests.support.node import in_node
+from tests.support.originals import annotated, rebuilt, rmsnorm
+from tests.support.originals.weights import shake
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.export import export_bundle, export_graph, export_torchscript, verify_graph

@@ -10,8 +10,8 @@ import onnx
 import pytest
 import torch
 
-from tests import tutorial
 from tests.conftest import CONFIG, SETTINGS
+from tests.support import tutorial
 from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export_bundle, verify_bundle

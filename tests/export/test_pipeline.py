@@ -20,10 +20,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests import tutorial
 from tests.conftest import CONFIG, SETTINGS
 from tests.export.conftest import pre_norm
 from tests.model_src.test_transformer import stock_models, to_settings
+from tests.support import tutorial
 from tfexport.bundle import open_bundle
 from tfexport.errors import (
     BundleError,

@@ -10,9 +10,9 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from tests import tutorial
 from tests.conftest import SETTINGS
 from tests.export.conftest import TEXT_SIZE, make_wide
+from tests.support import tutorial
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export import (

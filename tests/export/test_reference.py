@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import tutorial
-from tests.originals import annotated
+from tests.support import tutorial
+from tests.support.originals import annotated
 from tfexport.export.reference import build_reference
 from tfexport.export.reference.formulas import sinusoids
 from tfexport.model_src import load_checkpoint

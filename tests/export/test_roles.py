@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tests import tutorial
 from tests.conftest import SETTINGS
+from tests.support import tutorial
 from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
 from tfexport.export.ir_tools.roles import (

@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from tests.originals import rebuilt
-from tests.originals.weights import shake
+from tests.support.originals import rebuilt
+from tests.support.originals.weights import shake
 from tfexport.export import export_graph
 
 # `SHARED_LAYERS=50 pytest tests/export/test_shared_layers.py` draws more.

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests import tutorial
 from tests.conftest import CONFIG
+from tests.support import tutorial
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import export_decoder, export_encoder, export_graph_module

@@ -13,11 +13,11 @@ import torch
 from click.testing import CliRunner
 from torch import Tensor
 
-from tests import tutorial
 from tests.conftest import SETTINGS, Once
 from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
-from tests.originals import rebuilt
-from tests.originals.weights import shake
+from tests.support import tutorial
+from tests.support.originals import rebuilt
+from tests.support.originals.weights import shake
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, ParityError
 from tfexport.export import export_torchscript, verify_artifact
@@ -253,7 +253,7 @@ def test_miss_leaves_no_file(
 
 FULL_DISK = """
 import resource, sys, warnings
-from tests import tutorial
+from tests.support import tutorial
 from tests.conftest import SETTINGS
 from tfexport.export import export_torchscript
 warnings.simplefilter("ignore")

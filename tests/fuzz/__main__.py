@@ -47,7 +47,7 @@ def make_bundle() -> Path:
 
 
 def _export(path: Path) -> None:
-    from tests import tutorial
+    from tests.support import tutorial
     from tfexport.export import export_bundle
 
     model = tutorial.make(

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.originals import annotated, rebuilt, rmsnorm
-from tests.originals.weights import shake
+from tests.support.originals import annotated, rebuilt, rmsnorm
+from tests.support.originals.weights import shake
 from tfexport.errors import CheckpointError, ConfigError, InputError
 from tfexport.model_src import (
     AnnotatedTransformer,

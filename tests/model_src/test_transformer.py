@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from tests import tutorial
-from tests.oracle import Oracle
-from tests.originals.weights import shake
+from tests.support import tutorial
+from tests.support.oracle import Oracle
+from tests.support.originals.weights import shake
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.from_module import checkpoint_of
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks.peers import build_marian
-from tests import tutorial
 from tests.conftest import SETTINGS, Once
+from tests.support import tutorial
 from tfexport.export import export_bundle
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator

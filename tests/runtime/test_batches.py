@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.batches import Batches
+from tests.support.batches import Batches
 from tfexport.runtime import Translator
 
 # Of these, some rows saw another's source, or another's candidates counted for their scores.

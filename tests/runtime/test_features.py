@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import tutorial
+from tests.support import tutorial
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import TranslationResult, Translator
 from tfexport.runtime.model.bundle_model import Model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests import tutorial
+from tests.support import tutorial
 from tests.test_bundle import FIXTURE
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError

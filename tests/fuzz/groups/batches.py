@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.bundles import warm_up
-from tests.runtime.batches import Batches
+from tests.support.batches import Batches
 
 
 def prepare(bundle: Path) -> None:

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from tests import tutorial
 from tests.fuzz.bundles import command
 from tests.fuzz.mutate import allowed, any_type, mutate_bytes, text
+from tests.support import tutorial
 from tfexport.model_src.checkpoint.read import examine_checkpoint, load_checkpoint
 
 SETTINGS = ("num_heads=2", "pad_id=0", "bos_id=1", "eos_id=2")

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tests import tutorial
-from tests.originals import annotated, rebuilt, rmsnorm
+from tests.support import tutorial
+from tests.support.originals import annotated, rebuilt, rmsnorm
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
     TransformerConfig,
