@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import invoke
-from tests.test_imports import FIXTURE
+from tests.system.test_imports import FIXTURE
 from tfexport import runtime
 from tfexport.cli import tuning
 from tfexport.runtime import Translator

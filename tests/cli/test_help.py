@@ -6,7 +6,7 @@ import click
 import pytest
 
 from tests.support.command import invoke
-from tests.test_imports import FIXTURE
+from tests.system.test_imports import FIXTURE
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
 from tfexport.runtime import options, translator

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import invoke
-from tests.test_imports import FIXTURE
+from tests.system.test_imports import FIXTURE
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="runs in a shell")
 TFEXPORT = f"{sys.executable} -m tfexport"

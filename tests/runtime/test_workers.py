@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_imports import FIXTURE
+from tests.system.test_imports import FIXTURE
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
 from tfexport.runtime.parallel.workers import ClosedError, Workers

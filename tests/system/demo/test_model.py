@@ -11,7 +11,7 @@ import sacrebleu
 import torch
 from torch import Tensor
 
-from tests.demo.conftest import LIMIT
+from tests.system.demo.conftest import LIMIT
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import pad
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY, Once
-from tests.demo.conftest import FOLDER
 from tests.export.test_generate import export_family
 from tests.export.test_generate import pad as padded
 from tests.export.test_originals import FAMILIES, ROWS, greedy
 from tests.export.test_originals import LIMIT as SHORT
 from tests.support.documents import read_blocks, run_in_shell
+from tests.system.demo.conftest import FOLDER
 
 pytestmark = pytest.mark.slow
 EXAMPLES = REPOSITORY / "examples"
