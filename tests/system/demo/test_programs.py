@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY, Once
-from tests.export.test_generate import export_family
-from tests.export.test_generate import pad as padded
-from tests.export.test_originals import FAMILIES, ROWS, greedy
-from tests.export.test_originals import LIMIT as SHORT
+from tests.export.artifacts.test_originals import FAMILIES, ROWS, greedy
+from tests.export.artifacts.test_originals import LIMIT as SHORT
+from tests.export.graphs.test_generate import export_family
+from tests.export.graphs.test_generate import pad as padded
 from tests.support.documents import read_blocks, run_in_shell
 from tests.system.demo.conftest import FOLDER
 

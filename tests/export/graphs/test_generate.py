@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from tests.conftest import CONFIG, SETTINGS, Once
+from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.export.conftest import large
-from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
 from tests.support.node import in_node
 from tfexport.errors import ConfigError, ParityError

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from tests.conftest import SETTINGS, Once
-from tests.export.test_originals import FAMILIES, LIMIT, ROWS, greedy
+from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
 from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake

@@ -14,7 +14,7 @@ from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
 from tfexport.export import export_graph
 
-# `SHARED_LAYERS=50 pytest tests/export/test_shared_layers.py` draws more.
+# `SHARED_LAYERS=50 pytest tests/export/artifacts/test_shared_layers.py` draws more.
 DRAWN = int(os.environ.get("SHARED_LAYERS", "2"))
 
 

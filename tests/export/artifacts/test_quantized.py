@@ -177,7 +177,7 @@ def test_a_quantised_file_takes_and_gives_text(
     tmp_path: Path, text_model: tutorial.TutorialModel
 ) -> None:
     extensions = pytest.importorskip("onnxruntime_extensions")
-    from tests.export.test_text_graph import CONFIG, lines, pieces
+    from tests.export.text.test_wrap import CONFIG, lines, pieces
 
     made, tokenizer = tmp_path / "q.onnx", pieces(tmp_path / "tokenizer.model")
     written, _ = export_quantized_graph(
