@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.test_beam_oracle import BOS, search
+from tests.runtime.search.test_beam_oracle import BOS, search
 from tests.support.table_model import TableModel
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
