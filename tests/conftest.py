@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from torch import nn
 
 from tests.support import tutorial
+from tests.support.paths import REPOSITORY
 from tests.support.traces import trace_key
 from tfexport.export import export_bundle, export_graph
 from tfexport.export.artifacts import onnx_file
@@ -21,7 +22,6 @@ from tfexport.export.graphs import exporter, loops
 from tfexport.export.parity import eager_run
 from tfexport.graph_io import GraphSpec
 
-REPOSITORY = Path(__file__).parents[1]
 Once = Callable[[str, Callable[[Path], object]], Path]
 SETTINGS: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2}
 # Of the tutorial model. A test that takes it with this config finds it traced already.

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import VERSION_1
 from tfexport import bundle
 from tfexport.bundle import (
     FORMAT_VERSION,
@@ -20,8 +21,6 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.errors import BundleError, OutputExistsError
-
-FIXTURE = Path(__file__).parent / "fixtures" / "version-1.bundle"
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -69,8 +68,8 @@ def test_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_stored_version_1_bundle_stays_readable() -> None:
-    found = open_bundle(FIXTURE)
-    assert json.loads((FIXTURE / MANIFEST).read_text())["format_version"] == 1
+    found = open_bundle(VERSION_1)
+    assert json.loads((VERSION_1 / MANIFEST).read_text())["format_version"] == 1
     assert found.special_ids == SpecialIds(0, 1, 2, 3)
 
 

@@ -6,8 +6,8 @@ from importlib import metadata
 
 import pytest
 
-from tests.conftest import REPOSITORY
 from tests.support.documents import PAGES
+from tests.support.paths import REPOSITORY
 from tfexport.errors import missing_dependency
 
 SOURCES = sorted((REPOSITORY / "tfexport").rglob("*.py"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import invoke
-from tests.system.test_imports import FIXTURE
+from tests.support.paths import VERSION_1
 from tfexport import runtime
 from tfexport.cli import tuning
 from tfexport.runtime import Translator
@@ -131,7 +131,7 @@ def test_a_split_that_cannot_be_kept_is_shown_all_the_same(
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "tuning.json", tmp_path):
         monkeypatch.setenv(tuning.VARIABLE, str(place))
-        result = invoke("bench", FIXTURE, lines, "--tune", "--runs", 1, "--json")
+        result = invoke("bench", VERSION_1, lines, "--tune", "--runs", 1, "--json")
         assert result.exit_code == 1
         assert json.loads(result.stdout)["timings"]
         assert "Fastest: " in result.stderr

@@ -8,9 +8,10 @@ import click
 import pytest
 import torch
 
-from tests.conftest import CONFIG, REPOSITORY, SETTINGS
+from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tests.support.command import invoke, run
+from tests.support.paths import REPOSITORY
 from tfexport import __version__
 from tfexport.cli.console import progress_bar
 from tfexport.cli.decoding_options import SCORING

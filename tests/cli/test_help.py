@@ -6,7 +6,7 @@ import click
 import pytest
 
 from tests.support.command import invoke
-from tests.system.test_imports import FIXTURE
+from tests.support.paths import VERSION_1
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
 from tfexport.runtime import options, translator
@@ -59,6 +59,6 @@ def test_threads_have_the_runtimes_bound() -> None:
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])
 def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
     for number in ("1" + "0" * 30, "9" * 5000):
-        done = invoke("translate", FIXTURE, f"--{option}", number, stdin="w5\n")
+        done = invoke("translate", VERSION_1, f"--{option}", number, stdin="w5\n")
         assert done.exit_code == 2
         assert f"--{option}" in done.stderr

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from tests.conftest import REPOSITORY
 from tests.support import tutorial
 from tests.support.command import IDS, invoke, run
+from tests.support.paths import REPOSITORY
 from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
 from tfexport.cli.checkpoint_report import compact

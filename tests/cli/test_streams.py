@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import invoke
-from tests.system.test_imports import FIXTURE
+from tests.support.paths import VERSION_1
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="runs in a shell")
 TFEXPORT = f"{sys.executable} -m tfexport"
@@ -18,7 +18,7 @@ TFEXPORT = f"{sys.executable} -m tfexport"
 
 def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     (folder / "in.txt").write_text("w5 w6\nw7\n")
-    command = command.replace("tfexport ", f"{TFEXPORT} ").replace("BUNDLE", str(FIXTURE))
+    command = command.replace("tfexport ", f"{TFEXPORT} ").replace("BUNDLE", str(VERSION_1))
     return subprocess.run(
         ["bash", "-c", command],
         cwd=folder, capture_output=True, text=True, check=False,
@@ -99,7 +99,7 @@ def test_no_telemetry_wherever_the_home_folder_is(tmp_path: Path) -> None:
         "print(len(os.listdir('/proc/self/task')) if sys.platform == 'linux' else 1)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(FIXTURE)],
+        [sys.executable, "-c", code, str(VERSION_1)],
         env={**os.environ, "HOME": "/proc/nowhere", "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -110,9 +110,9 @@ def test_no_telemetry_wherever_the_home_folder_is(tmp_path: Path) -> None:
 def test_an_output_without_a_folder_is_refused_by_its_own_name(tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
     source.write_text("w5\n")
-    done = invoke("translate", FIXTURE, source, "-o", tmp_path / "none" / "out.txt")
+    done = invoke("translate", VERSION_1, source, "-o", tmp_path / "none" / "out.txt")
     assert done.exit_code == 1
     assert f"{tmp_path / 'none' / 'out.txt'}: the folder" in done.stderr
     if Path("/proc").is_dir():  # where not even root may write
-        done = invoke("translate", FIXTURE, source, "-o", "/proc/out.txt")
+        done = invoke("translate", VERSION_1, source, "-o", "/proc/out.txt")
         assert done.stderr == "Error: /proc/out.txt: No such file or directory\n"

@@ -10,7 +10,8 @@ import hashlib
 import sys
 from pathlib import Path
 
-from tests.fuzz.runner import GROUPS, REPOSITORY, Case, make_cases, run
+from tests.fuzz.runner import GROUPS, Case, make_cases, run
+from tests.support.paths import REPOSITORY
 
 
 def main() -> int:

@@ -13,19 +13,18 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.fuzz.mutate import dumps
+from tests.support.paths import VERSION_1
 from tfexport import bundle as bundles
 from tfexport.bundle import MANIFEST
 from tfexport.cli.main import cli, write_utf8
 from tfexport.runtime import Translator
-
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
 
 
 def copy_bundle(rng: Random, bundle: Path, scratch: Path) -> Path:
     """A copy of one of the two bundles: of today, and of the first version."""
     folder = scratch / "a.bundle"
     folder.mkdir()
-    for path in sorted(rng.choice([bundle, FIXTURE]).iterdir()):
+    for path in sorted(rng.choice([bundle, VERSION_1]).iterdir()):
         shutil.copyfile(path, folder / path.name)
     return folder
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.paths import REPOSITORY
+
 GROUPS = (
     "manifests", "checkpoints", "configs", "inputs", "options", "journals", "tokenizers", "tuning",
     "graphs", "batches",

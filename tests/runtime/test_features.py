@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.support import tutorial
+from tests.support.paths import VERSION_1
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import TranslationResult, Translator
 from tfexport.runtime.model.bundle_model import Model
@@ -353,7 +354,7 @@ def test_callback_ends_a_row(translator: Translator) -> None:
 def test_bundle_without_attention_says_so(tmp_path: Path) -> None:
     import shutil
 
-    old = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
+    old = VERSION_1
     shutil.copytree(old, tmp_path / "old.bundle")
     translator = Translator(tmp_path / "old.bundle")
     assert translator.generate([[5, 6]], max_length=3, beam_size=2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support import tutorial
-from tests.test_bundle import FIXTURE
+from tests.support.paths import VERSION_1
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
@@ -83,7 +83,7 @@ def test_ids_are_taken_as_they_are(translator: Translator) -> None:
 
 
 def test_stored_version_1_bundle_decodes_as_it_always_did() -> None:
-    results = Translator(FIXTURE).translate(["w12 w4 w4 w5 w6", "w4 w5", "w9"], max_length=6)
+    results = Translator(VERSION_1).translate(["w12 w4 w4 w5 w6", "w4 w5", "w9"], max_length=6)
     assert [r.hypotheses[0].tokens for r in results] == [
         [6, 15, 5, 7, 7, 7],
         [16, 16, 16, 16, 9, 16],

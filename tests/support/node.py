@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.paths import REPOSITORY
 
 PACKAGES = REPOSITORY / "examples" / "node" / "node_modules"
 

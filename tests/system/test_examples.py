@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.paths import REPOSITORY
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FIXTURE = Path(__file__).parent / "fixtures" / "version-1.bundle"
+from tests.support.paths import VERSION_1
 
 BLOCK = """
 import sys
@@ -54,7 +54,7 @@ def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
     done = run(
         "from tfexport.runtime import Translator\n"
         "print(Translator(sys.argv[1]).translate(['w12 w4'], max_length=3)[0].hypotheses)",
-        str(FIXTURE),
+        str(VERSION_1),
     )
     assert done.returncode == 0, done.stderr
     assert "Hypothesis(tokens=[" in done.stdout
@@ -62,7 +62,7 @@ def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
 
 @pytest.mark.parametrize("command", ["translate", "inspect"])
 def test_command_runs_where_torch_and_onnx_cannot_be_imported(command: str) -> None:
-    done = run("from tfexport.cli.main import main; main()", command, str(FIXTURE), stdin="w4\n")
+    done = run("from tfexport.cli.main import main; main()", command, str(VERSION_1), stdin="w4\n")
     assert done.returncode == 0, done.stderr
 
 
@@ -92,7 +92,7 @@ def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
         "print(translator.generate([[12, 4]], max_length=2))\n"
         "translator.translate(['w4'])"
     )
-    done = run(code, str(FIXTURE), blocked=(*TORCH_SIDE, *libraries))
+    done = run(code, str(VERSION_1), blocked=(*TORCH_SIDE, *libraries))
     assert "Hypothesis(tokens=[" in done.stdout
     assert "pip install 'tokenizers>=" in done.stderr
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.paths import REPOSITORY, VERSION_1
 
-FIXTURE = Path(__file__).parent / "fixtures" / "version-1.bundle"
 FOLDER = REPOSITORY / ".venv-runtime" / ("Scripts" if os.name == "nt" else "bin")
 
 pytestmark = pytest.mark.skipif(
@@ -25,7 +24,7 @@ def test_installing_the_runtime_brings_neither_torch_nor_onnx(module: str) -> No
 
 def test_installed_command_translates(tmp_path: Path) -> None:
     done = subprocess.run(
-        [FOLDER / "tfexport", "translate", FIXTURE, "--max-length", "6"],
+        [FOLDER / "tfexport", "translate", VERSION_1, "--max-length", "6"],
         input=b"w12 w4 w4 w5 w6\n\n",
         capture_output=True,
         cwd=tmp_path,  # not the repository: the installed package is what is imported

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.paths import REPOSITORY
 
 # What --portable and the default name, and the release of it that 'make test' installs.
 INSTALLED = {"1.18": "1.18.1", "1.21": "1.21.1"}

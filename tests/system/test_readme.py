@@ -20,9 +20,9 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from tests.conftest import REPOSITORY
 from tests.support import tutorial
 from tests.support.documents import README, read_blocks
+from tests.support.paths import REPOSITORY
 
 # The newcomer's own model, which the README calls `model`.
 MODEL = """

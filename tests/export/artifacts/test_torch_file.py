@@ -18,6 +18,7 @@ from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
 from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
+from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, ParityError
 from tfexport.export import export_torchscript, verify_artifact
@@ -194,7 +195,7 @@ def test_metadata_travels_inside_and_no_path_of_this_machine(path: Path) -> None
     assert metadata["config"]["eos_id"] == 2
     with zipfile.ZipFile(path) as archive:
         content = b"".join(archive.read(name) for name in archive.namelist())
-    assert str(Path(__file__).parents[2]).encode() not in content
+    assert str(REPOSITORY).encode() not in content
     assert b"site-packages" not in content
 
 

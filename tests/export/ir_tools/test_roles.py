@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import SETTINGS
 from tests.support import tutorial
+from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
 from tfexport.export.ir_tools.roles import (
@@ -20,7 +21,6 @@ from tfexport.export.ir_tools.roles import (
 )
 from tfexport.export.passes.share_weights import add_initializer
 
-VERSION_1 = Path(__file__).parents[1] / "fixtures" / "version-1.bundle"
 POSITIONS_AND_WORDS = 64  # as many of each
 
 

@@ -5,19 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.support.paths import VERSION_1
 from tfexport.errors import MissingDependencyError
 from tfexport.export.quantize.quality import Gate, read_samples
 from tfexport.runtime import Translator
 
-FIXTURE = REPOSITORY / "tests" / "fixtures" / "version-1.bundle"
 LINES = ["w12 w4", "w5 w6 w7"]
 
 
 def gate(folder: Path, lines: list[str]) -> Gate:
     path = folder / "samples.tsv"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    translator = Translator(FIXTURE)
+    translator = Translator(VERSION_1)
     return Gate(translator, read_samples(path, translator))
 
 
@@ -26,7 +25,7 @@ def test_samples_without_references_need_no_sacrebleu(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     judge = gate(tmp_path, LINES)
-    quality = judge.judge(FIXTURE, Translator(FIXTURE).manifest)
+    quality = judge.judge(VERSION_1, Translator(VERSION_1).manifest)
     assert quality.agreement == 1
     assert quality.bleu is None
     assert quality.passed
@@ -43,10 +42,10 @@ def test_samples_with_references_say_at_once_what_they_need(
 
 
 def test_bleu_is_that_of_the_samples_with_a_reference(tmp_path: Path) -> None:
-    translator = Translator(FIXTURE)
+    translator = Translator(VERSION_1)
     line = "w12 w4 w4 w5 w6"
     own = translator.translate([line])[0].text
     judge = gate(tmp_path, [*LINES, f"{line}\t{own}"])
-    quality = judge.judge(FIXTURE, translator.manifest)
+    quality = judge.judge(VERSION_1, translator.manifest)
     assert quality.bleu == pytest.approx(100)
     assert quality.bleu_loss == 0

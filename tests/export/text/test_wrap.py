@@ -13,9 +13,9 @@ import torch
 from click.testing import CliRunner
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from tests.conftest import REPOSITORY
 from tests.export.conftest import TEXT_SIZE
 from tests.support import tutorial
+from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
 from tfexport.export import export_graph, verify_artifact

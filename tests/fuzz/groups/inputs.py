@@ -4,8 +4,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz.bundles import FIXTURE, translator_of, warm_up
+from tests.fuzz.bundles import translator_of, warm_up
 from tests.fuzz.mutate import allowed, any_type, mutate_bytes, text
+from tests.support.paths import VERSION_1
 from tfexport.runtime import Translator
 
 
@@ -16,7 +17,7 @@ def prepare(bundle: Path) -> None:
 
 def run(rng: Random, scratch: Path, bundle: Path) -> None:
     """Give drawn values to everything that takes text or ids."""
-    translator = translator_of(rng.choice([bundle, FIXTURE]))
+    translator = translator_of(rng.choice([bundle, VERSION_1]))
     kind = rng.randrange(9)
     options: dict[str, Any] = {"max_length": 3}
     if rng.random() < 0.3:
@@ -44,7 +45,9 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
         elif kind == 6:
             translator.decode(_one(rng, as_ids=True))
         elif kind == 7:
-            Translator(FIXTURE, threads=1, vocabulary_map=_map(rng, scratch)).generate([[4, 5, 2]])
+            Translator(VERSION_1, threads=1, vocabulary_map=_map(rng, scratch)).generate(
+                [[4, 5, 2]]
+            )
         else:
             _lines(rng, scratch, translator)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.fuzz.bundles import FIXTURE, command, translator_of, warm_up
+from tests.fuzz.bundles import command, translator_of, warm_up
 from tests.fuzz.mutate import allowed, dumps, mutate_bytes, mutate_json
+from tests.support.paths import VERSION_1
 from tfexport.runtime.files.journal import progress_path
 
 LINES = b"w4 w5\n\nw6 w7\n\xff\nw8\nw9 w4\nw10\n"
@@ -44,16 +45,16 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
     }
     if rng.random() < 0.6:
         with allowed():
-            translator_of(FIXTURE).translate_file(source, output, resume=True, **keywords)
+            translator_of(VERSION_1).translate_file(source, output, resume=True, **keywords)
     else:
-        command("translate", FIXTURE, source, "-o", output, "--resume", *options)
+        command("translate", VERSION_1, source, "-o", output, "--resume", *options)
 
 
 def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
     from tfexport.runtime.files.line_format import text_format
     from tfexport.runtime.files.resumable import describe_run, translate_file
 
-    translator = translator_of(FIXTURE)
+    translator = translator_of(VERSION_1)
     settings, _ = translator.resolver.resolve({
         "max_length": 2, "batch_size": 2, "beam_size": several, "num_hypotheses": several,
         "return_scores": False,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tests.support import tutorial
 from tests.support.originals import annotated, rebuilt, rmsnorm
+from tests.support.paths import REPOSITORY
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
     TransformerConfig,
@@ -404,7 +405,7 @@ def expand(line: str) -> list[str]:
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "native"])
 def test_docs_list_the_keys_of_every_layout(layout: str) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     block = page.partition(f"Keys of `{layout}`")[2].partition("```text\n")[2].partition("```")[0]
     keys = [key for line in block.splitlines() for key in expand(line)]
     rules = LAYOUTS[layout].rules

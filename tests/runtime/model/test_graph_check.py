@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.test_bundle import FIXTURE, rewrite
+from tests.support.paths import VERSION_1
+from tests.test_bundle import rewrite
 from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
@@ -21,7 +22,7 @@ Change = Callable[[onnx.ModelProto], None]
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    shutil.copytree(FIXTURE, tmp_path / "a.bundle")
+    shutil.copytree(VERSION_1, tmp_path / "a.bundle")
     return tmp_path / "a.bundle"
 
 
@@ -159,7 +160,7 @@ def test_graph_that_does_not_do_what_it_says_is_no_surprise(
 
 
 def test_stored_version_1_graphs_are_taken_without_what_came_later() -> None:
-    assert Translator(FIXTURE).generate(IDS)[0].hypotheses[0].tokens
+    assert Translator(VERSION_1).generate(IDS)[0].hypotheses[0].tokens
 
 
 def test_all_graphs_of_today_are_those_of_their_roles(tiny_bundle: Path) -> None:

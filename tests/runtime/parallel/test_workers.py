@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.test_imports import FIXTURE
+from tests.support.paths import VERSION_1
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
 from tfexport.runtime.parallel.workers import ClosedError, Workers
@@ -22,7 +22,7 @@ TEXTS = ["w5 w6", "w7", "w8 w9 w4"]
 def run_in_time(code: str, *, seconds: int = 60) -> str:
     """A program's output; one that hangs is killed, and fails the test."""
     done = subprocess.run(
-        [sys.executable, "-c", code, str(FIXTURE)],
+        [sys.executable, "-c", code, str(VERSION_1)],
         capture_output=True, text=True, timeout=seconds, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_a_worker_that_closes_its_workers_does_not_wait_for_itself() -> None:
 
 
 def test_closing_loses_nothing_that_another_thread_submits() -> None:
-    translator = Translator(FIXTURE, 1, workers=2)
+    translator = Translator(VERSION_1, 1, workers=2)
     expected = [result.text for result in translator.translate(TEXTS, max_length=3)]
     found: list[list[str | None]] = []
     errors: list[BaseException] = []
@@ -86,7 +86,7 @@ def test_closing_loses_nothing_that_another_thread_submits() -> None:
 
 
 def test_closing_lets_a_callback_finish_that_calls_its_translator() -> None:
-    translator = Translator(FIXTURE, 1, workers=1)
+    translator = Translator(VERSION_1, 1, workers=1)
     inside, closing = threading.Event(), threading.Event()
 
     def call(step: Any) -> None:
@@ -159,10 +159,10 @@ translator.translate(["w5"])
 )
 def test_numbers_of_threads_have_bounds(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Translator(FIXTURE, **options)
+        Translator(VERSION_1, **options)
 
 
 def test_a_translator_says_what_it_is(tmp_path: Path) -> None:
-    shown = repr(Translator(FIXTURE, 2, workers=3))
-    assert str(FIXTURE) in shown
+    shown = repr(Translator(VERSION_1, 2, workers=3))
+    assert str(VERSION_1) in shown
     assert "3 workers" in shown

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.test_bundle import FIXTURE, rewrite
+from tests.support.paths import VERSION_1
+from tests.test_bundle import rewrite
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
 
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    return Translator(FIXTURE, threads=1)
+    return Translator(VERSION_1, threads=1)
 
 
 @pytest.mark.parametrize("wrong", [0.5, 5, None, object(), b"w5", "w5"])
@@ -79,16 +80,16 @@ def test_row_that_is_none_is_named_in_few_words(
 )
 def test_vocabulary_map_of_a_wrong_type_is_an_input_error(given: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Translator(FIXTURE, threads=1, vocabulary_map=given)
+        Translator(VERSION_1, threads=1, vocabulary_map=given)
 
 
 def test_vocabulary_map_may_name_tokens() -> None:
     given: Any = {"w4": ["w5"], "": ["w6"]}
-    assert Translator(FIXTURE, threads=1, vocabulary_map=given)
+    assert Translator(VERSION_1, threads=1, vocabulary_map=given)
 
 
 def test_unknown_id_beyond_the_target_vocabulary_needs_no_suppressing(tmp_path: Path) -> None:
-    shutil.copytree(FIXTURE, tmp_path / "a.bundle")
+    shutil.copytree(VERSION_1, tmp_path / "a.bundle")
 
     def change(values: dict[str, Any]) -> None:
         values["special_ids"]["unk"] = values["config"]["unk_id"] = 19

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from tests.conftest import REPOSITORY, Once, compare_few_shapes
+from tests.conftest import Once, compare_few_shapes
 from tests.support import tutorial
+from tests.support.paths import REPOSITORY
 from tfexport.export import export_bundle, export_graph, export_torchscript
 
 LIMIT = 60

@@ -14,9 +14,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tests.conftest import REPOSITORY
 from tests.support import tutorial
 from tests.support.documents import PAGES, README, Block, read_blocks, run_in_shell, words
+from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.model_src.checkpoint.read import load_checkpoint
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY, Once
+from tests.conftest import Once
 from tests.export.artifacts.test_originals import FAMILIES, ROWS, greedy
 from tests.export.artifacts.test_originals import LIMIT as SHORT
 from tests.export.graphs.test_generate import export_family
 from tests.export.graphs.test_generate import pad as padded
 from tests.support.documents import read_blocks, run_in_shell
+from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER
 
 pytestmark = pytest.mark.slow
