@@ -2,7 +2,16 @@ import inspect
 
 import tfexport
 from tfexport import errors
-from tfexport.errors import TfexportError, join_problems
+from tfexport.cli.spelling import spell
+from tfexport.errors import (
+    ConfigError,
+    Message,
+    Option,
+    OutputExistsError,
+    Problem,
+    TfexportError,
+    join_problems,
+)
 
 
 def all_errors() -> list[type[TfexportError]]:
@@ -25,9 +34,26 @@ def test_every_error_derives_from_a_builtin_and_stands_in_the_tree() -> None:
 
 
 def test_one_problem_stays_on_its_line_and_several_get_one_each() -> None:
-    assert join_problems("a", ["b"]) == "a: b"
-    assert join_problems("a", ["b"], "Do c.") == "a: b. Do c."
-    assert join_problems("a", ["b", "c"], "Do d.") == "a: 2 problems:\n  - b\n  - c\nDo d."
+    assert str(join_problems("a", ["b"])) == "a: b"
+    assert str(join_problems("a", ["b"], "Do c.")) == "a: b. Do c."
+    assert str(join_problems("a", ["b", "c"], "Do d.")) == "a: 2 problems:\n  - b\n  - c\nDo d."
+
+
+def test_every_front_end_spells_options_its_own_way() -> None:
+    problems = [Problem("beam_size", "0 is less than 1"), Problem(None, "too much")]
+    remedy = Message("Say ", Option("settings", ["unk_id=3"]), " or ", Option("force", True), ".")
+    error = ConfigError(join_problems("options", problems, remedy))
+    assert str(error) == (
+        "options: 2 problems:\n  - beam_size: 0 is less than 1\n  - too much\n"
+        "Say settings=['unk_id=3'] or force=True."
+    )
+    assert error.message.spelled(spell) == (
+        "options: 2 problems:\n  - --beam-size: 0 is less than 1\n  - too much\n"
+        "Say --set unk_id=3 or --force."
+    )
+    assert str(OutputExistsError(Message(Option("layout", "annotated")))) == "layout='annotated'"
+    assert spell(Option("layout", "annotated")) == "--format annotated"
+    assert spell(Option("early_stopping", False)) == "--no-early-stopping"
 
 
 def test_version_is_a_version() -> None:

@@ -13,19 +13,92 @@ TfexportError
 ├── ForkError                (RuntimeError)     a translator used in a fork of its process
 └── MissingDependencyError   (ImportError)      an optional library that is needed and not installed
 
-Every message says what was found, what was expected and what to do. Only the command line turns
-them into one-line messages; anything outside this tree is a bug and keeps its traceback.
+Every message says what was found, what was expected and what to do. An option in it is an
+``Option``, which every front end spells its own way: ``force=True`` in Python, ``--force`` on the
+command line. Only the command line turns errors into one-line messages; anything outside this tree
+is a bug and keeps its traceback.
 """
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option that a message speaks of.
+
+    Attributes:
+        name: of the keyword in Python.
+        value: to give to it; None to name the option alone.
+    """
+
+    name: str
+    value: object = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value!r}"
+
+
+class Message:
+    """Text with options in it.
+
+    Args:
+        parts: in their order; other messages are taken apart, problems too.
+    """
+
+    def __init__(self, *parts: "str | Option | Message | Problem") -> None:
+        self.parts: tuple[str | Option, ...] = tuple(
+            piece
+            for part in parts
+            for piece in (part.parts if isinstance(part, Message | Problem) else (part,))
+        )
+
+    def spelled(self, spell: Callable[[Option], str] = str) -> str:
+        """The whole text, its options as ``spell`` writes them."""
+        return "".join(
+            spell(part) if isinstance(part, Option) else str(part) for part in self.parts
+        )
+
+    def __str__(self) -> str:
+        return self.spelled()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        option: the one it is about; None if it is about none alone.
+        text: what is wrong, without the option's name in front.
+    """
+
+    option: str | None
+    text: str | Message
+
+    @property
+    def parts(self) -> tuple[str | Option, ...]:
+        """Those of its message: the option, a colon, the text."""
+        named = () if self.option is None else (Option(self.option), ": ")
+        return Message(*named, self.text).parts
+
+    def __str__(self) -> str:
+        return str(Message(self))
+
+
 class TfexportError(Exception):
-    """Base of every error that tfexport raises on purpose."""
+    """Base of every error that tfexport raises on purpose.
+
+    Attributes:
+        message: with its options; ``str`` gives Python's spelling of them.
+    """
+
+    def __init__(self, message: str | Message = "") -> None:
+        super().__init__(str(message))
+        self.message = Message(message)
 
 
 class ConfigError(TfexportError, ValueError):
@@ -112,17 +185,20 @@ def _install_command(extra: str) -> str:
     return "pip install " + " ".join(f"'{name}'" for name in found)
 
 
-def join_problems(subject: str, problems: Sequence[str], remedy: str = "") -> str:
+def join_problems(
+    subject: str | Option, problems: Sequence[str | Message | Problem], remedy: str | Message = ""
+) -> Message:
     """Put all problems of one subject into one message.
 
     One problem stays on the subject's line; several get a line each.
     """
     if len(problems) == 1:
-        text = f"{subject}: {problems[0]}"
+        text = Message(subject, ": ", problems[0])
     else:
-        text = f"{subject}: {len(problems)} problems:" + "".join(f"\n  - {p}" for p in problems)
-    if not remedy:
+        lines = [Message("\n  - ", problem) for problem in problems]
+        text = Message(subject, f": {len(problems)} problems:", *lines)
+    if not str(remedy):
         return text
     if len(problems) > 1:
-        return f"{text}\n{remedy}"
-    return f"{text} {remedy}" if text.endswith(".") else f"{text}. {remedy}"
+        return Message(text, "\n", remedy)
+    return Message(text, " " if str(text).endswith(".") else ". ", remedy)

@@ -20,6 +20,7 @@ from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
 from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
+from tfexport.cli.spelling import spell
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
 from tfexport.cli.verify_command import verify
@@ -41,9 +42,9 @@ class _Group(click.Group):
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
         except ConfigError as error:
-            raise click.UsageError(str(error), ctx=None) from error
+            raise click.UsageError(error.message.spelled(spell), ctx=None) from error
         except TfexportError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(error.message.spelled(spell)) from error
         except BrokenPipeError:
             # Nobody reads any more, as behind `head`: end in silence, as if by SIGPIPE. Python
             # would flush what is left at its end, and complain.

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfexport.errors import CheckpointError, ConfigError, join_problems
+from tfexport.errors import CheckpointError, ConfigError, Message, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.account import (
@@ -93,9 +93,9 @@ class Examination:
         notes = "".join(f"\nNote: {note}." for note in self.notes)
         if self.problems:
             problems = self.problems + self.config_problems
-            raise CheckpointError(join_problems(name, problems, self.remedy) + notes)
+            raise CheckpointError(Message(join_problems(name, problems, self.remedy), notes))
         if self.config_problems:
-            raise ConfigError(join_problems(name, self.config_problems) + notes)
+            raise ConfigError(Message(join_problems(name, self.config_problems), notes))
         return self.checkpoint
 
 
