@@ -45,12 +45,12 @@ def test_all_damage_is_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["a\0b", "\ud800"])
-def test_what_is_no_file_name_is_said_to_be_none(folder: str) -> None:
+def test_a_path_that_no_file_can_have_is_named(folder: str) -> None:
     with pytest.raises(BundleError, match="not the name of a file"):
         open_bundle(folder)
 
 
-def test_file_of_a_bundle_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+def test_file_of_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     write(tmp_path / "a.bundle")
     name = "a" * 300
     rewrite(

@@ -110,7 +110,7 @@ def test_nesting_as_deep_as_json_can_read_is_refused(tmp_path: Path) -> None:
         rewrite(tmp_path / "a.bundle", lambda m: m["config"].update(x=deep))
         open_bundle(tmp_path / "a.bundle")
 
-    # A thread of its own has the whole of Python's stack, whoever runs the test.
+    # A thread of its own has all of Python's stack, however deep the caller's is.
     with ThreadPoolExecutor(1) as pool, pytest.raises(BundleError, match="nested more than 20"):
         pool.submit(rewrite_and_open).result()
 
@@ -128,7 +128,7 @@ def test_all_problems_of_a_manifest_are_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"tfexport_version": "\ud800"}, {"opset": {"\udfff": 1}}])
-def test_half_a_surrogate_pair_is_no_text(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     write(tmp_path / "a.bundle")
     file = tmp_path / "a.bundle" / MANIFEST
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
@@ -146,7 +146,7 @@ def test_manifest_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b"[" * 100_000], ids=range(6)
 )
-def test_manifest_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / MANIFEST).write_bytes(content)
     with pytest.raises(BundleError):
         open_bundle(tmp_path)

@@ -1,4 +1,4 @@
-"""What commands print while they work."""
+"""Progress that commands print."""
 
 import re
 

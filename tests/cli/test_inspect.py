@@ -100,7 +100,7 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         ("empty", b"", "it is empty"),
     ],
 )
-def test_what_is_nothing_of_ours_is_named(
+def test_a_file_that_is_no_artifact_is_named_for_its_content(
     tmp_path: Path, name: str, content: bytes, what: str
 ) -> None:
     (tmp_path / name).write_bytes(content)

@@ -61,7 +61,7 @@ def test_file_goes_to_file_and_is_not_overwritten(tmp_path: Path, tiny_bundle: P
     assert invoke(*args, "--force", "--truncate").exit_code == 0
 
 
-def test_what_fails_at_the_start_leaves_an_old_output_as_it_was(
+def test_a_failure_at_the_start_leaves_an_old_output_as_it_was(
     tmp_path: Path, tiny_bundle: Path
 ) -> None:
     output = tmp_path / "out.txt"

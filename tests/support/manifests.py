@@ -46,7 +46,7 @@ def write(path: Path, content: bytes = b"graph") -> Manifest:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest by hand and give it a right digest again."""
+    """Change a manifest by hand and compute its digest again."""
     file = path / MANIFEST
     values = json.loads(file.read_text())
     change(values)
