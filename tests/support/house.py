@@ -161,13 +161,14 @@ def modules_without_docstring(source: Source) -> Iterator[str]:
 Rule = Callable[[Source], Iterator[str]]
 
 
-def read_sources(root: Path) -> list[Source]:
-    """All modules of the package.
+def read_sources(root: Path, folder: str = "tfexport") -> list[Source]:
+    """All modules of the package, or of another folder.
 
     Args:
         root: of the repository.
+        folder: in it.
     """
-    paths = sorted((root / "tfexport").rglob("*.py"))
+    paths = sorted((root / folder).rglob("*.py"))
     return [
         Source(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8"))
         for path in paths
