@@ -21,7 +21,7 @@ WAKE = 4  # tokens, which read every weight
 
 @dataclass(frozen=True)
 class Setup:
-    """What a system is started with.
+    """Settings that a system is started with.
 
     Attributes:
         folder: where benchmarks.models.prepare wrote what the systems load.
