@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tfexport.errors import ConfigError, Message, Option, shown
-from tfexport.model_src.checkpoint.keymap import Layout
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Given, Text, spoken
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
@@ -124,7 +124,7 @@ def _half_embeddings(
     (there,) = present
     (absent,) = set(_EMBEDDINGS) - {there}
     size, side = _EMBEDDINGS[absent]
-    key, _ = layout.origin_of(absent, ())
+    key, _ = layout.table.origin_of(absent, ())
     values[size] = values.get(_EMBEDDINGS[there][0])
     return [
         Message(

@@ -51,7 +51,7 @@ class Checkpoint:
         origins: config key to where its value came from: "weights", "assumed", or a source.
         weights: float32, under the model's own names.
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
-        fates: every key of the file to the weights that it became; empty if it was ignored.
+        key_report: every key of the file to the weights that it became; empty if it was ignored.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Checkpoint:
     origins: dict[str, str]
     weights: dict[str, Tensor]
     state_dict: dict[str, Tensor]
-    fates: dict[str, tuple[str, ...]]
+    key_report: dict[str, tuple[str, ...]]
 
     @property
     def special_ids(self) -> SpecialIds:
@@ -204,24 +204,24 @@ def examine(
     renamed = {key: name.removeprefix(detected.prefix) for key, name in renamed.items()}
     tensors = {name: raw.tensors[key] for key, name in renamed.items()}
 
-    converted = convert_weights(layout, {name: upcast(it) for name, it in tensors.items()})
-    weights, fates = converted.weights, converted.fates
+    converted = convert_weights(layout.table, {name: upcast(it) for name, it in tensors.items()})
+    weights, key_report = converted.weights, converted.key_report
     problems: list[Text] = [*converted.problems]
     problems += [f"{key} is not a tensor" for key in raw.others if names[key] is not None]
     unread = [
         key if key == name else f"{key} (renamed to {name})"
         for key, name in renamed.items()
-        if name not in fates
+        if name not in key_report
     ]
     problems += listed("was not read", "keys were not read", unread)
-    problems += bad_values({name: tensors[name] for name in fates})
+    problems += bad_values({name: tensors[name] for name in key_report})
 
     share_tied_tables(weights, {**layout.defaults, **(defaults or {}), **given.values})
     completion = complete_config(
         layout, weights, converted.num_heads, given, require, defaults or {}
     )
     expected = expected_shapes(completion.config)
-    problems += wrong_weights(layout, weights, fates, expected, completion.config)
+    problems += wrong_weights(layout.table, weights, key_report, expected, completion.config)
     remedy = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if unread:
         remedy = Message(
@@ -239,8 +239,8 @@ def examine(
         origins=completion.origins,
         weights=weights,
         state_dict=tensors,
-        fates={
-            **{key: fates.get(name, ()) for key, name in renamed.items()},
+        key_report={
+            **{key: key_report.get(name, ()) for key, name in renamed.items()},
             **{key: () for key, name in names.items() if name is None},
         },
     )

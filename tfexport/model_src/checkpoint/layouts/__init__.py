@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_some
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
-from tfexport.model_src.checkpoint.keymap import Layout
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts.annotated import ANNOTATED
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
 from tfexport.model_src.checkpoint.layouts.nn_transformer import NN_TRANSFORMER, REBUILT
@@ -90,7 +90,7 @@ def _common_prefixes(names: list[str]) -> list[str]:
 
 def _count_known(layout: Layout, names: list[str], prefix: str) -> int:
     inside = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
-    return len(layout.map_keys(inside))
+    return len(layout.table.map_keys(inside))
 
 
 def _no_layout(
@@ -103,7 +103,7 @@ def _no_layout(
     foreign = describe_config(foreign_config or {}) or describe_names(names)
     if foreign is not None:
         return f"{raw.path}: {foreign}"
-    known = best.layout.map_keys(names)
+    known = best.layout.table.map_keys(names)
     unknown = [name for name in names if name not in known]
     text = (
         f"{raw.path}: no known layout; nearest is {best.layout.name} "

@@ -10,13 +10,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.atomic import new_file
-from tfexport.model_src.checkpoint.keymap import Layout, Rule
+from tfexport.model_src.checkpoint.keymap import KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.state_dict import parse_config
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
 
-NATIVE = Layout(name="native", title="tfexport", rules=(Rule("{weight}", ("{weight}",)),))
+NATIVE = Layout(name="native", title="tfexport", table=KeyTable({"{weight}": "{weight}"}))
 
 
 def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: bool = False) -> None:
