@@ -16,6 +16,9 @@ def unchanged_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class Layout:
     """One family of models.
 
+    The original mathematics of a layout, which an export is compared with, stands under its name in
+    ``tfexport.export.reference``.
+
     Attributes:
         name: as the option ``layout`` takes it.
         title: as people call it.
@@ -24,8 +27,6 @@ class Layout:
         required: config keys that nothing can stand in for.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
-        reference: name, in ``tfexport.export.reference``, of the original mathematics that an
-            export is compared with; None where there is no other than the model's own modules.
     """
 
     name: str
@@ -35,7 +36,6 @@ class Layout:
     required: tuple[str, ...] = ()
     read_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = unchanged_config
     model_types: tuple[str, ...] = ()
-    reference: str | None = None
 
     def claims(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""

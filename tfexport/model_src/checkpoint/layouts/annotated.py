@@ -45,5 +45,4 @@ ANNOTATED = Layout(
         "norm_eps": 1e-6,
     },
     required=("num_heads",),
-    reference="annotated",
 )

@@ -36,7 +36,7 @@ def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: boo
         save_file(tensors, partial, {METADATA_KEY: json.dumps(model.config.to_dict())})
 
 
-def read_config(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+def read_metadata(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     """The config values in a native file's metadata.
 
     Raises:

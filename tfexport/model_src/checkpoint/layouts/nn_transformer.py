@@ -76,7 +76,6 @@ NN_TRANSFORMER = Layout(
     table=KeyTable(_STOCK, _WORDS),
     defaults=_DEFAULTS,
     required=("num_heads",),
-    reference="nn-transformer",
 )
 
 REBUILT = Layout(
@@ -90,5 +89,4 @@ REBUILT = Layout(
         "positions_every_layer": True,
     },
     required=("num_heads", "num_encoder_layers", "num_decoder_layers"),
-    reference="nn-transformer-rebuilt",
 )

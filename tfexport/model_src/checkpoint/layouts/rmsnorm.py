@@ -50,5 +50,4 @@ RMSNORM = Layout(
         "dropout": 0.0,
     },
     required=("num_heads",),
-    reference="rmsnorm",
 )
