@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import tutorial
+from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
@@ -102,7 +103,7 @@ def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(
     (tmp_path / "config.json").write_text(json.dumps(MARIAN))
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
     assert found.require_usable().config.dropout == 0.1
-    assert any("config.json" in note and "Hugging Face" in note for note in found.notes)
+    assert any("config.json beside it is of Hugging Face" in str(note) for note in found.notes)
     with pytest.raises(ConfigError, match=r"Note: config\.json beside it is of Hugging Face"):
         load_checkpoint(tmp_path)
     with pytest.raises(ConfigError, match="config of a Hugging Face MarianMTModel") as caught:
@@ -145,7 +146,7 @@ def test_prefix_that_all_keys_have_is_taken_off_and_noted(
 ) -> None:
     torch.save({prefix + key: value for key, value in state.items()}, tmp_path / "model.pt")
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"], layout=layout)
-    assert set(found.require_usable().fates) == {prefix + key for key in state}
+    assert set(found.require_usable().key_report) == {prefix + key for key in state}
     assert found.notes == [f"every key starts with {prefix!r}, which was taken off"]
 
 
@@ -167,7 +168,7 @@ def test_state_dict_under_a_key_of_its_own_is_found_and_noted(
     torch.save({"net": state, "optimizer": {"state": {0: state}}, **others}, tmp_path / "model.pt")
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
     assert found.notes == ["weights taken from net"]
-    assert set(found.require_usable().fates) == set(state)
+    assert set(found.require_usable().key_report) == set(state)
 
 
 def test_several_state_dicts_are_named_with_the_line_that_takes_one(
@@ -208,5 +209,6 @@ def test_one_embedding_alone_asks_whether_it_is_tied(
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path, {"num_heads": 4})
     assert f"{key}, the " in str(caught.value)
-    assert "--set tie_embeddings=true" in str(caught.value)
+    assert "give settings=['tie_embeddings=true']" in str(caught.value)
+    assert "give --set tie_embeddings=true" in caught.value.message.spelled(spell)
     assert "give both, or neither" not in str(caught.value)
