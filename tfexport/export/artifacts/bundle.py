@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,13 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.export.artifacts.checkpoint_source import Source, folder_of, read_for_decoding
-from tfexport.export.graphs.beam import beam_attention
-from tfexport.export.graphs.exporter import (
-    choose_opset,
-    export_decoder,
-    export_encoder,
-    oldest_onnxruntime,
+from tfexport.export.graph_forms import (
+    BundleForm,
+    GraphBuild,
+    bundle_comparisons,
+    export_bundle_forms,
 )
-from tfexport.export.graphs.fused_attention import attention_class
-from tfexport.export.graphs.loops import export_beam, export_generate
-from tfexport.export.graphs.shortlist import make_shortlist
+from tfexport.export.graphs.exporter import choose_opset, oldest_onnxruntime
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.quantize.bundle import refuse_quantized
@@ -108,18 +105,18 @@ def export_bundle(
     tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, folder_of(source))
     tokenizers.check(checkpoint.config)
     with new_bundle(output, force) as folder:
-        graphs = _export_graphs(checkpoint, opset, portable, attention, tell)
+        graphs = export_bundle_forms(GraphBuild(checkpoint, opset, portable, attention), tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
-        for name, graph in graphs.items():
-            ir.save(graph, folder / name)
+        for form, graph in graphs.items():
+            ir.save(graph, folder / form.filename)
         manifest = dataclasses.replace(
             describe(checkpoint.config, opset, graphs), tokenizers=tokenizers.copy(folder)
         )
         manifest = write_manifest(folder, manifest)
         report = None
         if verify:
-            report = compare_bundle(folder, manifest, checkpoint, tell)
+            report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), tell)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -149,10 +146,12 @@ def verify_bundle(
     manifest = open_bundle(bundle)
     refuse_quantized(Path(bundle), manifest.quantization)
     checkpoint = read_for_decoding(source, config, settings, layout, manifest.config)
-    return compare_bundle(Path(bundle), manifest, checkpoint, progress)
+    return compare_bundle(Path(bundle), manifest, checkpoint, bundle_comparisons(), progress)
 
 
-def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Model]) -> Manifest:
+def describe(
+    config: TransformerConfig, opset: int, graphs: Mapping[BundleForm, ir.Model]
+) -> Manifest:
     """A manifest without its files."""
     assert config.pad_id is not None
     assert config.bos_id is not None
@@ -171,28 +170,5 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
         config=config.to_dict(),
         special_ids=SpecialIds(config.pad_id, config.bos_id, config.eos_id, config.unk_id),
         limits=Limits(config.source_vocab_size, config.target_vocab_size, limit, limit),
-        graphs={name.removesuffix(".onnx"): name for name in graphs},
+        graphs={form.name: form.filename for form in graphs},
     )
-
-
-def _export_graphs(
-    checkpoint: Checkpoint, opset: int, portable: bool, attention: bool, tell: Progress
-) -> dict[str, ir.Model]:
-    model = checkpoint.build(attention_class(portable, weights=attention))
-    # Whoever steps by hand may ask for the weights, and on the CPU they cost nothing.
-    decoder = checkpoint.build(attention_class(portable, weights=True))
-    beams = checkpoint.build(beam_attention(portable))
-    graphs: dict[str, ir.Model] = {}
-    jobs: dict[str, Callable[[], ir.Model]] = {
-        "encoder.onnx": lambda: export_encoder(model, opset),
-        "decoder.onnx": lambda: export_decoder(decoder, opset),
-        "shortlist.onnx": lambda: make_shortlist(graphs["decoder.onnx"]),
-        "generate.onnx": lambda: export_generate(
-            model, opset, graphs["encoder.onnx"], attention, can_skip_scores=True
-        ),
-        "beam.onnx": lambda: export_beam(beams, opset, graphs["encoder.onnx"]),
-    }
-    for done, (filename, export) in enumerate(jobs.items()):
-        tell(f"exporting {filename}", done, len(jobs))
-        graphs[filename] = export()
-    return graphs

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import DeduplicateInitializersPass
 
-from tfexport import __version__, graph_io
+from tfexport import __version__
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError
 from tfexport.export.artifacts.checkpoint_source import (
@@ -23,21 +23,9 @@ from tfexport.export.artifacts.checkpoint_source import (
     read_for_decoding,
     read_source,
 )
-from tfexport.export.graphs.encoder_decoder import ForwardGraph
-from tfexport.export.graphs.exporter import (
-    choose_opset,
-    export_graph_module,
-    oldest_onnxruntime,
-)
-from tfexport.export.graphs.fused_attention import attention_class
-from tfexport.export.graphs.loops import export_generate
-from tfexport.export.parity import (
-    ParityReport,
-    Progress,
-    compare_forward,
-    compare_generate,
-    compare_text,
-)
+from tfexport.export.graph_forms import Extras, GraphBuild, file_form, file_forms
+from tfexport.export.graphs.exporter import choose_opset, oldest_onnxruntime
+from tfexport.export.parity import ParityReport, Progress, compare_text
 from tfexport.export.passes.share_weights import share_transposed, sink_weights
 from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.quantize.graphs import quantize_graphs
@@ -48,7 +36,6 @@ from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
-GRAPHS = ("generate", "forward")
 _LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
 
 
@@ -122,6 +109,7 @@ def export_graph(
         TfexportError: as ``export_bundle``.
     """
     tell = progress or (lambda step, done, total: None)
+    form, extras = file_form(graph), Extras(attention, attention_biases, log_probs)
     _check_options(graph, attention_biases or log_probs, attention or text, attention and text)
     if quantization is not None:
         _check_quantization(graph, portable)
@@ -130,7 +118,7 @@ def export_graph(
         raise ConfigError(f"opset: text needs {OLDEST_OPSET} or more, not {opset}")
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
-    read = read_source if graph == "forward" else read_for_decoding
+    read = read_for_decoding if form.decodes else read_source
     checkpoint = read(source, config, settings, layout)
     if log_probs and not checkpoint.config.has_embeddings:
         raise ConfigError("log_probs needs a vocabulary projection, and the model has none.")
@@ -142,12 +130,7 @@ def export_graph(
         )
         check_reproduced(tokenizers, checkpoint.config, samples)
     tell(f"exporting {graph}.onnx", 0, 1)
-    module = checkpoint.build(attention_class(portable, weights=attention))
-    if graph == "generate":
-        model = export_generate(module, opset, attention=attention)
-    else:
-        spec = _spec(checkpoint.config, attention_biases, log_probs)
-        model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
+    model = form.export(GraphBuild(checkpoint, opset, portable, attention), extras)
     share_transposed([model])
     # To quantise, weights have to be where, and called what, they are in a bundle.
     final = model if quantization is None else model.clone()
@@ -156,10 +139,7 @@ def export_graph(
         report = None
         if verify:
             ir.save(model, path)
-            if graph == "generate":
-                report = compare_generate(path, checkpoint, tell)
-            else:
-                report = compare_forward(path, spec, checkpoint, tell)
+            report = form.compare(path, form.spec(checkpoint.config, extras), checkpoint, tell)
             report.require(str(output))
         if text and report is not None:
             onnx.save_model(add_text(model, tokenizers, checkpoint.config), path)
@@ -197,18 +177,16 @@ def verify_graph(
     path = Path(path)
     facts = read_graph_facts(path)
     refuse_quantized(path, facts["quantization"])
-    if facts["kind"] == "generate":
-        checkpoint = read_for_decoding(source, config, settings, layout, facts["config"])
-        if TEXTS in facts["inputs"]:
-            tokenizers = choose_tokenizers(None, None, None, folder_of(source))
-            return compare_text(path, tokenizers, checkpoint, progress=progress)
-        return compare_generate(path, checkpoint, progress)
-    checkpoint = read_source(source, config, settings, layout, defaults=facts["config"])
-    names = {*facts["inputs"], *facts["outputs"]}
-    spec = _spec(checkpoint.config, "cross_attention_bias" in names, graph_io.LOG_PROBS in names)
+    form, names = file_form(facts["kind"]), {*facts["inputs"], *facts["outputs"]}
+    read = read_for_decoding if form.decodes else read_source
+    checkpoint = read(source, config, settings, layout, defaults=facts["config"])
+    if TEXTS in facts["inputs"]:
+        tokenizers = choose_tokenizers(None, None, None, folder_of(source))
+        return compare_text(path, tokenizers, checkpoint, progress=progress)
+    spec = form.spec(checkpoint.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
-    return compare_forward(path, spec, checkpoint, progress)
+    return form.compare(path, spec, checkpoint, progress)
 
 
 def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -225,7 +203,7 @@ def read_graph_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     except Exception as error:  # whatever protobuf makes of bytes that are no graph
         raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
     metadata = model.metadata_props
-    if metadata.get("tfexport_graph") not in GRAPHS:
+    if metadata.get("tfexport_graph") not in file_forms():
         raise BundleError(f"{path}: not a graph that 'tfexport onnx --graph' wrote.")
     try:
         return _facts(model)
@@ -258,20 +236,12 @@ def _shape(value: ir.Value) -> list[int | str]:
 
 
 def _check_options(graph: str, forward_only: bool, generate_only: bool, clash: bool) -> None:
-    if graph not in GRAPHS:
-        raise ConfigError(f"graph: {graph!r} is not one of {', '.join(map(repr, GRAPHS))}")
     if graph != "forward" and forward_only:
         raise ConfigError("attention_biases and log_probs go with the forward graph.")
     if graph != "generate" and generate_only:
         raise ConfigError("attention and text go with the generate graph.")
     if clash:
         raise ConfigError("text has no tokens that attention could be shown between; choose one.")
-
-
-def _spec(config: TransformerConfig, attention_biases: bool, log_probs: bool) -> graph_io.GraphSpec:
-    return graph_io.forward_graph(
-        config.d_model, config.num_heads, config.target_vocab_size, attention_biases, log_probs
-    )
 
 
 def _check_quantization(graph: str, portable: bool) -> None:

@@ -1,22 +1,18 @@
-"""What a comparison found: differences by stage and shape, and what they may be.
+"""A parity report: differences by stage and shape, and how large they may be.
 
 Logits count as equal within ``TOLERANCE`` relative to max(1, |logit|). Tokens are equal except
 where eager's two best logits lie closer than twice that tolerance: there either order is right,
 and the row is not followed further. Such near ties are counted and reported.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import torch
-from numpy.typing import NDArray
 
 from tfexport.errors import ParityError
-from tfexport.export.parity.eager_run import Case, Floats
-from tfexport.runtime.search import until
 
 TOLERANCE = 1e-4
 # In the order of the data's way through the model: the first that fails is where to look.
@@ -128,85 +124,3 @@ class ParityReport:
                 f"(batch {failure.batch}, source length {failure.source_length}). "
                 "The stages before it agree; check the config of what comes with this one."
             )
-
-
-def compare_values(stage: str, shape: tuple[int, int], ours: Floats, eager: Floats) -> Comparison:
-    """Compare values at one shape (B, S); values of other axes differ by as much as can be."""
-    if ours.shape != eager.shape:
-        return Comparison(stage, *shape, float(np.finfo(np.float32).max), int(eager.size))
-    difference = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
-    return Comparison(stage, *shape, float(difference.max()), int(difference.size))
-
-
-def compare_tokens(
-    case: Case,
-    found: list[list[int]],
-    tokens: NDArray[np.int64],
-    eager: Floats,
-    eos_id: int,
-    stage: str = "greedy tokens",
-) -> Comparison:
-    """Compare decoded rows (no start, no end token) with eager's, up to each row's end."""
-    wrong = near_ties = compared = 0
-    for ours, theirs, logits in zip(found, tokens.tolist(), eager, strict=True):
-        ended = [*ours, eos_id][: len(theirs)]
-        for token, expected, scores in zip(ended, theirs, logits, strict=False):
-            compared += 1
-            if token != expected:
-                near = _is_near_tie(scores)
-                near_ties += int(near)
-                wrong += int(not near)
-            if token != expected or expected == eos_id:
-                break
-    batch, length = case.shape
-    return Comparison(stage, batch, length, float(wrong), compared, near_ties)
-
-
-def compare_texts(
-    case: Case, differ: list[bool], tokens: NDArray[np.int64], eager: Floats, eos_id: int
-) -> Comparison:
-    """Rows whose text differs from that of eager's tokens (B, T), excused by a near tie in them."""
-    wrong = near_ties = compared = 0
-    for row, logits, different in zip(tokens.tolist(), eager, differ, strict=True):
-        length = min(len(until(row, eos_id)) + 1, len(row))
-        compared += length
-        near = different and any(_is_near_tie(scores) for scores in logits[:length])
-        near_ties += near
-        wrong += different and not near
-    return Comparison("text", *case.shape, float(wrong), compared, near_ties)
-
-
-def _is_near_tie(logits: Floats) -> bool:
-    """Whether the two best of (V,) logits lie so close that either order is right."""
-    second, first = np.partition(logits, -2)[-2:]
-    return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
-
-
-def compare_sequences(
-    case: Case,
-    sequences: NDArray[np.int64],
-    scores: Floats,
-    tokens: NDArray[np.int64],
-    eager: Floats,
-    eos_id: int,
-) -> Iterator[Comparison]:
-    """Compare what a generate graph gave, (B, T) and (B,), with eager's tokens and logits."""
-    rows = [until(row, eos_id) for row in sequences.tolist()]
-    yield compare_tokens(case, rows, tokens, eager, eos_id, stage="generate")
-    expected = _scores(tokens, eager, eos_id)
-    # A row that went another way at a near tie has a score of its own.
-    same = [
-        ours == until(theirs, eos_id) for ours, theirs in zip(rows, tokens.tolist(), strict=True)
-    ]
-    if any(same):
-        yield compare_values("scores", case.shape, scores[same], expected[same])
-
-
-def _scores(tokens: NDArray[np.int64], logits: Floats, eos_id: int) -> Floats:
-    """(B, T) and (B, T, V) to (B,): mean log-probability, the end token included."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    chosen = np.take_along_axis(log_probs, tokens[:, :, None], -1)[:, :, 0]
-    counts = [len(until(row, eos_id)) + (eos_id in row) for row in tokens.tolist()]
-    means = [row[:count].mean() for row, count in zip(chosen, counts, strict=True)]
-    return np.array(means, np.float32)
