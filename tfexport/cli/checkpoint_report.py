@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.console import human_size
+from tfexport.cli.spelling import spell
+from tfexport.errors import Message, Option
 
 if TYPE_CHECKING:
     from tfexport.model_src.checkpoint.read import Examination
@@ -24,14 +26,20 @@ def checkpoint_facts(found: "Examination") -> dict[str, Any]:
         "config": {
             key: {
                 "value": None if key in missing else value,
-                "origin": checkpoint.origins.get(key, "assumed"),
+                "origin": _spelled_origin(checkpoint.origins.get(key, "assumed")),
             }
             for key, value in values.items()
         },
         "keys": {key: list(targets) for key, targets in checkpoint.fates.items()},
-        "notes": found.notes,
-        "problems": found.problems + found.config_problems,
+        "notes": [Message(note).spelled(spell) for note in found.notes],
+        "problems": [
+            Message(problem).spelled(spell) for problem in found.problems + found.config_problems
+        ],
     }
+
+
+def _spelled_origin(origin: str) -> str:
+    return spell(Option(origin)) if origin == "settings" else origin
 
 
 def _parameters(found: "Examination") -> int:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, join_problems, join_some, shown
 
 Norm = Literal["layer", "annotated", "rms"]
 NormPlacement = Literal["post", "pre", "res_post"]
 Activation = Literal["relu", "gelu", "silu"]
 PositionKind = Literal["sinusoidal", "learned", "none"]
+
+BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")  # what decoding cannot do without
 
 # The largest value of every whole number. What no published model comes near is a mistake or an
 # attack, and would be found out only when memory ends.
@@ -144,6 +147,18 @@ class TransformerConfig:
     def has_embeddings(self) -> bool:
         """Whether the model takes token ids; if not, it takes vectors."""
         return self.source_vocab_size is not None
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The ids with a meaning.
+
+        Raises:
+            ConfigError: ``pad_id``, ``bos_id`` or ``eos_id`` is None.
+        """
+        if self.pad_id is None or self.bos_id is None or self.eos_id is None:
+            missing = [key for key in BUNDLE_IDS if getattr(self, key) is None]
+            raise ConfigError(f"config: no tokens can be decoded without {', '.join(missing)}.")
+        return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id)
 
     @property
     def longest(self) -> int | None:

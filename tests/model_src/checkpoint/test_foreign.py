@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support import tutorial
+from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
@@ -102,7 +103,7 @@ def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(
     (tmp_path / "config.json").write_text(json.dumps(MARIAN))
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
     assert found.require_usable().config.dropout == 0.1
-    assert any("config.json" in note and "Hugging Face" in note for note in found.notes)
+    assert any("config.json beside it is of Hugging Face" in str(note) for note in found.notes)
     with pytest.raises(ConfigError, match=r"Note: config\.json beside it is of Hugging Face"):
         load_checkpoint(tmp_path)
     with pytest.raises(ConfigError, match="config of a Hugging Face MarianMTModel") as caught:
@@ -208,5 +209,6 @@ def test_one_embedding_alone_asks_whether_it_is_tied(
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path, {"num_heads": 4})
     assert f"{key}, the " in str(caught.value)
-    assert "--set tie_embeddings=true" in str(caught.value)
+    assert "give settings=['tie_embeddings=true']" in str(caught.value)
+    assert "give --set tie_embeddings=true" in caught.value.message.spelled(spell)
     assert "give both, or neither" not in str(caught.value)

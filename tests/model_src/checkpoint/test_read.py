@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tests.support import tutorial
 from tests.support.originals import annotated, rebuilt, rmsnorm
 from tests.support.paths import REPOSITORY
+from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
     TransformerConfig,
@@ -49,7 +50,7 @@ def test_config_comes_from_weights_then_files_then_settings(state: State, tmp_pa
     assert origins["d_model"] == "weights"
     assert origins["num_heads"] == "other.json"
     assert origins["activation"] == "config.json"
-    assert origins["pad_id"] == "--set"
+    assert origins["pad_id"] == "settings"
     assert origins["scale_embeddings"] == "assumed"
 
 
@@ -62,8 +63,10 @@ def test_every_key_is_accounted_for(state: State, tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"num_heads, pad_id; give --set num_heads=… --set pad_"):
+    with pytest.raises(ConfigError, match="num_heads, pad_id; give ") as caught:
         load_checkpoint(save(state, tmp_path), require=["pad_id"])
+    assert "settings=['num_heads=…', 'pad_id=…']" in str(caught.value)
+    assert "--set num_heads=… --set pad_id=…" in caught.value.message.spelled(spell)
 
 
 def test_all_that_is_wrong_comes_in_one_message(state: State, tmp_path: Path) -> None:
@@ -85,8 +88,8 @@ def test_all_that_is_wrong_comes_in_one_message(state: State, tmp_path: Path) ->
         "transformer.decoder.layers.0.linear2.weight has shape [16, 25], expected [16, 24]",
         "layers.1.self_attn.in_proj_weight has shape (47, 16), which does not split into 3",
         "tgt_tok_emb.embedding.weight holds torch.int32 values",
-        "--set num_heads=…",
-        "--format nn-transformer",
+        "settings=['num_heads=…']",
+        "layout='nn-transformer'",
     ):
         assert part in message
 
@@ -96,14 +99,14 @@ def test_all_that_is_wrong_comes_in_one_message(state: State, tmp_path: Path) ->
     [
         (["num_heads=5"], "5 heads do not divide the 16 query rows"),
         (["num_heads=0"], "num_heads: 0 is not positive"),
-        (["num_heads=4", "d_model=32"], "d_model is 32 in --set, but the weights say 16"),
-        (["num_heads=4", "num_decoder_layers=3"], "num_decoder_layers is 3 in --set"),
-        (["num_heds=4"], "--set: unknown key 'num_heds'; did you mean 'num_heads'?"),
+        (["num_heads=4", "d_model=32"], "d_model is 32 in settings, but the weights say 16"),
+        (["num_heads=4", "num_decoder_layers=3"], "num_decoder_layers is 3 in settings"),
+        (["num_heds=4"], "settings: unknown key 'num_heds'; did you mean 'num_heads'?"),
         (["num_heads"], "'num_heads' is not of the form key=value"),
         (["num_heads=4", "activation=tanh"], "'tanh' is not one of 'relu', 'gelu', 'silu'"),
         (["num_heads=4", "eos_id=19"], "eos_id: 19 is not an id of the target vocabulary"),
         (["num_heads=four"], "num_heads: 'four' is not a whole number"),
-        (["num_heads=4", "tie_output=true"], "tie_output is True in --set, but the weights say"),
+        (["num_heads=4", "tie_output=true"], "tie_output is True in settings, but the weights say"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tfexport.errors import ConfigError, shown
+from tfexport.errors import ConfigError, Message, Option, shown
 from tfexport.model_src.checkpoint.keymap import Layout
-from tfexport.model_src.checkpoint.overrides import Given
+from tfexport.model_src.checkpoint.overrides import SETTINGS, Given, Text, spoken
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
     SOURCE_TABLE,
@@ -37,7 +37,7 @@ class Completion:
 
     config: TransformerConfig
     origins: dict[str, str]
-    problems: list[str]
+    problems: list[Text]
 
 
 def complete_config(
@@ -84,8 +84,7 @@ def complete_config(
     missing = [key for key in (*layout.required, *require) if values.get(key) is None]
     origins |= dict.fromkeys(missing, MISSING)
     if missing:
-        words = " ".join(f"--set {key}=…" for key in missing)
-        problems.append(f"needed, and not in the file: {', '.join(missing)}; give {words}")
+        problems.append(needed(missing))
     if "num_heads" in missing and "head_dim" not in values:
         origins["head_dim"] = MISSING  # it follows from the heads
     if uneven or rows is None:
@@ -93,13 +92,23 @@ def complete_config(
     return Completion(_build(values, problems, rows), origins, problems)
 
 
-def _contradictions(values: dict[str, Any], facts: Mapping[str, Any], given: Given) -> list[str]:
-    problems = []
+def needed(keys: Iterable[str]) -> Message:
+    """A sentence about config keys that need a value, with the words that give it."""
+    keys = list(keys)
+    words = Option(SETTINGS, [f"{key}=…" for key in keys])
+    return Message(f"needed, and not in the file: {', '.join(keys)}; give ", words)
+
+
+def _contradictions(values: dict[str, Any], facts: Mapping[str, Any], given: Given) -> list[Text]:
+    problems: list[Text] = []
     for key, value in given.values.items():
         if key in facts and value != facts[key] and not (key.startswith("tie_") and not value):
             problems.append(
-                f"{key} is {shown(value)} in {given.origins[key]}, but the weights say "
-                f"{facts[key]!r}"
+                Message(
+                    f"{key} is {shown(value)} in ",
+                    spoken(given.origins[key]),
+                    f", but the weights say {facts[key]!r}",
+                )
             )
             values[key] = facts[key]
     return problems
@@ -107,7 +116,7 @@ def _contradictions(values: dict[str, Any], facts: Mapping[str, Any], given: Giv
 
 def _half_embeddings(
     layout: Layout, weights: Mapping[str, Tensor], values: dict[str, Any]
-) -> list[str]:
+) -> list[Text]:
     """One table alone: the other one's size stands in, and it is said which is missing."""
     present = [name for name in _EMBEDDINGS if name in weights]
     if len(present) != 1:
@@ -118,13 +127,15 @@ def _half_embeddings(
     key, _ = layout.origin_of(absent, ())
     values[size] = values.get(_EMBEDDINGS[there][0])
     return [
-        f"{key}, the {side} embedding, is missing; if one table serves both sides, give "
-        "--set tie_embeddings=true"
+        Message(
+            f"{key}, the {side} embedding, is missing; if one table serves both sides, give ",
+            Option(SETTINGS, ["tie_embeddings=true"]),
+        )
     ]
 
 
 def _build(
-    values: dict[str, Any], problems: list[str], query_rows: int | None
+    values: dict[str, Any], problems: list[Text], query_rows: int | None
 ) -> TransformerConfig:
     # What is missing or contradictory is reported with the rest; stand-ins let the other checks go
     # on, and are never used for anything else.
@@ -137,4 +148,5 @@ def _build(
     except ConfigError as error:
         if not problems:
             raise
-        raise ConfigError(f"{error}\n" + "\n".join(problems)) from None
+        lines = [Message("\n", problem) for problem in problems]
+        raise ConfigError(Message(error.message, *lines)) from None

@@ -1,5 +1,6 @@
 """A live module to (config, weights): what a training script ends with."""
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, join_problems
 from tfexport.model_src.checkpoint.layouts import native
-from tfexport.model_src.checkpoint.overrides import merge, parse_settings
+from tfexport.model_src.checkpoint.overrides import SETTINGS, merge, parse_settings
 from tfexport.model_src.checkpoint.read import Checkpoint, examine
 from tfexport.model_src.checkpoint.wrappers import StateDict, flatten
 from tfexport.model_src.transformer import Transformer
@@ -24,6 +25,7 @@ def checkpoint_of(
     settings: Iterable[str] = (),
     require: Iterable[str] = (),
     layout: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Understand a module in memory as ``load_checkpoint`` understands a file.
 
@@ -40,12 +42,13 @@ def checkpoint_of(
         layout = native.NATIVE.name
     else:
         sources.append(("module", _read_module(model, name)))
-    sources += [("config", config or {}), ("settings", parse_settings(settings))]
+    sources += [("config", config or {}), (SETTINGS, parse_settings(settings))]
     flat = flatten(model.state_dict(), Path(name))
     # Cloned: what is exported is the module as it is now, whatever training does next.
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
     raw = StateDict(Path(name), tensors, flat.others)
-    return examine(raw, merge(sources), layout, require).require_usable()
+    found = examine(raw, merge(sources), layout, require, defaults).require_usable()
+    return dataclasses.replace(found, path=None)
 
 
 def _read_module(model: nn.Module, name: str) -> dict[str, Any]:

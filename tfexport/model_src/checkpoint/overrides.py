@@ -1,16 +1,19 @@
-"""What people say about a checkpoint: config files, ``--set``, rename and ignore tables."""
+"""Overrides of a checkpoint's config: files, ``key=value`` words, rename and ignore tables."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.errors import ConfigError, join_problems, shown
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
 from tfexport.model_src.config import config_keys, unknown_keys
 
 _IMPORT_KEYS = ("rename", "ignore")
 _MAX_PATTERNS, _MAX_PATTERN = 256, 512
+
+SETTINGS = "settings"  # the origin of values that were given as words
+Text = str | Message
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Given:
 
     Attributes:
         values: config keys to values.
-        origins: config keys to "config.json", "--set" and the like.
+        origins: config keys to "config.json", "settings" and the like.
         rename: [pattern, replacement] pairs; the first that matches a key wins.
         ignore: patterns of keys that may stay unread.
     """
@@ -38,10 +41,10 @@ def merge(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Given:
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    problems: list[str] = []
+    problems: list[Text] = []
     for origin, given in sources:
         wrong = unknown_keys(given, (*config_keys(), *_IMPORT_KEYS))
-        problems += [f"{origin}: {problem}" for problem in wrong]
+        problems += [Message(spoken(origin), f": {problem}") for problem in wrong]
         for key, value in given.items():
             values[key] = float("-inf") if value == "-inf" else value
             origins[key] = origin
@@ -52,7 +55,12 @@ def merge(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Given:
     return Given(values, origins, rename, ignore)
 
 
-def _rename_table(table: Any, problems: list[str]) -> tuple[tuple[str, str], ...]:
+def spoken(origin: str) -> str | Option:
+    """An origin as a message names it."""
+    return Option(SETTINGS) if origin == SETTINGS else origin
+
+
+def _rename_table(table: Any, problems: list[Text]) -> tuple[tuple[str, str], ...]:
     if not isinstance(table, Sequence) or isinstance(table, str):
         problems.append("rename: expected a list of [pattern, replacement] pairs")
         return ()
@@ -73,7 +81,7 @@ def _rename_table(table: Any, problems: list[str]) -> tuple[tuple[str, str], ...
     return tuple(pairs)
 
 
-def _ignore_table(table: Any, problems: list[str]) -> tuple[str, ...]:
+def _ignore_table(table: Any, problems: list[Text]) -> tuple[str, ...]:
     if isinstance(table, str):
         table = [table]
     if not isinstance(table, Sequence) or not all(isinstance(item, str) for item in table):
@@ -85,7 +93,7 @@ def _ignore_table(table: Any, problems: list[str]) -> tuple[str, ...]:
     return tuple(item for item in table if _compiles("ignore", item, problems))
 
 
-def _compiles(table: str, pattern: str, problems: list[str]) -> bool:
+def _compiles(table: str, pattern: str, problems: list[Text]) -> bool:
     reason = f"it has more than {_MAX_PATTERN} characters"
     if len(pattern) <= _MAX_PATTERN:
         try:
@@ -137,7 +145,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             problems.append(f"{key.strip()}: a number of {len(text)} digits")
     if problems:
-        raise ConfigError(join_problems("--set", problems))
+        raise ConfigError(join_problems(Option(SETTINGS), problems))
     return values
 
 

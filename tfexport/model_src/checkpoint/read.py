@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tfexport.errors import CheckpointError, ConfigError, Message, join_problems
+from tfexport.bundle import SpecialIds
+from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.account import (
@@ -18,18 +19,24 @@ from tfexport.model_src.checkpoint.account import (
     upcast,
     wrong_weights,
 )
-from tfexport.model_src.checkpoint.complete import complete_config
+from tfexport.model_src.checkpoint.complete import complete_config, needed
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.keymap import convert_weights
 from tfexport.model_src.checkpoint.layouts import detect_layout, native, require_layout_name
-from tfexport.model_src.checkpoint.overrides import Given, merge, parse_settings, rename_keys
+from tfexport.model_src.checkpoint.overrides import (
+    SETTINGS,
+    Given,
+    Text,
+    merge,
+    parse_settings,
+    rename_keys,
+)
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import load_state_dict, read_json
 from tfexport.model_src.checkpoint.wrappers import StateDict
+from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-
-BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,8 @@ class Checkpoint:
     """A checkpoint, understood.
 
     Attributes:
-        name: the file, for messages.
+        name: the file, or the module's class, for messages.
+        path: the file; None for a module in memory.
         layout: the name of its layout.
         config: what the model computes.
         origins: config key to where its value came from: "weights", "assumed", or a source.
@@ -47,12 +55,28 @@ class Checkpoint:
     """
 
     name: str
+    path: Path | None
     layout: str
     config: TransformerConfig
     origins: dict[str, str]
     weights: dict[str, Tensor]
     state_dict: dict[str, Tensor]
     fates: dict[str, tuple[str, ...]]
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The ids with a meaning; see ``TransformerConfig.special_ids``."""
+        return self.config.special_ids
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Insist on config values that the model could do without.
+
+        Raises:
+            ConfigError: naming all that are None.
+        """
+        missing = [key for key in keys if getattr(self.config, key) is None]
+        if missing:
+            raise ConfigError(join_problems(self.name, [needed(missing)]))
 
     def build(self, attention: type[Attention] = Attention) -> Transformer:
         """The model with these weights, in eval mode; see ``build_transformer``."""
@@ -77,10 +101,10 @@ class Examination:
     """
 
     checkpoint: Checkpoint
-    problems: list[str]
-    config_problems: list[str]
-    remedy: str
-    notes: list[str]
+    problems: list[Text]
+    config_problems: list[Text]
+    remedy: Text
+    notes: list[Text]
 
     def require_usable(self) -> Checkpoint:
         """The checkpoint, if nothing stands in the way.
@@ -90,7 +114,7 @@ class Examination:
             ConfigError: for problems of the config alone.
         """
         name = self.checkpoint.name
-        notes = "".join(f"\nNote: {note}." for note in self.notes)
+        notes = Message(*(Message("\nNote: ", note, ".") for note in self.notes))
         if self.problems:
             problems = self.problems + self.config_problems
             raise CheckpointError(Message(join_problems(name, problems, self.remedy), notes))
@@ -151,7 +175,7 @@ def examine_checkpoint(
         sources.append(("config", config))
     elif config is not None:
         sources.append((Path(config).name, _read_named_config(Path(config))))
-    sources.append(("--set", parse_settings(settings)))
+    sources.append((SETTINGS, parse_settings(settings)))
     return examine(raw, merge(sources), layout, require, defaults, foreign)
 
 
@@ -176,12 +200,13 @@ def examine(
     renamed = {key: name for key in raw.tensors if (name := names[key]) is not None}
     detected = detect_layout(raw, renamed.values(), layout_name, foreign_config)
     layout = detected.layout
-    notes = [*raw.notes, *_notes(detected.prefix, foreign_config)]
+    notes: list[Text] = [*raw.notes, *_notes(detected.prefix, foreign_config)]
     renamed = {key: name.removeprefix(detected.prefix) for key, name in renamed.items()}
     tensors = {name: raw.tensors[key] for key, name in renamed.items()}
 
     converted = convert_weights(layout, {name: upcast(it) for name, it in tensors.items()})
-    weights, fates, problems = converted.weights, converted.fates, converted.problems
+    weights, fates = converted.weights, converted.fates
+    problems: list[Text] = [*converted.problems]
     problems += [f"{key} is not a tensor" for key in raw.others if names[key] is not None]
     unread = [
         key if key == name else f"{key} (renamed to {name})"
@@ -197,16 +222,18 @@ def examine(
     )
     expected = expected_shapes(completion.config)
     problems += wrong_weights(layout, weights, fates, expected, completion.config)
-    remedy = f"Read as {layout.title} (--format {layout.name})."
+    remedy = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if unread:
-        remedy += (
+        remedy = Message(
+            remedy,
             " A weight that is not read is one that the model computes with and this layout does "
             "not: an export without it would be another model. Where it goes by another name, map "
             "it with the config's 'rename'; only a weight that takes no part in the forward pass "
-            "may be left out, with 'ignore'."
+            "may be left out, with 'ignore'.",
         )
     checkpoint = Checkpoint(
         name=str(raw.path),
+        path=raw.path,
         layout=layout.name,
         config=completion.config,
         origins=completion.origins,
@@ -220,11 +247,12 @@ def examine(
     return Examination(checkpoint, problems, completion.problems, remedy, notes)
 
 
-def _notes(prefix: str, foreign_config: Mapping[str, Any] | None) -> list[str]:
-    notes = []
+def _notes(prefix: str, foreign_config: Mapping[str, Any] | None) -> list[Text]:
+    notes: list[Text] = []
     if prefix:
         notes.append(f"every key starts with {prefix!r}, which was taken off")
     if foreign_config:
         kind = "is of Hugging Face" if describe_config(foreign_config) else "is not of tfexport"
-        notes.append(f"config.json beside it {kind} and was skipped; --config FILE names one")
+        skipped = f"config.json beside it {kind} and was skipped; "
+        notes.append(Message(skipped, Option("config", "FILE"), " names one"))
     return notes

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfexport.errors import CheckpointError, ConfigError, join_some
+from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_some
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.keymap import Layout
 from tfexport.model_src.checkpoint.layouts.annotated import ANNOTATED
@@ -39,7 +39,7 @@ def require_layout_name(name: str | None) -> None:
     """
     if name is not None and name not in LAYOUTS:
         choices = ", ".join(repr(choice) for choice in LAYOUTS)
-        raise ConfigError(f"--format: {name!r} is not one of {choices}.")
+        raise ConfigError(Message(Option("layout"), f": {name!r} is not one of {choices}."))
 
 
 def detect_layout(
