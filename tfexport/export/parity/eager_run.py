@@ -78,7 +78,7 @@ class EagerRun:
 
 @dataclass(frozen=True)
 class Eager:
-    """Eager PyTorch of one checkpoint.
+    """Eager PyTorch of one checkpoint, to compare artifacts with.
 
     Attributes:
         config: of the checkpoint.
@@ -98,7 +98,7 @@ class Eager:
 
     def decode(self, case: Case) -> EagerRun:
         """Decode greedily as tutorials do: the whole prefix again for every token."""
-        config, special_ids = self.config, special_ids_of(self.config)
+        config, special_ids = self.config, self.config.special_ids
         hidden = self.reference.encode(case.ids, case.mask)
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
         prefix = torch.full((len(case.rows), 1), special_ids.bos)
@@ -147,7 +147,7 @@ def run_batches(
         step: what it is told is being done.
     """
     eager = Eager.of(checkpoint)
-    report = ParityReport(eager.reference.title)
+    report = ParityReport(eager.reference.title, no_original=eager.reference.no_original)
     tell = progress or (lambda step, done, total: None)
     todo = list(batches)
     for done, batch in enumerate(todo):
@@ -170,7 +170,8 @@ def grid(config: TransformerConfig) -> Iterator[Shape]:
 def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
     """Random rows of different lengths, the first of them full."""
     generator = np.random.default_rng([batch, length])
-    special = {config.pad_id, config.bos_id, config.eos_id}
+    special_ids = config.special_ids
+    special = {special_ids.pad, special_ids.bos, special_ids.eos}
     assert config.source_vocab_size is not None
     ordinary = [i for i in range(config.source_vocab_size) if i not in special] or [0]
     lengths = [length, *generator.integers(1, length + 1, size=batch - 1)]
@@ -179,7 +180,7 @@ def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
 
 def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
     """Rows of source ids, padded to a batch."""
-    ids, mask = pad(rows, config.pad_id or 0)
+    ids, mask = pad(rows, config.special_ids.pad)
     return Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
 
 
@@ -187,11 +188,3 @@ def start_with(bos_id: int, tokens: Ids) -> Ids:
     """Decoded tokens (B, T) to the decoder inputs (B, T) that they were decoded from."""
     start = np.full((len(tokens), 1), bos_id)
     return np.concatenate([start, tokens[:, :-1]], axis=1)
-
-
-def special_ids_of(config: TransformerConfig) -> SpecialIds:
-    """The special tokens of a config that has all of them."""
-    assert config.pad_id is not None
-    assert config.bos_id is not None
-    assert config.eos_id is not None
-    return SpecialIds(config.pad_id, config.bos_id, config.eos_id, config.unk_id)

@@ -40,7 +40,7 @@ class Comparison:
     """One stage at one shape.
 
     Attributes:
-        stage: one of ``STAGES``.
+        stage: one of ``STAGES``, or of a graph form that has a stage of its own.
         batch: B.
         source_length: S.
         difference: the largest, relative to max(1, |eager's value|); of tokens, how many rows
@@ -64,10 +64,31 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """All comparisons of one bundle with one reference."""
+    """All comparisons of one artifact with eager PyTorch.
+
+    Attributes:
+        reference: what was run, for people.
+        comparisons: each stage at each shape.
+        no_original: why no original was run, but the project's own modules; None if one was.
+    """
 
     reference: str
     comparisons: list[Comparison] = field(default_factory=list)
+    no_original: str | None = None
+
+    @property
+    def note(self) -> str | None:
+        """A sentence that says that no original was run; None if one was."""
+        if self.no_original is None:
+            return None
+        return (
+            f"No original was run, only tfexport's own modules without a cache: {self.no_original}."
+        )
+
+    def stages(self) -> list[str]:
+        """The stages compared, in the data's order; those that ``STAGES`` lacks come last."""
+        found = dict.fromkeys(c.stage for c in self.comparisons)
+        return sorted(found, key=_place)
 
     @property
     def passed(self) -> bool:
@@ -77,7 +98,7 @@ class ParityReport:
     def first_failure(self) -> Comparison | None:
         """The failure nearest to the model's input, at the smallest shape."""
         failures = [c for c in self.comparisons if not c.passed]
-        return min(failures, key=lambda c: STAGES.index(c.stage), default=None)
+        return min(failures, key=lambda c: _place(c.stage), default=None)
 
     def largest_differences(self) -> dict[str, float]:
         """Stage to its largest difference."""
@@ -87,11 +108,12 @@ class ParityReport:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """What a manifest records."""
+        """The part that a manifest records."""
         tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
         return {
             "passed": self.passed,
             "reference": self.reference,
+            **({"no_original": self.no_original} if self.no_original is not None else {}),
             "tolerance": TOLERANCE,
             "shapes": len({(c.batch, c.source_length) for c in self.comparisons}),
             "tokens": sum(c.compared for c in tokens),
@@ -124,3 +146,7 @@ class ParityReport:
                 f"(batch {failure.batch}, source length {failure.source_length}). "
                 "The stages before it agree; check the config of what comes with this one."
             )
+
+
+def _place(stage: str) -> int:
+    return STAGES.index(stage) if stage in STAGES else len(STAGES)
