@@ -12,7 +12,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.errors import ConfigError, ExportError
+from tfexport.errors import ConfigError, ExportError, Message, Problem
+from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.beam import beam_attention
 from tfexport.export.graphs.encoder_decoder import ForwardGraph
 from tfexport.export.graphs.exporter import (
@@ -21,7 +22,6 @@ from tfexport.export.graphs.exporter import (
     export_encoder,
     export_graph_module,
 )
-from tfexport.export.graphs.fused_attention import attention_class
 from tfexport.export.graphs.loops import export_beam, export_generate
 from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.parity import Progress, compare_forward, compare_generate
@@ -46,26 +46,17 @@ class GraphBuild:
 
     Attributes:
         checkpoint: what is exported.
+        options: of the graphs.
         opset: of the standard operators.
-        portable: keep to standard operators.
-        output_attentions: let a generate graph give the cross-attention weights too.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        opset: int,
-        portable: bool = False,
-        output_attentions: bool = False,
-    ) -> None:
-        self.checkpoint = checkpoint
-        self.opset, self.portable, self.output_attentions = opset, portable, output_attentions
+    def __init__(self, checkpoint: Checkpoint, options: GraphOptions) -> None:
+        self.checkpoint, self.options, self.opset = checkpoint, options, options.opset
         self._models: dict[type[Attention], Transformer] = {}
 
     def model(self, attention: type[Attention] | None = None) -> Transformer:
         """The model with this class of attention; by default the one that the options ask for."""
-        if attention is None:
-            attention = attention_class(self.portable, weights=self.output_attentions)
+        attention = attention or self.options.attention_class
         if attention not in self._models:
             self._models[attention] = self.checkpoint.build(attention)
         return self._models[attention]
@@ -143,7 +134,7 @@ def _export_encoder(build: GraphBuild) -> ir.Model:
 
 def _export_decoder(build: GraphBuild) -> ir.Model:
     # Programs that step by hand may ask for the weights, and on the CPU they cost nothing.
-    model = build.model(attention_class(build.portable, weights=True))
+    model = build.model(build.options.with_attentions().attention_class)
     return export_decoder(model, build.opset)
 
 
@@ -152,13 +143,12 @@ def _export_shortlist(_build: GraphBuild, decoder: ir.Model) -> ir.Model:
 
 
 def _export_generate(build: GraphBuild, encoder: ir.Model) -> ir.Model:
-    return export_generate(
-        build.model(), build.opset, encoder, build.output_attentions, can_skip_scores=True
-    )
+    attentions = build.options.output_attentions
+    return export_generate(build.model(), build.opset, encoder, attentions, can_skip_scores=True)
 
 
 def _export_beam(build: GraphBuild, encoder: ir.Model) -> ir.Model:
-    return export_beam(build.model(beam_attention(build.portable)), build.opset, encoder)
+    return export_beam(build.model(beam_attention(build.options.portable)), build.opset, encoder)
 
 
 def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
@@ -235,4 +225,5 @@ def file_form(name: str) -> FileForm:
     for form in FILE_FORMS:
         if form.name == name:
             return form
-    raise ConfigError(f"graph: {name!r} is not one of {', '.join(map(repr, file_forms()))}")
+    known = ", ".join(map(repr, file_forms()))
+    raise ConfigError(Message(Problem("graph", f"{name!r} is not one of {known}")))

@@ -212,7 +212,7 @@ def test_force_replaces_and_its_absence_refuses(
 ) -> None:
     output = tmp_path / "a.bundle"
     shutil.copytree(tiny_bundle, output)
-    with pytest.raises(OutputExistsError, match="Use --force"):
+    with pytest.raises(OutputExistsError, match="Use force=True"):
         export_bundle(tutorial_model, output, config=CONFIG)
     result = export_bundle(tutorial_model, output, config=CONFIG, verify=False, force=True)
     assert result.manifest.tokenizers == {}

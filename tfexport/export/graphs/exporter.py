@@ -9,7 +9,7 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
 from tfexport import graph_io
-from tfexport.errors import ConfigError, ExportError
+from tfexport.errors import ExportError
 from tfexport.export.graphs.encoder_decoder import DecoderGraph, EncoderGraph
 from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.ir_tools.roles import (
@@ -30,21 +30,6 @@ from tfexport.model_src.embedding import Embedding
 from tfexport.model_src.position import PositionTable
 from tfexport.model_src.transformer import Transformer
 
-# Plain graphs reach the oldest onnxruntime with 20. Graphs with fused attention take 22, which 1.20
-# refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong values.
-DEFAULT_OPSET, FUSED_OPSET = 20, 22
-# Opset to the oldest onnxruntime that loads it, seen by running these versions.
-_OLDEST_ONNXRUNTIME = {
-    18: "1.18",
-    19: "1.18",
-    20: "1.18",
-    21: "1.18",
-    22: "1.21",
-    23: "1.23",
-    24: "1.24",
-    25: "1.24",
-}
-
 # Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
 # as 1 without an error, and equal sizes can be taken for one axis.
 _EXAMPLE = {
@@ -55,34 +40,6 @@ _EXAMPLE = {
     graph_io.BEAMS: 6,
     graph_io.ROWS: 12,
 }
-
-
-def choose_opset(opset: int | None, portable: bool) -> int:
-    """The opset asked for, or the default, if it can be exported; the exporter would take another.
-
-    Args:
-        opset: of the standard operators; None takes the default.
-        portable: whether the graph keeps to standard operators.
-
-    Raises:
-        ConfigError: naming the opsets that can be exported.
-    """
-    if opset is None:
-        return DEFAULT_OPSET if portable else FUSED_OPSET
-    known = list(_OLDEST_ONNXRUNTIME)
-    if opset not in known:
-        raise ConfigError(f"opset: {opset} is not one of {known[0]} to {known[-1]}")
-    if opset < FUSED_OPSET and not portable:
-        raise ConfigError(
-            f"opset: graphs with onnxruntime's own operators need {FUSED_OPSET} or more, not "
-            f"{opset}; take a newer one, or standard operators only (--portable)"
-        )
-    return opset
-
-
-def oldest_onnxruntime(opset: int) -> str:
-    """The oldest onnxruntime that loads graphs of this opset."""
-    return _OLDEST_ONNXRUNTIME[opset]
 
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
