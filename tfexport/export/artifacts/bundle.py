@@ -20,15 +20,14 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.export.artifacts.checkpoint_source import Source, folder_of, read_for_decoding
-from tfexport.export.graphs.beam import beam_attention
+from tfexport.export.graphs.beam import export_beam
+from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
 from tfexport.export.graphs.exporter import (
     choose_opset,
-    export_decoder,
-    export_encoder,
     oldest_onnxruntime,
 )
-from tfexport.export.graphs.fused_attention import attention_class
-from tfexport.export.graphs.loops import export_beam, export_generate
+from tfexport.export.graphs.fused_attention import attention_class, beam_attention
+from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights

@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import DeduplicateInitializersPass
 
 from tfexport import __version__, graph_io
 from tfexport.atomic import check_new_file, new_file
@@ -23,14 +22,13 @@ from tfexport.export.artifacts.checkpoint_source import (
     read_for_decoding,
     read_source,
 )
-from tfexport.export.graphs.encoder_decoder import ForwardGraph
 from tfexport.export.graphs.exporter import (
     choose_opset,
-    export_graph_module,
     oldest_onnxruntime,
 )
+from tfexport.export.graphs.forward import export_forward
 from tfexport.export.graphs.fused_attention import attention_class
-from tfexport.export.graphs.loops import export_generate
+from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.parity import (
     ParityReport,
     Progress,
@@ -38,7 +36,8 @@ from tfexport.export.parity import (
     compare_generate,
     compare_text,
 )
-from tfexport.export.passes.share_weights import share_transposed, sink_weights
+from tfexport.export.passes import BEFORE_SAVE
+from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quantize.bundle import refuse_quantized
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.export.quiet import quiet
@@ -147,7 +146,7 @@ def export_graph(
         model = export_generate(module, opset, attention=attention)
     else:
         spec = _spec(checkpoint.config, attention_biases, log_probs)
-        model = export_graph_module(ForwardGraph(module, log_probs), spec, opset)
+        model = export_forward(module, opset, attention_biases, log_probs)
     share_transposed([model])
     # To quantise, weights have to be where, and called what, they are in a bundle.
     final = model if quantization is None else model.clone()
@@ -284,13 +283,12 @@ def _check_quantization(graph: str, portable: bool) -> None:
 def _join_weights(model: ir.Model, graph: str) -> None:
     """Store equal weights once, each where onnxruntime packs it."""
     with quiet():
-        DeduplicateInitializersPass()(model)
+        BEFORE_SAVE(model)
     _check_size(model, graph)
-    sink_weights(model)
 
 
 def _check_size(model: ir.Model, graph: str) -> None:
-    values = model.graph.initializers.values()
+    values = (value for part in model.graphs() for value in part.initializers.values())
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
     if size > _LARGEST:
         raise ExportError(
