@@ -14,15 +14,12 @@ import onnx_ir as ir
 from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError, Message, Problem
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.graphs.beam import beam_attention
-from tfexport.export.graphs.encoder_decoder import ForwardGraph
-from tfexport.export.graphs.exporter import (
-    cache_shape,
-    export_decoder,
-    export_encoder,
-    export_graph_module,
-)
-from tfexport.export.graphs.loops import export_beam, export_generate
+from tfexport.export.graphs.beam import export_beam
+from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
+from tfexport.export.graphs.exporter import cache_shape
+from tfexport.export.graphs.forward import export_forward
+from tfexport.export.graphs.fused_attention import beam_attention
+from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.parity import Progress, compare_forward, compare_generate
 from tfexport.export.parity.beam import compare_beam
@@ -167,8 +164,7 @@ def _forward_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
 
 
 def _export_forward(build: GraphBuild, extras: Extras) -> ir.Model:
-    spec = _forward_spec(build.checkpoint.config, extras)
-    return export_graph_module(ForwardGraph(build.model(), extras.log_probs), spec, build.opset)
+    return export_forward(build.model(), build.opset, extras.attention_biases, extras.log_probs)
 
 
 # In the order of export, which is that of comparison: a form stands after what it needs.

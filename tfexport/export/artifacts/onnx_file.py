@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import DeduplicateInitializersPass
 
 from tfexport.atomic import check_new_file, new_file
 from tfexport.deprecation import renamed_keywords
@@ -29,7 +28,8 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, Progress, compare_text
-from tfexport.export.passes.share_weights import share_transposed, sink_weights
+from tfexport.export.passes import BEFORE_SAVE
+from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quiet import quiet
 from tfexport.export.text.operators import OLDEST_OPSET
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
@@ -218,14 +218,13 @@ def join_weights(model: ir.Model, name: str) -> None:
         ExportError: they are more than one file can hold.
     """
     with quiet():
-        DeduplicateInitializersPass()(model)
-    values = model.graph.initializers.values()
+        BEFORE_SAVE(model)
+    values = (value for part in model.graphs() for value in part.initializers.values())
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
     if size > _LARGEST:
         raise ExportError(
             f"{name}.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
         )
-    sink_weights(model)
 
 
 @renamed_keywords(source="checkpoint")
