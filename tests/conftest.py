@@ -17,8 +17,7 @@ from tests.support import tutorial
 from tests.support.paths import REPOSITORY
 from tests.support.traces import trace_key
 from tfexport.export import export_bundle, export_graph
-from tfexport.export.artifacts import onnx_file
-from tfexport.export.graphs import exporter, loops
+from tfexport.export.graphs import exporter
 from tfexport.export.parity import eager_run
 from tfexport.graph_io import GraphSpec
 
@@ -102,8 +101,7 @@ def _traced_once(once: Once) -> Iterator[None]:
         return ir.load(once(name, lambda path: ir.save(trace(module, spec, opset), path)))
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (exporter, loops, onnx_file):
-            patch.setattr(module, "export_graph_module", again)
+        patch.setattr(exporter, "export_graph_module", again)
         yield
 
 

@@ -83,7 +83,7 @@ def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_existing_output_needs_force(tmp_path: Path) -> None:
     write(tmp_path / "a.bundle", b"old")
-    with pytest.raises(OutputExistsError, match="--force"), new_bundle(tmp_path / "a.bundle"):
+    with pytest.raises(OutputExistsError, match="force=True"), new_bundle(tmp_path / "a.bundle"):
         pass
     write(tmp_path / "a.bundle", b"new")
     assert (tmp_path / "a.bundle" / "encoder.onnx").read_bytes() == b"new"

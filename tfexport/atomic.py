@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tfexport.errors import OutputExistsError, TfexportError
+from tfexport.errors import Message, Option, OutputExistsError, TfexportError
 from tfexport.locks import check_unlocked, writing
 
 PARTIAL, ASIDE = ".partial-", ".aside-"
@@ -27,7 +27,9 @@ def check_free(path: Path, force: bool) -> None:
     """
     check_folder(path)
     if not force and (path.exists() or path.is_symlink()):
-        raise OutputExistsError(f"{path}: already exists. Use --force to replace it.")
+        raise OutputExistsError(
+            Message(f"{path}: already exists. Use ", Option("force", True), " to replace it.")
+        )
 
 
 def check_folder(path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport import atomic
-from tfexport.errors import BundleError, OutputExistsError, join_problems
+from tfexport.errors import BundleError, Message, Option, OutputExistsError, join_problems
 from tfexport.locks import check_unlocked
 from tfexport.manifest_checks import MANIFEST as MANIFEST
 from tfexport.manifest_checks import find_problems, find_unsafe_json
@@ -101,6 +101,11 @@ class Manifest:
     files: dict[str, FileEntry] = field(default_factory=dict)
     parity: dict[str, Any] | None = None
     quantization: dict[str, Any] | None = None
+
+    @property
+    def size(self) -> int:
+        """Of the bundle's files but the manifest, in bytes."""
+        return sum(entry.size for entry in self.files.values())
 
     def to_json(self) -> str:
         """The manifest with format, version and its own digest, as JSON text."""
@@ -258,8 +263,11 @@ def _check_place(path: Path, force: bool) -> None:
     taken = path.exists() or path.is_symlink()
     if taken and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
         raise OutputExistsError(
-            f"{path}: exists and is not a bundle; --force replaces bundles only. "
-            "Choose another output."
+            Message(
+                f"{path}: exists and is not a bundle; ",
+                Option("force", True),
+                " replaces bundles only. Choose another output.",
+            )
         )
 
 

@@ -3,7 +3,7 @@
 from tfexport.errors import Option
 
 # Keywords that the command line calls by another name.
-_NAMES = {"layout": "format", "settings": "set"}
+_NAMES = {"layout": "format", "settings": "set", "output_attentions": "attention"}
 
 
 def spell(option: Option) -> str:

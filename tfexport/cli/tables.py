@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 def parity_table(report: "ParityReport", name: str) -> Table:
     """One row a shape, one column a stage."""
-    from tfexport.export.parity import STAGES, TOLERANCE
+    from tfexport.export.parity import TOLERANCE
 
-    present = [stage for stage in STAGES if any(c.stage == stage for c in report.comparisons)]
+    present = report.stages()
     table = Table(
         title=f"{name} against {report.reference}",
-        caption=f"largest difference relative to max(1, |value|); allowed {TOLERANCE:g}",
+        caption=f"largest difference relative to max(1, |value|); allowed {TOLERANCE:g}"
+        + (f"\n{report.note}" if report.note else ""),
         title_justify="left",
         caption_justify="left",
     )

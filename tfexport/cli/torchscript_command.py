@@ -1,6 +1,7 @@
 """``tfexport torchscript``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,16 +19,7 @@ from tfexport.cli.console import checkpoint_options, needs, print_result, progre
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-def torchscript(
-    checkpoint: str,
-    output: str,
-    config: str | None,
-    settings: tuple[str, ...],
-    layout: str | None,
-    torch_export: bool,
-    no_verify: bool,
-    force: bool,
-) -> None:
+def torchscript(checkpoint: str, output: str, no_verify: bool, force: bool, **options: Any) -> None:
     """Export a checkpoint to a scripted, frozen module, then compare it with eager PyTorch.
 
     torch.jit.load reads it in Python or C++, without tfexport: forward, encode, step, and
@@ -45,14 +37,6 @@ def torchscript(
         from tfexport.export import export_torchscript
     with progress_bar() as tell:
         result = export_torchscript(
-            checkpoint,
-            output,
-            config=config,
-            settings=settings,
-            layout=layout,
-            torch_export=torch_export,
-            verify=not no_verify,
-            force=force,
-            progress=tell,
+            checkpoint, output, verify=not no_verify, force=force, progress=tell, **options
         )
     print_result(output, Path(output).stat().st_size, result.report)

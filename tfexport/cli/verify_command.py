@@ -1,6 +1,7 @@
 """``tfexport verify``."""
 
 import json
+from typing import Any
 
 import click
 
@@ -16,13 +17,12 @@ from tfexport.cli.console import checkpoint_options, needs, progress_bar
 @click.pass_context
 def verify(
     ctx: click.Context,
+    /,
     artifact: str,
     checkpoint: str,
-    config: str | None,
-    settings: tuple[str, ...],
-    layout: str | None,
     as_json: bool,
     report: str | None,
+    **options: Any,
 ) -> None:
     """Compare a bundle, a single graph or a torch file with eager PyTorch on its checkpoint.
 
@@ -41,9 +41,7 @@ def verify(
         from tfexport.cli.tables import parity_table, print_table, save_html, verdict
         from tfexport.export import verify_artifact
     with progress_bar() as tell:
-        result = verify_artifact(
-            artifact, checkpoint, config=config, settings=settings, layout=layout, progress=tell
-        )
+        result = verify_artifact(artifact, checkpoint, progress=tell, **options)
     table = parity_table(result, artifact)
     if report is not None:
         save_html(table, report, f"{artifact}: {verdict(result)}")

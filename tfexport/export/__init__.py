@@ -6,25 +6,24 @@ Names are imported when they are first used: quantising needs no torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tfexport.deprecation import warn_renamed
+
 if TYPE_CHECKING:
-    from tfexport.export.artifacts.bundle import ExportResult, export_bundle, verify_bundle
-    from tfexport.export.artifacts.onnx_file import GraphResult, export_graph, verify_graph
+    from tfexport.export.artifacts.bundle import export_bundle, verify_bundle
+    from tfexport.export.artifacts.info import ArtifactInfo, read_info
+    from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
     from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
-    from tfexport.export.artifacts.torch_file import (
-        TorchResult,
-        export_torchscript,
-        verify_torchscript,
-    )
+    from tfexport.export.artifacts.results import ExportResult
+    from tfexport.export.artifacts.torch_file import export_torchscript, verify_torchscript
     from tfexport.export.artifacts.verify import describe_file, verify_artifact
     from tfexport.export.parity import ParityReport
     from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 
 __all__ = [
+    "ArtifactInfo",
     "ExportResult",
-    "GraphResult",
     "ParityReport",
     "QuantizeResult",
-    "TorchResult",
     "describe_file",
     "export_bundle",
     "export_graph",
@@ -32,6 +31,7 @@ __all__ = [
     "export_quantized_graph",
     "export_torchscript",
     "quantize_bundle",
+    "read_info",
     "verify_artifact",
     "verify_bundle",
     "verify_graph",
@@ -39,17 +39,23 @@ __all__ = [
 ]
 
 _WHERE = {
-    "artifacts.onnx_file": ("GraphResult", "export_graph", "verify_graph"),
-    "parity": ("ParityReport",),
-    "artifacts.bundle": ("ExportResult", "export_bundle", "verify_bundle"),
-    "quantize.bundle": ("QuantizeResult", "quantize_bundle"),
+    "artifacts.bundle": ("export_bundle", "verify_bundle"),
+    "artifacts.info": ("ArtifactInfo", "read_info"),
+    "artifacts.onnx_file": ("export_graph", "verify_graph"),
     "artifacts.quantized": ("export_quantized_bundle", "export_quantized_graph"),
-    "artifacts.torch_file": ("TorchResult", "export_torchscript", "verify_torchscript"),
+    "artifacts.results": ("ExportResult",),
+    "artifacts.torch_file": ("export_torchscript", "verify_torchscript"),
     "artifacts.verify": ("describe_file", "verify_artifact"),
+    "parity": ("ParityReport",),
+    "quantize.bundle": ("QuantizeResult", "quantize_bundle"),
 }
+_RENAMED = {"GraphResult": "ExportResult", "TorchResult": "ExportResult"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warn_renamed(name, _RENAMED[name])
+        name = _RENAMED[name]
     for module, names in _WHERE.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

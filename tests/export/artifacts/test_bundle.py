@@ -212,7 +212,7 @@ def test_force_replaces_and_its_absence_refuses(
 ) -> None:
     output = tmp_path / "a.bundle"
     shutil.copytree(tiny_bundle, output)
-    with pytest.raises(OutputExistsError, match="Use --force"):
+    with pytest.raises(OutputExistsError, match="Use force=True"):
         export_bundle(tutorial_model, output, config=CONFIG)
     result = export_bundle(tutorial_model, output, config=CONFIG, verify=False, force=True)
     assert result.manifest.tokenizers == {}
@@ -230,7 +230,7 @@ def test_failing_import_leaves_nothing(tmp_path: Path) -> None:
 # does with them. It runs once for each line of stdin, in a process of its own that does not have
 # to import torch first, and waits for another line before it says that this one has ended.
 COMMANDS = """
-import json, os, sys, traceback
+import dataclasses, json, os, sys, traceback
 from pathlib import Path
 import onnx_ir as ir
 import pytest
@@ -239,9 +239,12 @@ import torch._dynamo
 import tfexport.cli.tables
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
-from tfexport.export.artifacts import bundle
+from tfexport.export import graph_forms
 folder = Path(sys.argv[1])
-bundle._export_graphs = lambda *_: {path.name: ir.load(path) for path in folder.glob("*.onnx")}
+graph_forms.BUNDLE_FORMS = tuple(
+    dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(folder / name))
+    for form in graph_forms.BUNDLE_FORMS
+)
 compare_few_shapes(pytest.MonkeyPatch())
 torch.set_num_threads(1)
 while line := sys.stdin.readline():

@@ -16,11 +16,11 @@ from tests.support import tutorial
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export import (
-    export_graph,
     export_quantized_graph,
     quantize_bundle,
     verify_artifact,
 )
+from tfexport.export.artifacts.onnx import export_onnx
 from tfexport.export.ir_tools.rounding import by_rows
 from tfexport.export.quantize.quality import Quality
 from tfexport.runtime.text.tokenizer import load_tokenizer
@@ -124,13 +124,11 @@ def test_failing_the_gate_leaves_nothing(
 
 
 def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
-    record = {"weights": "int8", "kept": []}
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
         export_quantized_graph(wide, tmp_path / "q.onnx", "int3", config=SETTINGS)
-    with pytest.raises(ConfigError, match="with the generate graph"):
-        export_graph(wide, tmp_path / "q.onnx", "forward", config=SETTINGS,
-                     quantization=lambda: record)  # fmt: skip
-    with pytest.raises(ConfigError, match="own operators, not portable"):
+    with pytest.raises(ConfigError, match="quantize goes with a bundle or with graph='generate'"):
+        export_onnx(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
+    with pytest.raises(ConfigError, match="own operators; leave portable out"):
         export_quantized_graph(wide, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
     assert not list(tmp_path.iterdir())
 

@@ -230,7 +230,7 @@ def test_attention_is_that_of_torchs_own_modules(
 ) -> None:
     path = tmp_path / "g.onnx"
     result = export_graph(
-        tutorial_model, path, "generate", config=CONFIG, attention=True, portable=portable
+        tutorial_model, path, "generate", config=CONFIG, output_attentions=True, portable=portable
     )
     assert result.report is not None
     assert "attention" in {c.stage for c in result.report.comparisons}
@@ -331,7 +331,7 @@ def test_miss_leaves_no_file(
 
 
 def test_options_of_the_forward_graph_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="go with the forward graph"):
+    with pytest.raises(ConfigError, match="log_probs goes with graph='forward'"):
         export_graph(tutorial.make(), tmp_path / "g.onnx", "generate", log_probs=True)
     with pytest.raises(ConfigError, match="'backward' is not one of 'generate', 'forward'"):
         export_graph(tutorial.make(), tmp_path / "g.onnx", "backward")

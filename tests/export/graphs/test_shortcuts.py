@@ -15,10 +15,12 @@ from tests.conftest import CONFIG
 from tests.support import tutorial
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.exporter import export_decoder, export_encoder, export_graph_module
+from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
+from tfexport.export.graphs.exporter import export_graph_module
 from tfexport.export.graphs.fused_attention import FusedAttention
-from tfexport.export.passes.share_weights import content_key
+from tfexport.export.ir_tools.initializers import content_key
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
+from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.model_src.transformer import Transformer
 
 OPSET = 22
@@ -64,7 +66,7 @@ def test_graphs_are_those_of_torchs_own_way(
 ) -> None:
     # Not the fixture's exporter, which keeps what it made once.
     monkeypatch.setattr(exporter, "export_graph_module", export_graph_module)
-    model = read_for_decoding(tutorial_model, CONFIG).build(FusedAttention)
+    model = read_for_decoding(tutorial_model, ReadOptions(CONFIG)).build(FusedAttention)
     short = structure(export(model, OPSET))
     monkeypatch.setattr(exporter, "shortcuts", contextlib.nullcontext)
     assert structure(export(model, OPSET)) == short

@@ -11,6 +11,7 @@ from tests.support import tutorial
 from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
+from tfexport.export.ir_tools.initializers import add_initializer
 from tfexport.export.ir_tools.roles import (
     EMBEDDING,
     POSITIONS,
@@ -19,7 +20,6 @@ from tfexport.export.ir_tools.roles import (
     read_role,
     write_role,
 )
-from tfexport.export.passes.share_weights import add_initializer
 
 POSITIONS_AND_WORDS = 64  # as many of each
 

@@ -12,12 +12,12 @@ import torch
 
 from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
-from tfexport.bundle import read_manifest, write_manifest
+from tfexport.bundle import SpecialIds, read_manifest, write_manifest
 from tfexport.errors import ParityError
 from tfexport.export import ParityReport, export_bundle, verify_bundle
 from tfexport.export.parity import STAGES, Comparison, report
-from tfexport.export.parity.eager_run import NEW_TOKENS, Case
-from tfexport.export.parity.report import compare_tokens
+from tfexport.export.parity.compare import compare_tokens
+from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.bundle_model import BeamRecord, Model
 
@@ -164,9 +164,14 @@ def test_nan_never_passes() -> None:
 
 def tokens(ours: list[int], theirs: list[int], logits: list[list[float]]) -> Comparison:
     case = Case([[1]], torch.ones(1, 1), torch.ones(1, 1))
-    return compare_tokens(
-        case, [ours], np.array([theirs]), np.array([logits], np.float32), eos_id=2
+    run = EagerRun(
+        case,
+        torch.ones(1, 1, 1),
+        np.array([theirs]),
+        np.array([logits], np.float32),
+        SpecialIds(pad=0, bos=1, eos=2),
     )
+    return compare_tokens(run, [ours])
 
 
 def test_near_tie_is_counted_and_followed_no_further() -> None:

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tfexport.export.ir_tools.operators import BEST_TOKEN
 from tfexport.export.ir_tools.text_form import parse_graph
-from tfexport.export.passes.int8_argmax import BEST, CHOICE, put_screening, take_all
+from tfexport.export.passes.int8_argmax import CHOICE, insert_argmax, take_all
 
 Floats = NDArray[np.float32]
 OPSET = 20
@@ -22,12 +23,12 @@ def make_graph(table: Floats, bias: Floats | None) -> ir.Model:
     """States (R, 1, E) to best tokens (R, 1)."""
     shape = ir.Shape(["rows", 1, table.shape[1]])
     states = ir.Value(name="states", shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
-    domain, _, operator = BEST.partition("::")
+    domain, _, operator = BEST_TOKEN.partition("::")
     node = ir.Node(domain, operator, [states], num_outputs=1)
     best = ir.Value(name="best", shape=ir.Shape(["rows", 1]), type=ir.TensorType(ir.DataType.INT64))
     last = ir.Node("", "Identity", node.outputs, outputs=[best])
     graph = ir.Graph([states], [best], nodes=[node, last], opset_imports={"": OPSET}, name="g")
-    put_screening(graph, graph, table, bias, OPSET)
+    insert_argmax(graph, graph, table, bias, OPSET)
     graph.sort()
     return ir.Model(graph, ir_version=10)
 

@@ -7,17 +7,17 @@ import pytest
 
 from tests.support.paths import VERSION_1
 from tfexport.errors import MissingDependencyError
-from tfexport.export.quantize.quality import Gate, read_samples
+from tfexport.export.quantize.quality import QualityGate, read_samples
 from tfexport.runtime import Translator
 
 LINES = ["w12 w4", "w5 w6 w7"]
 
 
-def gate(folder: Path, lines: list[str]) -> Gate:
+def gate(folder: Path, lines: list[str]) -> QualityGate:
     path = folder / "samples.tsv"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     translator = Translator(VERSION_1)
-    return Gate(translator, read_samples(path, translator))
+    return QualityGate(translator, read_samples(path, translator))
 
 
 def test_samples_without_references_need_no_sacrebleu(

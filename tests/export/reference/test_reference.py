@@ -1,5 +1,6 @@
 """The references against the project's own modules, without an export between them."""
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from torch import Tensor
 
 from tests.support import tutorial
 from tests.support.originals import annotated
-from tfexport.export.reference import build_reference
+from tfexport.export.reference import NO_ORIGINAL, ORIGINALS, build_reference
 from tfexport.export.reference.formulas import sinusoids
-from tfexport.model_src import load_checkpoint
+from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
+from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.position import sinusoidal_table
 
 EMBEDDINGS = {
@@ -32,6 +35,28 @@ def logits_of(folder: Path, state: dict[str, Tensor], **config: Any) -> tuple[st
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2, [1] + [0] * 5])
     theirs = reference.decode(reference.encode(ids, mask), mask, prefix)
     return reference.title, theirs, model(ids, mask, prefix, torch.ones_like(prefix))
+
+
+def test_every_layout_has_an_original_or_a_reason_why_not() -> None:
+    assert {*ORIGINALS, *NO_ORIGINAL} == set(LAYOUTS)
+    assert not {*ORIGINALS} & {*NO_ORIGINAL}
+    assert all(NO_ORIGINAL.values())
+
+
+def test_reference_says_why_it_is_no_original() -> None:
+    layers: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 12}
+    sizes: dict[str, Any] = {"d_model": 8, "num_heads": 2, "max_positions": 8}
+    config = TransformerConfig(**sizes, **layers, source_vocab_size=17, target_vocab_size=17)
+    native = checkpoint_of(build_transformer(config))
+    assert native.layout == "native"
+    assert build_reference(native, native.build()).no_original == NO_ORIGINAL["native"]
+    stock = checkpoint_of(tutorial.make())
+    assert build_reference(stock, stock.build()).no_original is None
+    other = dataclasses.replace(
+        stock, config=dataclasses.replace(stock.config, positions_every_layer=True)
+    )
+    reason = build_reference(other, stock.build()).no_original
+    assert reason == "that of the layout 'nn-transformer' cannot have the settings of this config"
 
 
 @pytest.mark.parametrize("kept", ["source", "target", "output"])

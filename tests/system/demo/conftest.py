@@ -28,7 +28,7 @@ def bundle(once: Once) -> Path:
     def make(path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             compare_few_shapes(patch)  # that it compares a model of this size at all
-            export_bundle(FOLDER, path, attention=True)
+            export_bundle(FOLDER, path, output_attentions=True)
 
     return once("de-en.bundle", make)
 

@@ -1,11 +1,12 @@
 """Checkpoint or live module to bundle: sequencing only."""
 
+from __future__ import annotations
+
 import dataclasses
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -13,150 +14,172 @@ from tfexport import __version__
 from tfexport.bundle import (
     Limits,
     Manifest,
-    SpecialIds,
     check_output,
     new_bundle,
     open_bundle,
     write_manifest,
 )
-from tfexport.export.artifacts.checkpoint_source import Source, folder_of, read_for_decoding
-from tfexport.export.graphs.beam import beam_attention
-from tfexport.export.graphs.exporter import (
-    choose_opset,
-    export_decoder,
-    export_encoder,
-    oldest_onnxruntime,
+from tfexport.deprecation import renamed_keywords
+from tfexport.export.artifacts.checkpoint_source import read_for_decoding
+from tfexport.export.artifacts.info import info_of_bundle
+from tfexport.export.artifacts.keywords import (
+    BundleKeywords,
+    ReadKeywords,
+    check_keywords,
+    graph_options,
+    read_options,
+    tokenizer_files,
 )
-from tfexport.export.graphs.fused_attention import attention_class
-from tfexport.export.graphs.loops import export_beam, export_generate
-from tfexport.export.graphs.shortlist import make_shortlist
+from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.graph_forms import (
+    BundleForm,
+    GraphBuild,
+    bundle_comparisons,
+    export_bundle_forms,
+)
+from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, Progress, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.quantize.bundle import refuse_quantized
-from tfexport.export.text.tokenizer_files import choose_tokenizers
+from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
+from tfexport.paths import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
-class ExportResult:
-    """What an export made.
+class BundleContents:
+    """What goes into a bundle.
 
     Attributes:
-        path: the bundle.
-        manifest: of the bundle.
-        checkpoint: as it was understood.
-        report: of the comparison with eager PyTorch; None if it was not asked for.
-        tokenizers: the files that were taken in, for a message.
+        checkpoint: with special ids and embeddings.
+        options: of its graphs.
+        tokenizers: checked against the model's vocabularies.
+        verify: compare with eager PyTorch, and fail if they differ.
     """
 
-    path: Path
-    manifest: Manifest
     checkpoint: Checkpoint
-    report: ParityReport | None
-    tokenizers: tuple[Path, ...]
+    options: GraphOptions
+    tokenizers: TokenizerFiles
+    verify: bool = True
 
 
+@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_bundle(
-    source: Source,
-    output: str | os.PathLike[str],
+    checkpoint: CheckpointLike,
+    output: PathLike,
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    settings: Iterable[str] = (),
-    layout: str | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
-    source_tokenizer: str | os.PathLike[str] | None = None,
-    target_tokenizer: str | os.PathLike[str] | None = None,
-    attention: bool = False,
-    opset: int | None = None,
-    portable: bool = False,
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[BundleKeywords],
 ) -> ExportResult:
     """Export a checkpoint or a live module, compare it with eager PyTorch, write a bundle.
 
     Nothing is left behind unless everything went well.
 
     Args:
-        source: a checkpoint's path, or a module: a ``Transformer``, or one whose state dict is in
-            a known layout; what an ``nn.Transformer`` inside it says is taken from there.
+        checkpoint: a checkpoint's path; a ``Checkpoint`` that was loaded; or a module: a
+            ``Transformer``, or one whose state dict is in a known layout; what an
+            ``nn.Transformer`` inside it says is taken from there.
         output: the bundle's folder.
-        config: values that the weights do not say; a file for a path, a mapping for a module.
-        settings: ``key=value`` words that win over ``config``.
-        layout: force a checkpoint layout.
-        tokenizer: for both sides; a tokenizer.json, a SentencePiece .model or a list of words.
-            Without any, one that lies beside the checkpoint is taken.
-        source_tokenizer: for the source side alone, together with ``target_tokenizer``.
-        target_tokenizer: for the target side alone.
-        attention: let generate.onnx give the cross-attention weights too.
-        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
-        portable: keep to standard operators, for other runtimes than onnxruntime.
         verify: compare the bundle with eager PyTorch, and fail if they differ.
         force: replace a bundle that exists.
         progress: told what is being done, and how far it is.
+        **options: how the checkpoint is read, and what goes into the bundle; see
+            ``BundleKeywords``.
 
     Raises:
         TfexportError: ``CheckpointError``, ``ConfigError``, ``TokenizerError``,
             ``OutputExistsError``, ``ExportError`` or ``ParityError``.
+        TypeError: an unknown option.
     """
-    tell = progress or (lambda step, done, total: None)
-    opset = choose_opset(opset, portable)
+    check_keywords("export_bundle", options, BundleKeywords)
+    of_graphs = graph_options(options)
     check_output(output, force)
+    tell = progress or (lambda step, done, total: None)
+    contents = read_contents(checkpoint, of_graphs, options, verify, tell)
+    return write_bundle(contents, output, force, tell)
+
+
+def read_contents(
+    checkpoint: CheckpointLike,
+    of_graphs: GraphOptions,
+    options: BundleKeywords,
+    verify: bool,
+    tell: Progress,
+) -> BundleContents:
+    """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
     tell("reading the checkpoint", 0, 1)
-    checkpoint = read_for_decoding(source, config, settings, layout)
-    tokenizers = choose_tokenizers(tokenizer, source_tokenizer, target_tokenizer, folder_of(source))
-    tokenizers.check(checkpoint.config)
+    found = read_for_decoding(checkpoint, read_options(options))
+    tokenizers = tokenizer_files(options, folder_of(checkpoint))
+    tokenizers.check(found.config)
+    return BundleContents(found, of_graphs, tokenizers, verify)
+
+
+def write_bundle(
+    contents: BundleContents, output: PathLike, force: bool, tell: Progress
+) -> ExportResult:
+    """Export all graphs, write the bundle and compare it with eager PyTorch."""
+    checkpoint, options = contents.checkpoint, contents.options
     with new_bundle(output, force) as folder:
-        graphs = _export_graphs(checkpoint, opset, portable, attention, tell)
+        graphs = export_bundle_forms(GraphBuild(checkpoint, options), tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
-        for name, graph in graphs.items():
-            ir.save(graph, folder / name)
+        for form, graph in graphs.items():
+            ir.save(graph, folder / form.filename)
         manifest = dataclasses.replace(
-            describe(checkpoint.config, opset, graphs), tokenizers=tokenizers.copy(folder)
+            describe(checkpoint.config, options, graphs),
+            tokenizers=contents.tokenizers.copy(folder),
         )
         manifest = write_manifest(folder, manifest)
         report = None
-        if verify:
-            report = compare_bundle(folder, manifest, checkpoint, tell)
+        if contents.verify:
+            report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), tell)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
             )
-    used = dict.fromkeys(path for path in (tokenizers.source, tokenizers.target) if path)
-    return ExportResult(Path(output), manifest, checkpoint, report, tuple(used))
+    return ExportResult(Path(output), checkpoint, report, contents.tokenizers.paths, manifest)
 
 
+@renamed_keywords(source="checkpoint")
 def verify_bundle(
-    bundle: str | os.PathLike[str],
-    source: Source,
+    bundle: PathLike,
+    checkpoint: CheckpointLike,
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    settings: Iterable[str] = (),
-    layout: str | None = None,
     progress: Progress | None = None,
+    **options: Unpack[ReadKeywords],
 ) -> ParityReport:
     """Compare a bundle with the checkpoint that it should say the same as.
 
     Config values that neither the checkpoint nor its config files nor the caller give are taken
     from the bundle.
 
+    Args:
+        bundle: its folder.
+        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
+        progress: told what is being done, and how far it is.
+        **options: how the checkpoint is read; see ``ReadKeywords``.
+
     Raises:
         TfexportError: the bundle or the checkpoint is unusable. A difference is not raised: it
             is in the report.
     """
+    check_keywords("verify_bundle", options, ReadKeywords)
     manifest = open_bundle(bundle)
-    refuse_quantized(Path(bundle), manifest.quantization)
-    checkpoint = read_for_decoding(source, config, settings, layout, manifest.config)
-    return compare_bundle(Path(bundle), manifest, checkpoint, progress)
+    info_of_bundle(manifest).refuse_quantized(Path(bundle))
+    found = read_for_decoding(checkpoint, read_options(options), manifest.config)
+    return compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), progress)
 
 
-def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Model]) -> Manifest:
+def describe(
+    config: TransformerConfig, options: GraphOptions, graphs: Mapping[BundleForm, ir.Model]
+) -> Manifest:
     """A manifest without its files."""
-    assert config.pad_id is not None
-    assert config.bos_id is not None
-    assert config.eos_id is not None
     assert config.source_vocab_size is not None
     assert config.target_vocab_size is not None
     domains: dict[str, int] = {}
@@ -167,32 +190,9 @@ def describe(config: TransformerConfig, opset: int, graphs: Mapping[str, ir.Mode
         tfexport_version=__version__,
         opset=domains,
         ir_version=max(graph.ir_version for graph in graphs.values()),
-        minimum_onnxruntime=oldest_onnxruntime(opset),
+        minimum_onnxruntime=options.minimum_onnxruntime,
         config=config.to_dict(),
-        special_ids=SpecialIds(config.pad_id, config.bos_id, config.eos_id, config.unk_id),
+        special_ids=config.special_ids,
         limits=Limits(config.source_vocab_size, config.target_vocab_size, limit, limit),
-        graphs={name.removesuffix(".onnx"): name for name in graphs},
+        graphs={form.name: form.filename for form in graphs},
     )
-
-
-def _export_graphs(
-    checkpoint: Checkpoint, opset: int, portable: bool, attention: bool, tell: Progress
-) -> dict[str, ir.Model]:
-    model = checkpoint.build(attention_class(portable, weights=attention))
-    # Whoever steps by hand may ask for the weights, and on the CPU they cost nothing.
-    decoder = checkpoint.build(attention_class(portable, weights=True))
-    beams = checkpoint.build(beam_attention(portable))
-    graphs: dict[str, ir.Model] = {}
-    jobs: dict[str, Callable[[], ir.Model]] = {
-        "encoder.onnx": lambda: export_encoder(model, opset),
-        "decoder.onnx": lambda: export_decoder(decoder, opset),
-        "shortlist.onnx": lambda: make_shortlist(graphs["decoder.onnx"]),
-        "generate.onnx": lambda: export_generate(
-            model, opset, graphs["encoder.onnx"], attention, can_skip_scores=True
-        ),
-        "beam.onnx": lambda: export_beam(beams, opset, graphs["encoder.onnx"]),
-    }
-    for done, (filename, export) in enumerate(jobs.items()):
-        tell(f"exporting {filename}", done, len(jobs))
-        graphs[filename] = export()
-    return graphs

@@ -3,104 +3,150 @@
 What is exported is compared with eager PyTorch as it is; then it is quantised.
 """
 
-import os
-import tempfile
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from tfexport.atomic import check_new_file, new_file
 from tfexport.bundle import check_output
-from tfexport.export.artifacts.bundle import ExportResult, export_bundle
-from tfexport.export.artifacts.checkpoint_source import Source
-from tfexport.export.artifacts.onnx_file import GraphResult, export_graph
+from tfexport.deprecation import renamed_keywords
+from tfexport.export.artifacts import bundle, onnx_file
+from tfexport.export.artifacts.bundle import BundleContents, write_bundle
+from tfexport.export.artifacts.keywords import (
+    BundleKeywords,
+    GraphKeywords,
+    QuantizedGraphKeywords,
+    check_keywords,
+    graph_options,
+    tokenizer_files,
+)
+from tfexport.export.artifacts.option_rules import GENERATE, check_options
+from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.parity import Progress
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
+from tfexport.export.quantize.graphs import quantize_graphs
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
+from tfexport.paths import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_quantized_bundle(
-    source: Source,
-    output: str | os.PathLike[str],
+    checkpoint: CheckpointLike,
+    output: PathLike,
     weights: str,
     *,
-    samples: str | os.PathLike[str] | None = None,
+    samples: PathLike | None = None,
+    verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[BundleKeywords],
 ) -> tuple[ExportResult, QuantizeResult]:
     """``export_bundle``, and then ``quantize_bundle``.
 
     Args:
-        source: see ``export_bundle``.
+        checkpoint: see ``export_bundle``.
         output: the quantised bundle's folder.
         weights: "int8" or "int4".
         samples: see ``quantize_bundle``.
+        verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
         progress: told what is being done, and how far it is.
         **options: of ``export_bundle``.
+
+    Returns:
+        The bundle with float32 weights, which is deleted by then, and the one with quantised ones.
     """
+    check_keywords("export_quantized_bundle", options, BundleKeywords)
     check_weights(weights)
+    of_graphs = graph_options(options)
     check_output(output, force)
+    tell = progress or (lambda step, done, total: None)
+    contents = bundle.read_contents(checkpoint, of_graphs, options, verify, tell)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
-        exported = export_bundle(source, exact, progress=progress, **options)
+        exported = write_bundle(contents, exact, force=False, tell=tell)
         made = quantize_bundle(
             exact, output, weights, samples=samples, force=force, progress=progress
         )
     return exported, made
 
 
+@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_quantized_graph(
-    source: Source,
-    output: str | os.PathLike[str],
+    checkpoint: CheckpointLike,
+    output: PathLike,
     weights: str,
     *,
-    samples: str | os.PathLike[str] | None = None,
-    text: bool = False,
-    text_samples: Iterable[str] = (),
+    samples: PathLike | None = None,
     verify: bool = True,
     force: bool = False,
     progress: Progress | None = None,
-    **options: Any,
-) -> tuple[GraphResult, QuantizeResult | None]:
+    **options: Unpack[QuantizedGraphKeywords],
+) -> tuple[ExportResult, QuantizeResult | None]:
     """``export_graph`` of "generate" with the weights that ``quantize_bundle`` would give it.
 
     The samples are decoded with a bundle, which is thrown away.
 
     Args:
-        source: see ``export_graph``.
+        checkpoint: see ``export_bundle``.
         output: the .onnx file.
         weights: "int8" or "int4".
         samples: see ``quantize_bundle``.
-        text: see ``export_graph``.
-        text_samples: on which the tokenizer is compared; see ``export_graph``.
-        verify: see ``export_graph``.
+        verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a file that exists.
         progress: told what is being done, and how far it is.
-        **options: that ``export_graph`` and ``export_bundle`` have in common.
+        **options: how the checkpoint is read and the graph is written; see
+            ``QuantizedGraphKeywords`` and ``BundleKeywords``.
 
     Returns:
-        What was written, and what the comparison with the float32 weights gave; None without
-        samples.
+        The file, and the result of quantising the bundle; None without samples.
     """
+    check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
     check_weights(weights)
-    judged: list[QuantizeResult] = []
+    check_options(GENERATE, {**options, "quantize": weights})
+    shared = {name: value for name, value in options.items() if name != "text_samples"}
+    wanted = cast(GraphKeywords, {**shared, "samples": options.get("text_samples", ())})
+    of_graph = onnx_file.check_graph(GENERATE, wanted)
+    check_new_file(output, force)
+    tell = progress or (lambda step, done, total: None)
+    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, tell)
+    judged_with = None
+    if samples is not None:
+        tokenizers = tokenizer_files(options, folder_of(checkpoint))
+        tokenizers.check(contents.checkpoint.config)
+        judged_with = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
 
-    def judge() -> dict[str, Any]:
-        if samples is None:
-            return {"weights": weights, "kept": [], "gate": "not gated"}
-        with tempfile.TemporaryDirectory() as folder:
-            _, made = export_quantized_bundle(
-                source, Path(folder) / "judged.bundle", weights,
-                samples=samples, verify=False, progress=progress, **options,
-            )  # fmt: skip
-        judged.append(made)
-        assert made.manifest.quantization is not None
-        return made.manifest.quantization
+    exact = onnx_file.build_graph(contents, tell)
+    quantized = exact.clone()
+    onnx_file.join_weights(exact, GENERATE)
+    with new_file(output, force) as path:
+        report = None
+        if verify:
+            report = onnx_file.compare_graph(contents, exact, path, output, tell)
+        judged = None
+        record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
+        if judged_with is not None and samples is not None:
+            judged = _judge(judged_with, weights, samples, tell)
+            record = judged.manifest.quantization or record
+        tell("quantising", 0, 1)
+        quantize_graphs([quantized], weights, record["kept"])
+        onnx_file.join_weights(quantized, GENERATE)
+        onnx_file.save_graph(contents, quantized, path, report, record)
+    files = contents.tokenizers.paths if contents.tokenizers is not None else ()
+    return ExportResult(Path(output), contents.checkpoint, report, files), judged
 
-    # A graph of ids holds no tokenizer; only the samples may need one.
-    shared = {name: value for name, value in options.items() if text or "tokenizer" not in name}
-    written = export_graph(
-        source, output, "generate", text=text, samples=text_samples, quantization=judge,
-        verify=verify, force=force, progress=progress, **shared,
-    )  # fmt: skip
-    return written, judged[0] if judged else None
+
+def _judge(
+    contents: BundleContents, weights: str, samples: PathLike, tell: Progress
+) -> QuantizeResult:
+    """Quantise a bundle in a temporary folder, to see what that costs and what stays float32."""
+    with tempfile.TemporaryDirectory() as folder:
+        exact = Path(folder) / "exact.bundle"
+        write_bundle(contents, exact, force=False, tell=tell)
+        quantized = Path(folder) / "judged.bundle"
+        return quantize_bundle(exact, quantized, weights, samples=samples, progress=tell)

@@ -1,58 +1,61 @@
-"""Any artifact: what it says about itself, and which comparison with its checkpoint it takes."""
+"""The comparison of any artifact with its checkpoint."""
 
-import os
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfexport.errors import BundleError
+from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts.bundle import verify_bundle
-from tfexport.export.artifacts.checkpoint_source import Source
-from tfexport.export.artifacts.onnx_file import read_graph_facts, verify_graph
-from tfexport.export.artifacts.torch_file import read_torch_facts, verify_torchscript
+from tfexport.export.artifacts.info import read_info
+from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords
+from tfexport.export.artifacts.onnx_file import verify_graph
+from tfexport.export.artifacts.torch_file import verify_torchscript
 from tfexport.export.parity import ParityReport, Progress
+from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.paths import PathLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
+@renamed_keywords(source="checkpoint")
 def verify_artifact(
-    path: str | os.PathLike[str],
-    source: Source,
+    path: PathLike,
+    checkpoint: CheckpointLike,
     *,
-    config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    settings: Iterable[str] = (),
-    layout: str | None = None,
     progress: Progress | None = None,
+    **options: Unpack[ReadKeywords],
 ) -> ParityReport:
     """Compare a bundle, a graph or a torch file with the checkpoint that it came from.
 
     Config values that neither the checkpoint nor its config files nor the caller give are taken
     from the artifact.
 
+    Args:
+        path: a bundle's folder, or a file.
+        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
+        progress: told what is being done, and how far it is.
+        **options: how the checkpoint is read; see ``ReadKeywords``.
+
     Raises:
         TfexportError: the artifact or the checkpoint is unusable. A difference is not raised: it is
             in the report.
     """
+    check_keywords("verify_artifact", options, ReadKeywords)
     path = Path(path)
-    options: dict[str, Any] = {
-        "config": config,
-        "settings": settings,
-        "layout": layout,
-        "progress": progress,
-    }
     if path.suffix == ".onnx":
-        return verify_graph(path, source, **options)
+        return verify_graph(path, checkpoint, progress=progress, **options)
     if path.is_file():
-        return verify_torchscript(path, source, **options)
-    return verify_bundle(path, source, **options)
+        return verify_torchscript(path, checkpoint, progress=progress, **options)
+    return verify_bundle(path, checkpoint, progress=progress, **options)
 
 
-def describe_file(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """What a single file of this project says about itself; None if it is none of them.
+def describe_file(path: PathLike) -> dict[str, Any] | None:
+    """What a single file of this project says of itself; None if it is none of them.
 
     Returns:
         kind, tfexport_version, config, parity, and what else its format tells.
     """
-    path = Path(path)
-    try:
-        return read_graph_facts(path) if path.suffix == ".onnx" else read_torch_facts(path)
-    except BundleError:
-        return None
+    info = read_info(path)
+    return None if info is None else info.to_dict()

@@ -1,76 +1,120 @@
-"""Beam search in torch: what stands before the loop, and one turn of it.
+"""Beam search in one graph: the start and a step in torch, and the loop around them.
 
-The loop keeps no finished hypotheses. It writes down what every step chose among, and whoever runs
-the graph follows the parents back: see ``runtime.search.recorded``.
+The loop keeps no finished hypotheses. It records what every step chose among, and the runtime
+follows the parents back: see ``runtime.search.one_call``.
 
 Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, P past, S source, H heads, D head
 size, E model width, V vocabulary. Of N candidates at most K end, so K are left to go on with.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from tfexport.export.graphs.encoder_decoder import SearchStart
-from tfexport.export.graphs.fused_attention import FusedAttention
-from tfexport.model_src.attention import Attention
+from tfexport import graph_io
+from tfexport.export.graphs import exporter
+from tfexport.export.graphs.fused_attention import reshape_as
+from tfexport.export.graphs.loops import (
+    LoopInputs,
+    SearchStart,
+    add_constant,
+    add_trips,
+    append_start,
+    input_of,
+    make_loop,
+    set_outputs,
+    split_cross_cache,
+)
+from tfexport.export.ir_tools.nodes import append_node
+from tfexport.graph_io import BATCH, PAST, SOURCE, CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
+T = TypeVar("T")
 
-def _reshape(x: Tensor, shape: Tensor, sizes: list[int]) -> Tensor:
-    """ONNX's Reshape, its result's sizes as they are told.
 
-    R = B * K is an axis of its own to torch.export, which knows no product of two axes among its
-    inputs, and reasons long about one that comes up inside.
+@dataclass(frozen=True)
+class BeamState(Generic[T]):
+    """What a step changes: tensors, values of a graph, or their specs.
+
+    Attributes:
+        token: the last token of each beam, (B, K).
+        sums: summed log-probabilities, float64 (B, K); -inf for a beam that holds no hypothesis.
+        finished: number of finished hypotheses, (B,).
+        past: self-attention keys and values, (R, H, P, D) each.
     """
-    return torch.onnx.ops.symbolic("Reshape", [x, shape], dtype=x.dtype, shape=sizes)
+
+    token: T
+    sums: T
+    finished: T
+    past: tuple[T, ...]
+
+    def pack(self) -> tuple[T, ...]:
+        """In a row, as graphs take and give it."""
+        return (self.token, self.sums, self.finished, *self.past)
+
+    @classmethod
+    def unpack(cls, values: Iterable[T]) -> "BeamState[T]":
+        """From a row."""
+        token, sums, finished, *past = values
+        return cls(token, sums, finished, tuple(past))
 
 
-def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK over the last axis: best first, of equal ones the first; count (1,) has size.
+def state_spec(cache: CacheShape, past: str, prefix: str = "") -> BeamState[TensorSpec]:
+    """The state's tensors.
 
-    torch.export would have to know that there are so many.
+    Args:
+        cache: sizes of the caches.
+        past: the axis of the tokens so far.
+        prefix: of their names.
     """
-    shape = [*x.shape[:-1], size]
-    values, places = torch.onnx.ops.symbolic_multi_out(
-        "TopK", [x, count], {"axis": -1}, dtypes=(x.dtype, torch.int64), shapes=(shape, shape)
+    return BeamState(
+        token=TensorSpec(f"{prefix}token", "int64", (BATCH, graph_io.BEAMS)),
+        sums=TensorSpec(f"{prefix}sums", "float64", (BATCH, graph_io.BEAMS)),
+        finished=TensorSpec(f"{prefix}finished", "int64", (BATCH,)),
+        past=tuple(
+            TensorSpec(tensor.name, tensor.dtype, (graph_io.ROWS, *tensor.axes[1:]))
+            for tensor in cache.tensors(f"{prefix}past.{{layer}}", past)
+        ),
     )
-    return values, places
 
 
-class _BesideEachOther(Attention):
-    """Self-attention in which the T positions are K beams, each behind a past of its own.
-
-    So the cross-attention, which is as it is, reads a sentence's keys and values once for all of
-    its beams.
-    """
-
-    def attend_cached(
-        self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, K, E) and a past (R, H, P, D) to (B, K, E) and a past one longer."""
-        width = x.size(2)
-        rows = _reshape(x, torch.tensor([-1, 1, width]), [past_key.size(0), 1, width])
-        y, key, value = super().attend_cached(rows, past_key, past_value, bias)
-        shape = torch.onnx.ops.symbolic("Shape", [x], dtype=torch.int64, shape=[3])
-        return _reshape(y, shape, [*x.shape]), key, value
+def start_spec(cache: CacheShape) -> GraphSpec:
+    """The graph from the source's mask to the first state; see ``BeamStart``."""
+    mask = TensorSpec(graph_io.ATTENTION_MASK, "int64", (BATCH, SOURCE))
+    zeros = TensorSpec(graph_io.BEAMS, "int64", (graph_io.BEAMS,))
+    state = state_spec(cache, "0", prefix="first_")
+    return GraphSpec("beam_start", (mask, zeros), (_bias_spec(), *state.pack()))
 
 
-class BeamAttention(_BesideEachOther):
-    """``Attention`` of standard operators, for ``BeamStep``."""
+def step_spec(cache: CacheShape) -> GraphSpec:
+    """The graph of one step; see ``BeamStep``."""
+    enough = TensorSpec(graph_io.ENOUGH, "int64", ())
+    keep_going = TensorSpec("going", "bool", ())
+    before = state_spec(cache, PAST).pack()
+    after = state_spec(cache, f"{PAST} + 1", prefix="next_").pack()
+    record = (
+        TensorSpec(f"best_{tensor.name}", tensor.dtype, tensor.axes[1:])
+        for tensor in graph_io.beam_graph().outputs
+    )
+    return GraphSpec(
+        "beam_step",
+        inputs=(*cache.tensors("cross.{layer}", SOURCE), _bias_spec(), enough, *before),
+        outputs=(keep_going, *after, *record),
+    )
 
 
-class FusedBeamAttention(_BesideEachOther, FusedAttention):
-    """``FusedAttention``, for ``BeamStep``."""
+def _bias_spec() -> TensorSpec:
+    return TensorSpec("cross_bias", "float32", (BATCH, 1, 1, SOURCE))
 
 
 class BeamStart(SearchStart):
-    """The first state of beam search.
-
-    Gives the cross-attention bias and the state: last tokens (B, K), summed log-probabilities
-    (B, K) in float64, how many hypotheses are finished (B,), and past keys and values
-    (R, H, 0, D).
-    """
+    """The cross-attention bias and the first ``BeamState``."""
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """attention_mask and one zero for every beam (K,), to bias and state."""
@@ -82,14 +126,42 @@ class BeamStart(SearchStart):
         first = torch.arange(beams.size(0)) == 0
         sums = torch.where(first, 0.0, -torch.inf).double() + finished.unsqueeze(1)
         past = self.decoder.empty_cache(sums.float().flatten())
-        return (bias, token, sums, finished, *past)
+        return (bias, *BeamState(token, sums, finished, tuple(past)).pack())
+
+
+def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """ONNX's TopK over the last axis: best first, of equal ones the first.
+
+    torch.export cannot tell how many there are, so ``count`` (1,) comes with its ``size``.
+    """
+    shape = [*x.shape[:-1], size]
+    values, places = torch.onnx.ops.symbolic_multi_out(
+        "TopK", [x, count], {"axis": -1}, dtypes=(x.dtype, torch.int64), shapes=(shape, shape)
+    )
+    return values, places
+
+
+class _Candidates(NamedTuple):
+    """The best N candidates of each sentence, in the order of their summed log-probability.
+
+    Attributes:
+        tokens: (B, N).
+        parents: the beams that they continue, (B, N).
+        log_probs: the tokens' own, (B, N).
+        totals: summed log-probabilities, float64 (B, N).
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    log_probs: Tensor
+    totals: Tensor
 
 
 class BeamStep(nn.Module):
-    """One turn: score what may come next, write the best down, go on with those that do not end.
+    """One step: rank what may come next, record the best, go on with those that do not end.
 
-    The record of a turn is, for the best N candidates of a sentence in the order of their summed
-    log-probability: token, the beam it continues, the token's own log-probability, (B, N) each.
+    The record of a step is tokens, parents and log-probabilities of the best N candidates of each
+    sentence, (B, N) each.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -100,44 +172,88 @@ class BeamStep(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Invariants, state -> whether to go on, state, record."""
-        layers = self.model.config.num_decoder_layers
-        cross, (bias, enough) = list(tensors[: 2 * layers]), tensors[2 * layers : 2 * layers + 2]
-        token, sums, finished, *past = tensors[2 * layers + 2 :]
-        beams, rows = token.size(1), past[0].size(0)
-        newest = _reshape(token, torch.tensor([-1, 1]), [rows, 1])
-        x = self.model.target_embedding(newest, past[0].size(2))
+        cross, others = split_cross_cache(tensors, self.model.config.num_decoder_layers)
+        bias, enough, *packed = others
+        state = BeamState.unpack(packed)
+        beams, rows = state.token.size(1), state.past[0].size(0)
+        newest = reshape_as(state.token, torch.tensor([-1, 1]), [rows, 1])
+        x = self.model.target_embedding(newest, state.past[0].size(2))
         width = torch.tensor([x.size(2)])
-        shape = torch.onnx.ops.symbolic("Shape", [token], dtype=torch.int64, shape=[2])
-        x = _reshape(x, torch.cat([shape, width]), [*token.shape, x.size(2)])
-        x, present, _ = self.model.decoder(x, torch.zeros(1), past, cross, bias)
+        shape = torch.onnx.ops.symbolic("Shape", [state.token], dtype=torch.int64, shape=[2])
+        x = reshape_as(x, torch.cat([shape, width]), [*state.token.shape, x.size(2)])
+        x, present, _ = self.model.decoder(x, torch.zeros(1), list(state.past), cross, bias)
         logits = self.model.output_proj(x)
         some, many = shape[1:], 2 * shape[1:]
-        _, ids = _top(logits, many, 2 * beams)
-        log_probs = logits.log_softmax(-1).gather(-1, ids)
-        # Equal sums: the better beam first, then the lower id.
-        totals = (sums.unsqueeze(-1) + log_probs).flatten(1)
-        best, places = _top(totals, many, 2 * beams)
-        parents = places // (2 * beams)
-        tokens = ids.flatten(1).gather(1, places)
-        scores = log_probs.flatten(1).gather(1, places)
-        ended = tokens == self.eos_id
-        counted = ended & (best > -torch.inf)
-        finished = finished + counted[:, :beams].sum(1)
+        best = _rank(logits, state.sums, beams, many)
+        ended = best.tokens == self.eos_id
+        counted = ended & (best.totals > -torch.inf)
+        finished = state.finished + counted[:, :beams].sum(1)
 
         rank = torch.arange(2 * beams)
         _, kept = _top(torch.where(ended, -2 * beams, 0) - rank, some, beams)
-        chosen = torch.arange(token.size(0)).unsqueeze(1) * beams + parents.gather(1, kept)
-        order = _reshape(chosen, torch.tensor([-1]), [rows])
+        first_row = torch.arange(state.token.size(0)).unsqueeze(1) * beams
+        order = reshape_as(first_row + best.parents.gather(1, kept), torch.tensor([-1]), [rows])
         moved = [value.index_select(0, order) for value in present]
-        going = (finished < enough).any()
-        state = (tokens.gather(1, kept), best.gather(1, kept), finished, *moved)
-        return (going, *state, tokens, parents, scores)
+        keep_going = (finished < enough).any()
+        after = BeamState(
+            best.tokens.gather(1, kept), best.totals.gather(1, kept), finished, tuple(moved)
+        )
+        return (keep_going, *after.pack(), best.tokens, best.parents, best.log_probs)
 
 
-def beam_attention(portable: bool) -> type[Attention]:
-    """What to build a model of for ``export_beam``.
+def _rank(logits: Tensor, sums: Tensor, beams: int, count: Tensor) -> _Candidates:
+    """Logits (B, K, V) and sums (B, K) to the best candidates; ``count`` (1,) is their number N.
+
+    Of equal sums the better beam comes first, then the lower id.
+    """
+    _, ids = _top(logits, count, 2 * beams)
+    log_probs = logits.log_softmax(-1).gather(-1, ids)
+    totals = (sums.unsqueeze(-1) + log_probs).flatten(1)
+    best, places = _top(totals, count, 2 * beams)
+    return _Candidates(
+        parents=places // (2 * beams),
+        tokens=ids.flatten(1).gather(1, places),
+        log_probs=log_probs.flatten(1).gather(1, places),
+        totals=best,
+    )
+
+
+def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
+    """Export ``beam``: see ``graph_io.beam_graph``.
 
     Args:
-        portable: keep to standard operators.
+        model: with weights, and with ``beam_attention`` in it.
+        opset: of the standard operators.
+        encoder: what ``export_encoder`` made of the same weights.
     """
-    return BeamAttention if portable else FusedBeamAttention
+    cache = exporter.cache_shape(model.config)
+    joined = encoder.clone()
+    graph = joined.graph
+    start = exporter.export_graph_module(BeamStart(model), start_spec(cache), opset)
+    step = exporter.export_graph_module(BeamStep(model), step_spec(cache), opset)
+    _hidden, *cross = graph.outputs
+    trips = add_trips(graph, model.config.longest)
+    beam_size = ir.val(graph_io.BEAM_SIZE, ir.DataType.INT64, [])
+    enough = ir.val(graph_io.ENOUGH, ir.DataType.INT64, [])
+    graph.inputs.extend([beam_size, enough])
+    assert model.config.target_vocab_size is not None
+    zeros = _zeros(graph, beam_size, model.config.target_vocab_size)
+    mask = input_of(graph, graph_io.ATTENTION_MASK)
+    bias, *state = append_start(graph, start.graph, [mask, zeros])
+    given = LoopInputs(trips, add_constant(graph, "begin", True), state)
+    loop = make_loop(graph, step.graph, [*cross, bias, enough], given)
+    graph.append(loop.node)
+    set_outputs(graph, loop.stacked, graph_io.beam_graph())
+    joined.opset_imports.update(step.opset_imports)
+    return joined
+
+
+def _zeros(graph: ir.Graph, beam_size: ir.Value, vocab_size: int) -> ir.Value:
+    """Append what gives a zero for every beam (K,)."""
+    flat = add_constant(graph, "flat", [1])
+    # No more beams than a step can rank: with more, TopK fails before their memory is taken.
+    most = add_constant(graph, "most_beams", vocab_size // 2 + 1)
+    bounded = append_node(graph, "Min", [beam_size, most], "bounded_beam_size")
+    shape = append_node(graph, "Reshape", [bounded, flat], "beam_shape")
+    zero = ir.tensor(np.zeros(1, np.int64))
+    return append_node(graph, "ConstantOfShape", [shape], "beam_zeros", {"value": zero})

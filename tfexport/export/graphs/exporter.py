@@ -1,49 +1,27 @@
-"""A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``."""
+"""A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``.
+
+Every module is traced by ``export_graph_module``, which callers take from here when they call it,
+so that a test can put another in its place.
+"""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import onnx_ir as ir
 import torch
-from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch import Tensor, nn
 
 from tfexport import graph_io
-from tfexport.errors import ConfigError, ExportError
-from tfexport.export.graphs.encoder_decoder import DecoderGraph, EncoderGraph
+from tfexport.errors import ExportError
 from tfexport.export.graphs.shortcuts import shortcuts
-from tfexport.export.ir_tools.roles import (
-    EMBEDDING,
-    MATRIX,
-    POSITIONS,
-    PROJECTION,
-    Role,
-    write_role,
-)
-from tfexport.export.passes.pack_qkv import pack_projections
-from tfexport.export.passes.share_weights import content_key
-from tfexport.export.passes.unfuse_residual_norm import keep_residuals_apart
+from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
+from tfexport.export.passes import AFTER_EXPORT
+from tfexport.export.passes.names import Parameter, set_parameters
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.embedding import Embedding
 from tfexport.model_src.position import PositionTable
 from tfexport.model_src.transformer import Transformer
-
-# Plain graphs reach the oldest onnxruntime with 20. Graphs with fused attention take 22, which 1.20
-# refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong values.
-DEFAULT_OPSET, FUSED_OPSET = 20, 22
-# Opset to the oldest onnxruntime that loads it, seen by running these versions.
-_OLDEST_ONNXRUNTIME = {
-    18: "1.18",
-    19: "1.18",
-    20: "1.18",
-    21: "1.18",
-    22: "1.21",
-    23: "1.23",
-    24: "1.24",
-    25: "1.24",
-}
 
 # Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
 # as 1 without an error, and equal sizes can be taken for one axis.
@@ -57,50 +35,9 @@ _EXAMPLE = {
 }
 
 
-def choose_opset(opset: int | None, portable: bool) -> int:
-    """The opset asked for, or the default, if it can be exported; the exporter would take another.
-
-    Args:
-        opset: of the standard operators; None takes the default.
-        portable: whether the graph keeps to standard operators.
-
-    Raises:
-        ConfigError: naming the opsets that can be exported.
-    """
-    if opset is None:
-        return DEFAULT_OPSET if portable else FUSED_OPSET
-    known = list(_OLDEST_ONNXRUNTIME)
-    if opset not in known:
-        raise ConfigError(f"opset: {opset} is not one of {known[0]} to {known[-1]}")
-    if opset < FUSED_OPSET and not portable:
-        raise ConfigError(
-            f"opset: graphs with onnxruntime's own operators need {FUSED_OPSET} or more, not "
-            f"{opset}; take a newer one, or standard operators only (--portable)"
-        )
-    return opset
-
-
-def oldest_onnxruntime(opset: int) -> str:
-    """The oldest onnxruntime that loads graphs of this opset."""
-    return _OLDEST_ONNXRUNTIME[opset]
-
-
 def cache_shape(config: TransformerConfig) -> CacheShape:
     """The shape of a model's caches."""
     return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
-
-
-def export_encoder(model: Transformer, opset: int) -> ir.Model:
-    """Export ``encoder``: see ``graph_io.encoder_graph``."""
-    spec = graph_io.encoder_graph(cache_shape(model.config), model.config.d_model)
-    return export_graph_module(EncoderGraph(model), spec, opset)
-
-
-def export_decoder(model: Transformer, opset: int) -> ir.Model:
-    """Export ``decoder``: see ``graph_io.decoder_graph``."""
-    assert model.config.target_vocab_size is not None
-    spec = graph_io.decoder_graph(cache_shape(model.config), model.config.target_vocab_size)
-    return export_graph_module(DecoderGraph(model), spec, opset)
 
 
 def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
@@ -136,13 +73,11 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
         raise ExportError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
     assert program is not None
     model = program.model
-    ClearMetadataAndDocStringPass()(model)
     model.graph.name = spec.name
-    _name_outputs(model, spec)
-    _number_operators(model)
-    _name_weights(model, module)
-    pack_projections(model)
-    keep_residuals_apart(model)
+    for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
+        value.shape = ir.Shape(tensor.axes)
+    set_parameters(model, _parameters(module))
+    AFTER_EXPORT(model)
     return model
 
 
@@ -157,68 +92,8 @@ def _dynamic_axes(
     return {i: dims[axis] for i, axis in enumerate(tensor.axes) if isinstance(axis, str)}
 
 
-def _name_outputs(model: ir.Model, spec: GraphSpec) -> None:
-    for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
-        value.shape = ir.Shape(tensor.axes)
-
-
-def _number_operators(model: ir.Model) -> None:
-    # The exporter gives every operator that torch does not have one name.
-    for i, node in enumerate(node for node in model.graph if node.domain):
-        node.name = f"{node.op_type}_{i}"
-
-
-def _name_weights(model: ir.Model, module: nn.Module) -> None:
-    """Write into the graph which parameter each weight is, and what it is for.
-
-    The exporter transposes matrices ahead of time, once for each use, and calls the results
-    ``val_56``. They get the names of the parameters they came from, so that a graph viewer and
-    messages show those, and copies of one matrix become one.
-    """
-    graph = model.graph
-    roles = _roles(module)
-    folded = {}
-    for name, value in list(graph.initializers.items()):
-        if name in roles:
-            _name(value, roles[name])
-        elif value.const_value is not None and value.const_value.size > 1:
-            folded[name] = value
-    by_content: dict[str, Role] = {}
-    for name, tensor in _state(module).items():
-        array = tensor.detach().numpy()
-        by_content.setdefault(content_key(array), roles[name])
-        if folded and array.ndim == 2:
-            by_content.setdefault(content_key(array.T), replace(roles[name], transposed=True))
-    for name, value in folded.items():
-        assert value.const_value is not None
-        role = by_content.get(content_key(value.const_value.numpy()))
-        if role is None:
-            continue
-        same = graph.initializers.get(_weight_name(role))
-        if same is None:
-            _name(value, role)
-        else:
-            ir.convenience.replace_all_uses_with(value, same)
-            del graph.initializers[name]
-
-
-def _name(value: ir.Value, role: Role) -> None:
-    write_role(value, role)
-    value.name = _weight_name(role)
-    assert value.const_value is not None
-    value.const_value.name = value.name
-
-
-def _weight_name(role: Role) -> str:
-    return f"{role.parameter}.T" if role.transposed else role.parameter
-
-
-def _state(module: nn.Module) -> dict[str, Tensor]:
-    return dict(module.named_parameters()) | dict(module.named_buffers())
-
-
-def _roles(module: nn.Module) -> dict[str, Role]:
-    """What each parameter and buffer is, by the name that the exporter gives it."""
+def _parameters(module: nn.Module) -> dict[str, Parameter]:
+    """Every parameter and buffer, by the name that the exporter gives it."""
     kinds: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, Embedding):
@@ -229,7 +104,11 @@ def _roles(module: nn.Module) -> dict[str, Role]:
         # A table that the projection is tied to is a table first.
         if isinstance(part, Transformer) and isinstance(part.output_proj, nn.Linear):
             kinds.setdefault(id(part.output_proj.weight), PROJECTION)
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
     return {
-        name: Role(name.removeprefix("model."), kinds.get(id(tensor), MATRIX))
-        for name, tensor in _state(module).items()
+        name: Parameter(
+            Role(name.removeprefix("model."), kinds.get(id(tensor), MATRIX)),
+            tensor.detach().numpy(),
+        )
+        for name, tensor in tensors.items()
     }

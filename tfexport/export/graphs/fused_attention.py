@@ -1,22 +1,23 @@
-"""Attention as one operator of onnxruntime's own, for graphs that run in onnxruntime alone.
+"""Attention as one operator of onnxruntime's own, and attention for the beams of a step.
 
 ``com.microsoft.MultiHeadAttention`` takes projected queries, keys and values, joins the cache and
 attends: what takes a dozen standard operators, and a pass over memory for each.
 Source: onnxruntime, docs/ContribOperators.md.
+
+Axes: B batch, K beams, R = B * K rows, P past, H heads, D head size, E model width.
 """
 
 import torch
 from torch import Tensor
 
+from tfexport.export.ir_tools.operators import MULTI_HEAD_ATTENTION
 from tfexport.model_src.attention import Attention
-
-OPERATOR = "com.microsoft::MultiHeadAttention"
 
 
 class FusedSelfAttention(Attention):
     """``Attention`` for the ONNX exporter; outside of it the operator has no values.
 
-    What attends to a memory keeps to standard operators, which give the weights.
+    Cross-attention keeps to standard operators, which give the weights.
     """
 
     def attend_cached(
@@ -29,7 +30,7 @@ class FusedSelfAttention(Attention):
         mask = _expand(bias, x.size(1))
         inputs = [queries, self.k_proj(x), self.v_proj(x), None, None, mask, past_key, past_value]
         context, key, value = torch.onnx.ops.symbolic_multi_out(
-            OPERATOR,
+            MULTI_HEAD_ATTENTION,
             inputs,
             attrs={"num_heads": self.num_heads, "scale": self.scale},
             dtypes=(queries.dtype,) * 3,
@@ -46,7 +47,7 @@ class FusedSelfAttention(Attention):
 
     def _attend(self, queries: Tensor, inputs: list[Tensor | None]) -> Tensor:
         context = torch.onnx.ops.symbolic(
-            OPERATOR,
+            MULTI_HEAD_ATTENTION,
             inputs,
             attrs={"num_heads": self.num_heads, "scale": self.scale},
             dtype=queries.dtype,
@@ -58,7 +59,7 @@ class FusedSelfAttention(Attention):
 
 
 class FusedAttention(FusedSelfAttention):
-    """The same for what attends to a memory; the operator keeps the weights to itself."""
+    """``FusedSelfAttention``, and fused cross-attention, which gives no weights."""
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
@@ -69,8 +70,43 @@ class FusedAttention(FusedSelfAttention):
         return self._attend(queries, inputs), queries.new_empty(0)
 
 
+def reshape_as(x: Tensor, shape: Tensor, sizes: list[int]) -> Tensor:
+    """ONNX's Reshape; the sizes of the result are taken as given.
+
+    R = B * K is an axis of its own to torch.export, which knows no product of two axes among its
+    inputs, and reasons long about one that comes up inside.
+    """
+    return torch.onnx.ops.symbolic("Reshape", [x, shape], dtype=x.dtype, shape=sizes)
+
+
+class _BeamRows(Attention):
+    """Self-attention in which the T positions are K beams, each with a past of its own.
+
+    Cross-attention stays as it is, and so reads a sentence's keys and values once for all of its
+    beams.
+    """
+
+    def attend_cached(
+        self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, K, E) and a past (R, H, P, D) to (B, K, E) and a past one longer."""
+        width = x.size(2)
+        rows = reshape_as(x, torch.tensor([-1, 1, width]), [past_key.size(0), 1, width])
+        y, key, value = super().attend_cached(rows, past_key, past_value, bias)
+        shape = torch.onnx.ops.symbolic("Shape", [x], dtype=torch.int64, shape=[3])
+        return reshape_as(y, shape, [*x.shape]), key, value
+
+
+class BeamAttention(_BeamRows):
+    """``Attention`` of standard operators, for ``BeamStep``."""
+
+
+class FusedBeamAttention(_BeamRows, FusedAttention):
+    """``FusedAttention``, for ``BeamStep``."""
+
+
 def attention_class(portable: bool, weights: bool) -> type[Attention]:
-    """What to build a model of for export.
+    """The attention to build a model with for export.
 
     Args:
         portable: keep to standard operators.
@@ -79,6 +115,15 @@ def attention_class(portable: bool, weights: bool) -> type[Attention]:
     if portable:
         return Attention
     return FusedSelfAttention if weights else FusedAttention
+
+
+def beam_attention(portable: bool) -> type[Attention]:
+    """The attention to build a model with for ``export_beam``.
+
+    Args:
+        portable: keep to standard operators.
+    """
+    return BeamAttention if portable else FusedBeamAttention
 
 
 def _expand(bias: Tensor, length: int) -> Tensor | None:

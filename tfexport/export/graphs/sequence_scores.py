@@ -1,8 +1,11 @@
-"""Scores of what a greedy loop wrote, computed behind it and only if they are asked for.
+"""Scores of the sequences of a greedy loop, computed behind it and only if they are asked for.
 
 A score needs every logit of every step, which the loop itself does without. Behind it they are
 computed for many positions at a time, which reads the projection once for all of them.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -14,36 +17,46 @@ from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 _LOGITS = 1 << 22  # of so many positions at a time: 16 MB
 
 
+class Decoded(NamedTuple):
+    """The results of a greedy loop.
+
+    Attributes:
+        sequences: (B, T).
+        counts: tokens that each row counts, (B,).
+        states: the decoder's, (B, T, E).
+    """
+
+    sequences: ir.Value
+    counts: ir.Value
+    states: ir.Value
+
+
 def add_scores(
-    graph: ir.Graph, found: list[ir.Value], weights: list[ir.Value], opset: int, can_skip: bool
+    graph: ir.Graph, decoded: Decoded, weights: Sequence[ir.Value], opset: int, can_skip: bool
 ) -> ir.Value:
-    """Append what gives the scores (B,).
+    """Append the computation of the scores (B,).
 
     Args:
         graph: behind the loop.
-        found: sequences (B, T), counted tokens (B,) and the decoder's states (B, T, E).
+        decoded: by the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
-        can_skip: add an input that tells whether they are asked for.
+        can_skip: take ``return_scores``, an input that need not be fed.
     """
-    asked = ir.Value(
-        name=graph_io.RETURN_SCORES,
-        shape=ir.Shape([]),
-        type=ir.TensorType(ir.DataType.BOOL),
-        const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES),
+    asked = ir.val(
+        graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)
     )
     graph.register_initializer(asked)
     if can_skip:  # it has a value of its own, so it need not be fed
         graph.inputs.append(asked)
-    bias = weights[1].const_value
-    assert bias is not None
-    rows = max(1, _LOGITS // bias.size)
-    given = [asked, *found, *weights]
+    _table, bias = weights
+    assert bias.const_value is not None
+    rows = max(1, _LOGITS // bias.const_value.size)
     part = parse_graph(_text(rows), opset)
     for node in ir.traversal.RecursiveGraphIterator(part):
         if node.outputs[0].name == "whole_table":
             mark_whole_reader(node)
-    nodes, (scores,) = take_nodes(part, given, "scores/")
+    nodes, (scores,) = take_nodes(part, [asked, *decoded, *weights], "scores/")
     graph.extend(nodes)
     return scores
 

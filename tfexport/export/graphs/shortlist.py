@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from tfexport import graph_io
 from tfexport.errors import ExportError
+from tfexport.export.ir_tools.nodes import new_node
 
 
 def make_shortlist(decoder: ir.Model) -> ir.Model:
@@ -20,25 +21,20 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
     """
     model = decoder.clone()
     graph = model.graph
-    candidates = ir.Value(
-        name=graph_io.CANDIDATES,
-        shape=ir.Shape([graph_io.CANDIDATES]),
-        type=ir.TensorType(ir.DataType.INT64),
-    )
+    candidates = ir.val(graph_io.CANDIDATES, ir.DataType.INT64, [graph_io.CANDIDATES])
     graph.inputs.append(candidates)
     logits = graph.outputs[0]
     node = logits.producer()
     if node is not None and node.op_type == "Add":
-        bias = _insert(graph, node, _weight(node, 1), "Gather", candidates)
-        node.replace_input_with(1, bias)
+        node.replace_input_with(1, _gathered(graph, node, _weight(node, 1), candidates))
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node is None or node.op_type != "MatMul":
         raise ExportError("decoder.onnx: its logits do not come from a matrix product.")
-    # Rows are gathered, not columns, whose values lie apart. onnxruntime turns the weight when it
-    # loads it, and multiplies by what was gathered, turned back, without writing that down.
-    rows = _tied_table(node) or _insert(graph, node, _weight(node, 1), "Transpose")
-    gathered = _insert(graph, node, rows, "Gather", candidates)
-    node.replace_input_with(1, _insert(graph, node, gathered, "Transpose"))
+    # Rows are gathered, not columns, whose values lie apart. onnxruntime transposes the weight when
+    # it loads it, and multiplies by the gathered rows without writing their transpose to memory.
+    rows = _tied_table(node) or _transposed(graph, node, _weight(node, 1))
+    gathered = _gathered(graph, node, rows, candidates)
+    node.replace_input_with(1, _transposed(graph, node, gathered))
     for output in node.outputs:
         output.shape = None
     logits.shape = ir.Shape([graph_io.BATCH, graph_io.TARGET, graph_io.CANDIDATES])
@@ -47,11 +43,11 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
 
 
 def _tied_table(node: ir.Node) -> ir.Value | None:
-    """The table that a projection is tied to, where the exporter left it to be turned."""
-    turn = node.inputs[1].producer() if node.inputs[1] is not None else None
-    if turn is None or turn.op_type != "Transpose":
+    """The table that a projection is tied to, where the exporter left its Transpose."""
+    transpose = node.inputs[1].producer() if node.inputs[1] is not None else None
+    if transpose is None or transpose.op_type != "Transpose":
         return None
-    return _weight(turn, 0)
+    return _weight(transpose, 0)
 
 
 def _weight(node: ir.Node, place: int) -> ir.Value:
@@ -61,14 +57,20 @@ def _weight(node: ir.Node, place: int) -> ir.Value:
     return value
 
 
-def _insert(
-    graph: ir.Graph, before: ir.Node, value: ir.Value, operator: str, ids: ir.Value | None = None
-) -> ir.Value:
-    """Gather rows of a value, or turn it."""
-    inputs = [value] if ids is None else [value, ids]
-    attribute = ir.AttrInt64("axis", 0) if ids is not None else ir.AttrInt64s("perm", [1, 0])
-    name = f"{operator.lower()}_of_{value.name}"
-    node = ir.Node("", operator, inputs, [attribute], num_outputs=1, name=name)
-    node.outputs[0].name, node.outputs[0].type = name, value.type
+def _gathered(graph: ir.Graph, before: ir.Node, value: ir.Value, ids: ir.Value) -> ir.Value:
+    """Insert a Gather of rows."""
+    name = f"gather_of_{value.name}"
+    return _insert(graph, before, new_node("Gather", [value, ids], name, {"axis": 0}), value)
+
+
+def _transposed(graph: ir.Graph, before: ir.Node, value: ir.Value) -> ir.Value:
+    """Insert a Transpose."""
+    name = f"transpose_of_{value.name}"
+    return _insert(graph, before, new_node("Transpose", [value], name, {"perm": [1, 0]}), value)
+
+
+def _insert(graph: ir.Graph, before: ir.Node, node: ir.Node, like: ir.Value) -> ir.Value:
+    (output,) = node.outputs
+    output.type = like.type
     graph.insert_before(before, node)
-    return node.outputs[0]
+    return output

@@ -9,8 +9,6 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-STAND_INS = "tfexport"  # the domain of operators that stand for what is put in their place
-
 
 def parse_graph(text: str, opset: int, domains: Mapping[str, int] | None = None) -> ir.Graph:
     """A graph from its text form.

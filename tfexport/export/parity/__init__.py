@@ -1,4 +1,4 @@
-"""Eager PyTorch against every artifact, stage by stage."""
+"""Eager PyTorch beside every artifact, stage by stage."""
 
 from tfexport.export.parity.bundle import compare_bundle
 from tfexport.export.parity.eager_run import Progress

@@ -12,58 +12,44 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from tfexport.export.parity.eager_run import Case, Floats
-from tfexport.export.parity.report import Comparison, compare_values
-from tfexport.export.reference import Reference
-from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.model.bundle_model import Ids, Model
+from tfexport.export.parity.bundle import OpenBundle
+from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids
+from tfexport.export.parity.report import Comparison
 
 BEAM_SIZE, STEPS = 3, 8
 
 
-def compare_beam(
-    case: Case,
-    config: TransformerConfig,
-    reference: Reference,
-    hidden: torch.Tensor,
-    runtime: Model,
-) -> Iterator[Comparison]:
-    """Compare one search over the case's rows.
-
-    Args:
-        case: B rows.
-        config: of the model.
-        reference: eager PyTorch.
-        hidden: what it encodes the rows to.
-        runtime: the bundle.
-    """
-    if not runtime.has_beam or runtime.vocab_size < 2 * BEAM_SIZE:
+def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+    """Compare one search over the rows of a run; a vocabulary too small for it is left out."""
+    if bundle.model.vocab_size < 2 * BEAM_SIZE:
         return
-    steps = STEPS if config.longest is None else min(STEPS, config.longest)
+    longest, ids = eager.config.longest, run.special_ids
+    steps = STEPS if longest is None else min(STEPS, longest)
     # So many hypotheses are never finished: all steps are taken.
-    record = runtime.beam(case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
-    batch = len(case.rows)
-    hidden = hidden.repeat_interleave(BEAM_SIZE, dim=0)
-    mask = case.mask.repeat_interleave(BEAM_SIZE, dim=0)
-    prefixes = np.full((batch, BEAM_SIZE, 1), config.bos_id)
+    record = bundle.model.beam(run.case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
+    batch = len(run.case.rows)
+    hidden = run.hidden.repeat_interleave(BEAM_SIZE, dim=0)
+    mask = run.case.mask.repeat_interleave(BEAM_SIZE, dim=0)
+    prefixes = np.full((batch, BEAM_SIZE, 1), ids.bos)
     sums = np.where(np.arange(BEAM_SIZE) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):
         flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
-        eager = reference.decode(hidden, mask, flat, last_only=True)[:, -1].log_softmax(-1).numpy()
-        eager = eager.reshape(batch, BEAM_SIZE, -1)
-        expected = eager[np.arange(batch)[:, None], parents, tokens]
+        logits = eager.reference.decode(hidden, mask, flat, last_only=True)[:, -1]
+        scored = logits.log_softmax(-1).numpy().reshape(batch, BEAM_SIZE, -1)  # (B, K, V)
+        expected = scored[np.arange(batch)[:, None], parents, tokens]
         log_probs.append((own, expected))
-        every = (sums[:, :, None] + eager).reshape(batch, -1)
+        every = (sums[:, :, None] + scored).reshape(batch, -1)
         eager_sums.append(-np.sort(-every, axis=-1)[:, : tokens.shape[-1]])
         totals = np.take_along_axis(sums, parents, -1) + expected
         best_sums.append(totals)
-        kept = np.argsort(tokens == config.eos_id, axis=-1, kind="stable")[:, :BEAM_SIZE]
+        kept = np.argsort(tokens == ids.eos, axis=-1, kind="stable")[:, :BEAM_SIZE]
         sums = np.take_along_axis(totals, kept, -1)
         prefixes = _continue(prefixes, tokens, parents, kept)
     ours, theirs = (np.stack(values) for values in zip(*log_probs, strict=True))
-    yield compare_values("beam", case.shape, ours, theirs)
-    yield compare_values("beam", case.shape, _floats(best_sums), _floats(eager_sums))
+    yield compare_values("beam", run.shape, ours, theirs)
+    yield compare_values("beam", run.shape, _floats(best_sums), _floats(eager_sums))
 
 
 def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:

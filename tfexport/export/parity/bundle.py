@@ -1,39 +1,50 @@
-"""Eager PyTorch against a bundle, stage by stage, over a grid of shapes."""
+"""Eager PyTorch against a bundle, graph by graph, over a grid of shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from tfexport.bundle import Manifest
-from tfexport.export.parity.beam import compare_beam
-from tfexport.export.parity.eager_run import (
-    THREADS,
-    Case,
-    Progress,
-    eager_greedy,
-    grid,
-    random_case,
-    walk,
-)
-from tfexport.export.parity.generate import attention_weights, compare_generated
-from tfexport.export.parity.report import (
-    Comparison,
-    ParityReport,
-    compare_tokens,
-    compare_values,
-)
-from tfexport.export.reference import ModuleReference, Reference, build_reference
+from tfexport.errors import BundleError
+from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.reference import ModuleReference
+from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.bundle_model import Model
-from tfexport.runtime.search import greedy
+from tfexport.runtime.model.session import Graph
+
+
+class OpenBundle:
+    """A bundle in onnxruntime: as the runtime sees it, and any of its graphs alone."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.model = Model(folder, manifest, THREADS)
+        self._files = {role: folder / name for role, name in manifest.graphs.items()}
+        self._graphs: dict[str, Graph] = {}
+
+    def graph(self, spec: GraphSpec) -> Graph:
+        """The graph whose role is the spec's name, opened once, and checked against the spec.
+
+        Raises:
+            BundleError: it cannot be opened, or has other inputs and outputs.
+        """
+        if spec.name not in self._graphs:
+            self._graphs[spec.name] = Graph(self._files[spec.name], spec, THREADS)
+        return self._graphs[spec.name]
+
+
+CompareGraph = Callable[[Eager, EagerRun, OpenBundle], Iterable[Comparison]]
 
 
 def compare_bundle(
-    folder: Path, manifest: Manifest, checkpoint: Checkpoint, progress: Progress | None = None
+    folder: Path,
+    manifest: Manifest,
+    checkpoint: Checkpoint,
+    comparisons: Mapping[str, CompareGraph],
+    progress: Progress | None = None,
 ) -> ParityReport:
     """Run eager PyTorch beside a bundle.
 
@@ -41,57 +52,36 @@ def compare_bundle(
         folder: the bundle's files, already checked.
         manifest: of the bundle.
         checkpoint: what the bundle was exported from.
+        comparisons: role to the comparison of that graph, in the order in which they are made.
         progress: told after every shape.
+
+    Raises:
+        BundleError: the bundle has a graph that nothing here compares; a report without it would
+            say more than was seen.
     """
-    config = checkpoint.config
-    model = checkpoint.build()
-    reference = build_reference(checkpoint, model)
-    runtime = Model(folder, manifest, THREADS)
-    report = ParityReport(reference.title)
-    for shape in walk(grid(config), progress):
-        case = random_case(config, *shape)
-        report.comparisons.extend(_compare_case(case, config, model, reference, runtime))
-    return report
+    unknown = [role for role in manifest.graphs if role not in comparisons]
+    if unknown:
+        raise BundleError(
+            f"{folder}: holds graphs that this tfexport cannot compare with eager PyTorch: "
+            f"{', '.join(unknown)}. Verify it with tfexport {manifest.tfexport_version}, which "
+            "wrote it."
+        )
+    bundle = OpenBundle(folder, manifest)
+
+    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
+        run = eager.decode_random(shape)
+        yield from compare_modules(eager, run)
+        for role, compare_graph in comparisons.items():
+            if role in manifest.graphs:
+                yield from compare_graph(eager, run, bundle)
+
+    return run_grid(checkpoint, compare, progress)
 
 
-def _compare_case(
-    case: Case,
-    config: TransformerConfig,
-    model: Transformer,
-    reference: Reference,
-    runtime: Model,
-) -> Iterator[Comparison]:
-    assert config.bos_id is not None
-    assert config.eos_id is not None
-    hidden = reference.encode(case.ids, case.mask)
-    tokens, eager = eager_greedy(case, config, reference, hidden)
-    prefix = np.concatenate([np.full((len(case.rows), 1), config.bos_id), tokens[:, :-1]], axis=1)
-
-    if not isinstance(reference, ModuleReference):
-        with torch.no_grad():
-            ours = model(case.ids, case.mask, torch.from_numpy(prefix), torch.ones(prefix.shape))
-        yield compare_values("eager modules", case.shape, ours.numpy(), eager)
-    keep = case.mask.numpy().astype(bool)
-    states = runtime.hidden_states(case.rows)
-    yield compare_values("encoder states", case.shape, states[keep], hidden.numpy()[keep])
-    if runtime.has_attention:
-        full, weights = runtime.attend(prefix, runtime.encode(case.rows))
-        expected = attention_weights(case, model, tokens)
-        yield compare_values("attention", case.shape, weights, expected)
-    else:
-        full = runtime.step(prefix, runtime.encode(case.rows))
-    yield compare_values("full prefix", case.shape, full, eager)
-    if runtime.has_shortlist:
-        some = np.arange(0, eager.shape[-1], 3)
-        short = runtime.step(prefix, runtime.encode(case.rows), some)
-        yield compare_values("shortlist", case.shape, short[:, :, some], eager[:, :, some])
-    state = runtime.encode(case.rows)
-    steps = [runtime.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
-    yield compare_values("cached steps", case.shape, np.concatenate(steps, axis=1), eager)
-
-    found = greedy(runtime, case.rows, prefix.shape[1], config.bos_id, config.eos_id)
-    yield compare_tokens(case, [h.tokens for h in found], tokens, eager, config.eos_id)
-    if runtime.has_generate:
-        made = runtime.generate(case.rows, prefix.shape[1])
-        yield from compare_generated(case, model, made, tokens, eager)
-    yield from compare_beam(case, config, reference, hidden, runtime)
+def compare_modules(eager: Eager, run: EagerRun) -> Iterator[Comparison]:
+    """Compare the project's own modules with the original, if there is one."""
+    if isinstance(eager.reference, ModuleReference):
+        return
+    prefix = torch.from_numpy(run.prefix)
+    ours = eager.model(run.case.ids, run.case.mask, prefix, torch.ones(prefix.shape))
+    yield compare_values("eager modules", run.shape, ours.numpy(), run.logits)

@@ -1,17 +1,22 @@
-"""What is compared at: a grid of shapes, random rows for each, and eager's answer to them.
+"""Eager PyTorch over a grid of shapes: the side that every artifact is compared with.
 
-Axes: B batch, S source, T target, V vocabulary.
+Axes: B batch, S source, T target, V vocabulary, E model width.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tfexport.export.reference import Reference
+from tfexport.bundle import SpecialIds
+from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.reference import Reference, build_reference
+from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.bundle_model import pad
 
 BATCHES = (1, 2, 8)
@@ -22,7 +27,10 @@ NEW_TOKENS = 32
 THREADS = 1
 
 Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Shape = tuple[int, int]
 Progress = Callable[[str, int, int], None]
+Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -34,23 +42,123 @@ class Case:
     mask: torch.Tensor
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> Shape:
         """(B, S)."""
         return self.ids.shape[0], self.ids.shape[1]
 
 
-def walk(shapes: Iterable[tuple[int, int]], progress: Progress | None) -> Iterator[tuple[int, int]]:
-    """The shapes one by one, with word of each to ``progress``."""
-    todo = list(shapes)
-    for done, shape in enumerate(todo):
-        if progress is not None:
-            progress("comparing with eager PyTorch", done, len(todo))
-        yield shape
-    if progress is not None:
-        progress("comparing with eager PyTorch", len(todo), len(todo))
+@dataclass(frozen=True)
+class EagerRun:
+    """Eager PyTorch's greedy decoding of one batch, without a cache.
+
+    Attributes:
+        case: the B rows.
+        hidden: encoder states (B, S, E).
+        tokens: (B, T), decoded past the end token, so that every row has T of them.
+        logits: (B, T, V), those of each position from a run of their own over its whole prefix.
+        special_ids: of the vocabularies.
+    """
+
+    case: Case
+    hidden: torch.Tensor
+    tokens: Ids
+    logits: Floats
+    special_ids: SpecialIds
+
+    @property
+    def shape(self) -> Shape:
+        """(B, S)."""
+        return self.case.shape
+
+    @property
+    def prefix(self) -> Ids:
+        """The decoder's inputs that give ``logits``: the start token, then all tokens but one."""
+        return start_with(self.special_ids.bos, self.tokens)
 
 
-def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:
+@dataclass(frozen=True)
+class Eager:
+    """Eager PyTorch of one checkpoint, to compare artifacts with.
+
+    Attributes:
+        config: of the checkpoint.
+        model: the project's modules with the checkpoint's weights.
+        reference: the original mathematics; see ``build_reference``.
+    """
+
+    config: TransformerConfig
+    model: Transformer
+    reference: Reference
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Eager":
+        """Build both from a checkpoint."""
+        model = checkpoint.build()
+        return cls(checkpoint.config, model, build_reference(checkpoint, model))
+
+    def decode(self, case: Case) -> EagerRun:
+        """Decode greedily as tutorials do: the whole prefix again for every token."""
+        config, special_ids = self.config, self.config.special_ids
+        hidden = self.reference.encode(case.ids, case.mask)
+        count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
+        prefix = torch.full((len(case.rows), 1), special_ids.bos)
+        logits = []
+        for _ in range(count):
+            last = self.reference.decode(hidden, case.mask, prefix, last_only=True)[:, -1]
+            logits.append(last)
+            prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
+        tokens = prefix[:, 1:].numpy()
+        return EagerRun(case, hidden, tokens, torch.stack(logits, dim=1).numpy(), special_ids)
+
+    def decode_random(self, shape: Shape) -> EagerRun:
+        """``decode`` random rows of a shape (B, S)."""
+        return self.decode(random_case(self.config, *shape))
+
+
+def run_grid(
+    checkpoint: Checkpoint,
+    compare: Callable[[Eager, Shape], Iterable[Comparison]],
+    progress: Progress | None = None,
+) -> ParityReport:
+    """Compare at every shape of the grid.
+
+    Args:
+        checkpoint: of which eager PyTorch is built.
+        compare: gives the comparisons at one shape (B, S); runs without gradients.
+        progress: told after every shape.
+    """
+    return run_batches(checkpoint, grid(checkpoint.config), compare, progress)
+
+
+def run_batches(
+    checkpoint: Checkpoint,
+    batches: Iterable[Batch],
+    compare: Callable[[Eager, Batch], Iterable[Comparison]],
+    progress: Progress | None = None,
+    step: str = "comparing with eager PyTorch",
+) -> ParityReport:
+    """Compare batch by batch; ``run_grid`` for batches of any kind.
+
+    Args:
+        checkpoint: of which eager PyTorch is built.
+        batches: what to compare at.
+        compare: gives the comparisons of one batch; runs without gradients.
+        progress: told after every batch.
+        step: what it is told is being done.
+    """
+    eager = Eager.of(checkpoint)
+    report = ParityReport(eager.reference.title, no_original=eager.reference.no_original)
+    tell = progress or (lambda step, done, total: None)
+    todo = list(batches)
+    for done, batch in enumerate(todo):
+        tell(step, done, len(todo))
+        with torch.no_grad():
+            report.comparisons.extend(compare(eager, batch))
+    tell(step, len(todo), len(todo))
+    return report
+
+
+def grid(config: TransformerConfig) -> Iterator[Shape]:
     """The shapes to compare at: (B, S)."""
     limit = LONGEST_SOURCE if config.longest is None else min(LONGEST_SOURCE, config.longest)
     lengths = sorted({min(length, limit) for length in SOURCE_LENGTHS})
@@ -62,30 +170,21 @@ def grid(config: TransformerConfig) -> Iterator[tuple[int, int]]:
 def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
     """Random rows of different lengths, the first of them full."""
     generator = np.random.default_rng([batch, length])
-    special = {config.pad_id, config.bos_id, config.eos_id}
+    special_ids = config.special_ids
+    special = {special_ids.pad, special_ids.bos, special_ids.eos}
     assert config.source_vocab_size is not None
     ordinary = [i for i in range(config.source_vocab_size) if i not in special] or [0]
     lengths = [length, *generator.integers(1, length + 1, size=batch - 1)]
-    rows = [generator.choice(ordinary, size=size).tolist() for size in lengths]
-    ids, mask = pad(rows, config.pad_id or 0)
+    return make_case([generator.choice(ordinary, size=size).tolist() for size in lengths], config)
+
+
+def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
+    """Rows of source ids, padded to a batch."""
+    ids, mask = pad(rows, config.special_ids.pad)
     return Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
 
 
-def eager_greedy(
-    case: Case, config: TransformerConfig, reference: Reference, hidden: torch.Tensor
-) -> tuple[NDArray[np.int64], Floats]:
-    """The tutorial's uncached loop: the whole prefix again for every token, past the end token.
-
-    Returns:
-        tokens: (B, T).
-        logits: (B, T, V), each from its own run over its own prefix.
-    """
-    assert config.bos_id is not None
-    count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
-    prefix = torch.full((len(case.rows), 1), config.bos_id)
-    logits = []
-    for _ in range(count):
-        last = reference.decode(hidden, case.mask, prefix, last_only=True)[:, -1]
-        logits.append(last)
-        prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
-    return prefix[:, 1:].numpy(), torch.stack(logits, dim=1).numpy()
+def start_with(bos_id: int, tokens: Ids) -> Ids:
+    """Decoded tokens (B, T) to the decoder inputs (B, T) that they were decoded from."""
+    start = np.full((len(tokens), 1), bos_id)
+    return np.concatenate([start, tokens[:, :-1]], axis=1)

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.export.parity.eager_run import THREADS, Floats, Progress, grid, walk
-from tfexport.export.parity.report import Comparison, ParityReport, compare_values
-from tfexport.export.reference import ModuleReference, Reference, build_reference
-from tfexport.graph_io import GraphSpec
+from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Progress, Shape, run_grid
+from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.reference import ModuleReference
+from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.session import open_session
 
 LONGEST_TARGET = 32
@@ -31,17 +31,12 @@ def compare_forward(
         checkpoint: what it was exported from.
         progress: told after every shape.
     """
-    model = checkpoint.build()
-    reference = build_reference(checkpoint, model)
     session = open_session(path, THREADS)
-    report = ParityReport(reference.title)
-    for shape in walk(grid(checkpoint.config), progress):
-        tensors = random_inputs(checkpoint.config, *shape)
-        with torch.no_grad():
-            report.comparisons.extend(
-                _compare_case(shape, tensors, spec, model, reference, session)
-            )
-    return report
+
+    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
+        yield from _compare_targets(eager, shape, spec, session)
+
+    return run_grid(checkpoint, compare, progress)
 
 
 def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Tensor]:
@@ -60,24 +55,21 @@ def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Te
     return tensors
 
 
-def _compare_case(
-    shape: tuple[int, int],
-    tensors: list[Tensor],
-    spec: GraphSpec,
-    model: Transformer,
-    reference: Reference,
-    session: Any,
+def _compare_targets(
+    eager: Eager, shape: Shape, spec: GraphSpec, session: Any
 ) -> Iterator[Comparison]:
+    model, reference = eager.model, eager.reference
+    tensors = random_inputs(eager.config, *shape)
     inputs, mask, targets, target_mask = tensors
-    kept = target_mask.bool()  # what stands at padding means nothing
-    eager = reference.decode(reference.encode(inputs, mask), mask, targets)[kept]
+    kept = target_mask.bool()  # outputs at padding are of no position
+    logits = reference.decode(reference.encode(inputs, mask), mask, targets)[kept]
     if not isinstance(reference, ModuleReference):
         ours = model(inputs, mask, targets, target_mask)[kept]
-        yield compare_values("eager modules", shape, ours.numpy(), eager.numpy())
+        yield compare_values("eager modules", shape, ours.numpy(), logits.numpy())
 
-    biases = [_random(spec, tensor.name, shape, targets.size(1)) for tensor in spec.inputs[4:]]
+    biases = [_random(tensor, shape, targets.size(1)) for tensor in spec.inputs[len(tensors) :]]
     outputs = _run(session, spec, [*tensors, *(torch.zeros_like(bias) for bias in biases)])
-    expected = [eager, eager.log_softmax(-1)][: len(outputs)]
+    expected = [logits, logits.log_softmax(-1)][: len(outputs)]
     for output, values in zip(outputs, expected, strict=True):
         yield compare_values("forward", shape, output[kept.numpy()], values.numpy())
     if biases:
@@ -88,11 +80,10 @@ def _compare_case(
         yield compare_values("attention biases", shape, output[kept.numpy()], biased.numpy())
 
 
-def _random(spec: GraphSpec, name: str, shape: tuple[int, int], target: int) -> Tensor:
-    sizes = {"batch": shape[0], "source_length": shape[1], "target_length": target}
-    (tensor,) = (tensor for tensor in spec.inputs if tensor.name == name)
+def _random(tensor: TensorSpec, shape: Shape, target: int) -> Tensor:
+    sizes = {BATCH: shape[0], SOURCE: shape[1], TARGET: target}
     size = [sizes[axis] if isinstance(axis, str) else axis for axis in tensor.axes]
-    return torch.randn(size, generator=torch.Generator().manual_seed(len(name)))
+    return torch.randn(size, generator=torch.Generator().manual_seed(len(tensor.name)))
 
 
 def _run(session: Any, spec: GraphSpec, tensors: list[Tensor]) -> list[Floats]:

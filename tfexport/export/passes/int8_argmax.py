@@ -18,12 +18,12 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from tfexport.export.ir_tools.initializers import share_initializer
+from tfexport.export.ir_tools.operators import BEST_TOKEN, is_operator
 from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
 from tfexport.export.ir_tools.rounding import Floats, by_rows
-from tfexport.export.ir_tools.text_form import STAND_INS, parse_graph, take_nodes
-from tfexport.export.passes.share_weights import share_initializer
+from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 
-BEST = f"{STAND_INS}::Best"  # stands for all of this until it is put in
 CHOICE = "exactly_or_all"  # the node that has the float32 projection as its first branch
 _PREFIX, _PREPARED = "best/", "coarse/"
 _BLOCK = 64  # words looked at together: a maximum is read with vector instructions
@@ -33,14 +33,14 @@ _ROUNDING = 1e-5  # of float32 sums, relative to the product of the lengths; far
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def put_screening(
+def insert_argmax(
     graph: ir.Graph, body: ir.Graph, table: Floats, bias: Floats | None, opset: int
 ) -> list[ir.Value]:
-    """Replace ``BEST`` in a loop's body.
+    """Replace ``BEST_TOKEN`` in a loop's body.
 
     Args:
         graph: around the loop; it takes the weights.
-        body: with a ``BEST`` of states (R, 1, E), which gives tokens (R, 1).
+        body: with a ``BEST_TOKEN`` of states (R, 1, E), which gives tokens (R, 1).
         table: (V, E), the projection onto the vocabulary.
         bias: (V,) of it.
         opset: of the standard operators.
@@ -69,7 +69,7 @@ def put_screening(
     nodes, made = take_nodes(prepared, [weights["weight"], weights["scale"]], _PREPARED)
     graph.extend(nodes)
 
-    (place,) = [node for node in body if f"{node.domain}::{node.op_type}" == BEST]
+    (place,) = [node for node in body if is_operator(node, BEST_TOKEN)]
     (states,) = place.inputs
     assert states is not None
     screen = parse_graph(_screen(table, rounded * scale[:, None], bias, missing), opset)

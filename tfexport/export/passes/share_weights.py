@@ -1,22 +1,19 @@
 """One file for the weights of all graphs, every distinct tensor in it once."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS
+from tfexport.export.ir_tools.initializers import content_key
 from tfexport.export.ir_tools.roles import read_role, write_role
+from tfexport.export.passes.place_weights import PlaceWeights
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
 _SMALLEST = 256
-# What onnxruntime folds when it loads a graph, where it is applied to weights.
-_FOLDED = ("Transpose", "QuantizeLinear", "Pad")
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
@@ -45,7 +42,7 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
             base_dir=at.base_dir,
         )
     for model in models:
-        sink_weights(model)
+        PlaceWeights()(model)
 
 
 def share_transposed(models: Sequence[ir.Model]) -> None:
@@ -62,15 +59,13 @@ def share_transposed(models: Sequence[ir.Model]) -> None:
         seen.add(key := content_key(array))
         if array.ndim != 2 or (other := content_key(array.T)) not in seen or other == key:
             continue
-        table = ir.Value(
-            name=f"{value.name}.table",
-            const_value=ir.tensor(np.ascontiguousarray(array.T), name=f"{value.name}.table"),
-        )
+        name = f"{value.name}.table"
+        tensor = ir.tensor(np.ascontiguousarray(array.T), name=name)
+        table = ir.Value(name=name, const_value=tensor)
         if role := read_role(value):
             write_role(table, replace(role, transposed=False))
-        node = ir.Node("", "Transpose", [table], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
-        (output,) = node.outputs
-        output.name, output.shape, output.type = f"{value.name}.out", value.shape, value.type
+        output = ir.val(f"{value.name}.out", shape=value.shape, type=value.type)
+        node = ir.node("Transpose", [table], {"perm": [1, 0]}, outputs=[output])
         graph = value.graph
         assert isinstance(graph, ir.Graph)
         del graph.initializers[value.name or ""]
@@ -92,74 +87,3 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
         for value in graph.initializers.values()
         if value.const_value is not None and value.const_value.nbytes >= _SMALLEST
     ]
-
-
-def sink_weights(model: ir.Model) -> None:
-    """Move what only one graph inside a loop within a loop reads into it.
-
-    onnxruntime packs a weight ahead of time if it belongs to the graph of the node that reads it or
-    to the one around that; what it folds, if it belongs to any. It lets go of originals in the
-    outermost graph only, so nothing goes in that need not. It is done last: whatever changes graphs
-    finds all weights in the outermost.
-    """
-    for loop in [node for node in model.graph if node.op_type == "Loop"]:
-        body = loop.attributes["body"].as_graph()
-        if not any(node.op_type == "Loop" for node in body):
-            continue
-        _sink_folded(model.graph, body)
-        inner = list(body.subgraphs())
-        for value in list(model.graph.initializers.values()):
-            readers = {use.node.graph for use in value.uses()}
-            if len(readers) == 1 and (reader := readers.pop()) in inner:
-                assert isinstance(reader, ir.Graph)
-                del model.graph.initializers[value.name or ""]
-                reader.register_initializer(value)
-
-
-def _sink_folded(graph: ir.Graph, body: ir.Graph) -> None:
-    """Move what only gives folded weights to an inner graph into the one around that."""
-    inside = set(ir.traversal.RecursiveGraphIterator(body))
-    for node in reversed(list(graph)):
-        uses = [use.node for output in node.outputs for use in output.uses()]
-        if node.op_type in _FOLDED and uses and inside.issuperset(uses):
-            graph.remove(node)
-            body.insert_before(body[0], node)
-            inside.add(node)
-
-
-def add_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """Put a constant into a graph; if the same is there under this name, that one is returned.
-
-    If the name stands for something else, the constant gets another one.
-    """
-    wanted, number = name, 1
-    while (taken := graph.initializers.get(name)) is not None:
-        if taken.const_value is not None and _is_same(taken.const_value, array):
-            return taken
-        name, number = f"{wanted}.{number}", number + 1
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, const_value=tensor, shape=ir.Shape(array.shape))
-    value.type = ir.TensorType(tensor.dtype)
-    graph.register_initializer(value)
-    return value
-
-
-def share_initializer(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    """``add_initializer``, unless one with the same content is there under any name."""
-    for value in graph.initializers.values():
-        if value.const_value is not None and _is_same(value.const_value, array):
-            return value
-    return add_initializer(graph, name, array)
-
-
-def _is_same(tensor: ir.TensorProtocol, array: NDArray[Any]) -> bool:
-    if tensor.nbytes != array.nbytes:
-        return False
-    return content_key(tensor.numpy()) == content_key(array)
-
-
-def content_key(array: NDArray[Any]) -> str:
-    """Equal for equal arrays: same type, same shape, same values."""
-    key = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
-    key.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return key.hexdigest()

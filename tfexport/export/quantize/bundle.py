@@ -1,11 +1,10 @@
 """A bundle to one with int8 or int4 weights, held against the original. Needs no torch."""
 
 import dataclasses
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,25 @@ from tfexport.export.quantize.graphs import KINDS, find_targets, quantize_graphs
 from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
-    Gate,
     Quality,
+    QualityGate,
     read_samples,
 )
+from tfexport.paths import PathLike
 from tfexport.runtime import Translator
 
 Progress = Callable[[str, int, int], None]
-MOST_KEPT = 8  # parameters that may stay float32 before the gate is held to have failed
+MOST_KEPT = 8  # parameters that may stay float32; with more, the gate counts as failed
 
 
 @dataclass(frozen=True)
 class QuantizeResult:
-    """What was made.
+    """A bundle that was quantised.
 
     Attributes:
         path: the bundle.
         manifest: of it.
-        quality: None if there were no samples.
+        quality: beside its original; None if there were no samples.
         kept: parameters that stay float32, because they hurt.
     """
 
@@ -55,15 +55,15 @@ class QuantizeResult:
     @property
     def size(self) -> int:
         """Of the bundle, in bytes."""
-        return sum(entry.size for entry in self.manifest.files.values())
+        return self.manifest.size
 
 
 def quantize_bundle(
-    bundle: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    bundle: PathLike,
+    output: PathLike,
     weights: str = "int8",
     *,
-    samples: str | os.PathLike[str] | None = None,
+    samples: PathLike | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
@@ -90,45 +90,23 @@ def quantize_bundle(
     tell = progress or (lambda step, done, total: None)
     check_weights(weights)
     check_output(output, force)
-    source = Path(bundle)
-    manifest = open_bundle(source)
-    if manifest.quantization is not None:
-        raise BundleError(f"{source}: its weights are {manifest.quantization['weights']} already.")
+    original = _Original(Path(bundle), open_bundle(bundle), weights)
+    original.check()
     gate = None
     if samples is not None:
         tell("reading samples", 0, 1)
-        original = Translator(source)
-        gate = Gate(original, read_samples(Path(samples), original))
+        translator = Translator(original.path)
+        gate = QualityGate(translator, read_samples(Path(samples), translator))
     with new_bundle(output, force) as folder:
-        keep: list[str] = []
-        ranking: dict[str, float] = {}
-        while True:
+        if gate is None:
             tell("quantising", 0, 1)
-            made = _write(source, manifest, folder, weights, keep)
-            if gate is None:
-                break
-            tell("comparing", 0, 1)
-            quality = gate.judge(folder, made)
-            ranking = ranking or _sensitivities(source, manifest, weights, gate, tell)
-            if quality.passed:
-                break
-            worst = [name for name in ranking if name not in keep]
-            if len(keep) == MOST_KEPT or not worst:
-                raise QualityError(
-                    f"{source}: {weights} weights change too much: {quality}; at least "
-                    f"{LEAST_AGREEMENT:.0%} and a loss of at most {MOST_BLEU_LOSS} were expected, "
-                    f"with {', '.join(keep) or 'nothing'} kept in float32. "
-                    + ("Try int8." if weights == "int4" else "Ship the float32 bundle.")
-                )
-            keep.append(worst[0])
-        record = {
-            "weights": weights,
-            "kept": keep,
-            "gate": quality.to_dict() if gate is not None else "not gated",
-            "sensitivity": ranking,
-        }
-        final = write_manifest(folder, dataclasses.replace(made, quantization=record))
-    return QuantizeResult(Path(output), final, quality if gate else None, tuple(keep))
+            made = _Quantized(original.write(folder))
+        else:
+            made = _pass_gate(original, gate, folder, tell)
+        final = write_manifest(
+            folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
+        )
+    return QuantizeResult(Path(output), final, made.quality, made.kept)
 
 
 def check_weights(weights: str) -> None:
@@ -141,67 +119,140 @@ def check_weights(weights: str) -> None:
         raise ConfigError(f"weights: {weights!r} is not one of {', '.join(KINDS)}")
 
 
-def refuse_quantized(path: Path, quantization: Mapping[str, Any] | None) -> None:
-    """Say why a quantised artifact is not compared with eager PyTorch.
+@dataclass(frozen=True)
+class _Original:
+    """The bundle that is quantised.
+
+    Attributes:
+        path: its folder.
+        manifest: of it.
+        weights: the kind that it gets, "int8" or "int4".
+    """
+
+    path: Path
+    manifest: Manifest
+    weights: str
+
+    def check(self) -> None:
+        """Refuse a bundle that cannot be quantised.
+
+        Raises:
+            BundleError: it is quantised already, or of a version that does not say what its
+                weights are.
+        """
+        if self.manifest.quantization is not None:
+            already = self.manifest.quantization["weights"]
+            raise BundleError(f"{self.path}: its weights are {already} already.")
+        graphs = (self._graph(file).graph for file in self.manifest.graphs.values())
+        if not any(read_role(value) for graph in graphs for value in graph.initializers.values()):
+            raise BundleError(
+                f"{self.path}: its graphs do not say what their weights are, as those of older "
+                "versions do not. Export the checkpoint again, and quantise that."
+            )
+
+    def _graph(self, file: str) -> ir.Model:
+        return ir.load(self.path / file)
+
+    def write(self, folder: Path, keep: Collection[str] = ()) -> Manifest:
+        """Fill a folder with the quantised bundle.
+
+        Args:
+            folder: to fill; what an earlier call wrote there is replaced.
+            keep: names of parameters that stay float32.
+
+        Returns:
+            The manifest that was written.
+        """
+        graphs = {file: self._graph(file) for file in self.manifest.graphs.values()}
+        quantize_graphs(list(graphs.values()), self.weights, keep)
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        share_weights(list(graphs.values()), folder)
+        domains = dict(self.manifest.opset)
+        for file, graph in graphs.items():
+            ir.save(graph, folder / file)
+            domains |= graph.opset_imports
+        for entry in self.manifest.tokenizers.values():
+            shutil.copyfile(self.path / entry.file, folder / entry.file)
+        quantization = {"weights": self.weights}
+        manifest = dataclasses.replace(self.manifest, opset=domains, quantization=quantization)
+        return write_manifest(folder, manifest)
+
+    def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
+        """Measure how far each parameter, quantised alone, moves the next-token distributions.
+
+        Returns:
+            Parameter to mean divergence, the largest first.
+        """
+        files = {role: self.manifest.graphs[role] for role in ("encoder", "decoder")}
+        manifest = dataclasses.replace(self.manifest, graphs=files)
+        names = {
+            target.role.parameter
+            for file in files.values()
+            for target in find_targets(self._graph(file))
+        }
+        found: dict[str, float] = {}
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            # What stays float32 is read from a copy; links are refused, as an attack could be one.
+            shutil.copyfile(self.path / WEIGHTS, folder / WEIGHTS)
+            for done, parameter in enumerate(sorted(names)):
+                tell("measuring each parameter", done, len(names))
+                models = {file: self._graph(file) for file in files.values()}
+                quantize_graphs(list(models.values()), self.weights, names - {parameter})
+                for file, model in models.items():
+                    ir.save(model, folder / file)
+                found[parameter] = gate.distance(folder, manifest)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """A quantised bundle that was written.
+
+    Attributes:
+        manifest: of it.
+        quality: beside its original; None if they were not compared.
+        kept: parameters that stay float32.
+        sensitivity: parameter to how far it moves the output; empty if that was not measured.
+    """
+
+    manifest: Manifest
+    quality: Quality | None = None
+    kept: tuple[str, ...] = ()
+    sensitivity: Mapping[str, float] = field(default_factory=dict)
+
+    def record(self, weights: str) -> dict[str, Any]:
+        """What its manifest says of it."""
+        return {
+            "weights": weights,
+            "kept": list(self.kept),
+            "gate": self.quality.to_dict() if self.quality is not None else "not gated",
+            "sensitivity": dict(self.sensitivity),
+        }
+
+
+def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
+    """Quantise all weights, then fewer: those that hurt most stay float32 until the gate is passed.
 
     Raises:
-        BundleError: it is one.
+        QualityError: too many would have to.
     """
-    if quantization is not None:
-        raise BundleError(
-            f"{path}: holds {quantization.get('weights')} weights, which differ from eager "
-            "PyTorch's on purpose. It was compared before they were quantised: verify a float32 "
-            "export of the same checkpoint."
-        )
-
-
-def _write(
-    source: Path, manifest: Manifest, folder: Path, weights: str, keep: Collection[str]
-) -> Manifest:
-    """Fill a folder with the quantised bundle."""
-    graphs = {name: ir.load(source / name) for name in manifest.graphs.values()}
-    weights_of = (graph.graph.initializers.values() for graph in graphs.values())
-    if not any(read_role(value) for values in weights_of for value in values):
-        raise BundleError(
-            f"{source}: its graphs do not say what their weights are, as those of older "
-            "versions do not. Export the checkpoint again, and quantise that."
-        )
-    quantize_graphs(list(graphs.values()), weights, keep)
-    (folder / WEIGHTS).unlink(missing_ok=True)
-    share_weights(list(graphs.values()), folder)
-    domains = dict(manifest.opset)
-    for name, graph in graphs.items():
-        ir.save(graph, folder / name)
-        domains |= graph.opset_imports
-    for entry in manifest.tokenizers.values():
-        shutil.copyfile(source / entry.file, folder / entry.file)
-    return write_manifest(
-        folder, dataclasses.replace(manifest, opset=domains, quantization={"weights": weights})
-    )
-
-
-def _sensitivities(
-    source: Path, manifest: Manifest, weights: str, gate: Gate, tell: Progress
-) -> dict[str, float]:
-    """How far each parameter alone, quantised, moves the next-token distributions; most first."""
-    roles = ("encoder", "decoder")
-    names = {
-        target.role.parameter
-        for role in roles
-        for target in find_targets(ir.load(source / manifest.graphs[role]))
-    }
-    found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        # What stays float32 is read from a copy; links are refused, as an attack could be one.
-        shutil.copyfile(source / WEIGHTS, folder / WEIGHTS)
-        for done, parameter in enumerate(sorted(names)):
-            tell("measuring each parameter", done, len(names))
-            graphs = {role: manifest.graphs[role] for role in roles}
-            models = {file: ir.load(source / file) for file in graphs.values()}
-            others = names - {parameter}
-            quantize_graphs(list(models.values()), weights, others)
-            for file, model in models.items():
-                ir.save(model, folder / file)
-            found[parameter] = gate.distance(folder, dataclasses.replace(manifest, graphs=graphs))
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    keep: list[str] = []
+    ranking: dict[str, float] = {}
+    while True:
+        tell("quantising", 0, 1)
+        made = original.write(folder, keep)
+        tell("comparing", 0, 1)
+        quality = gate.judge(folder, made)
+        ranking = ranking or original.sensitivities(gate, tell)
+        if quality.passed:
+            return _Quantized(made, quality, tuple(keep), ranking)
+        worst = [name for name in ranking if name not in keep]
+        if len(keep) == MOST_KEPT or not worst:
+            raise QualityError(
+                f"{original.path}: {original.weights} weights change too much: {quality}; at "
+                f"least {LEAST_AGREEMENT:.0%} and a loss of at most {MOST_BLEU_LOSS} were "
+                f"expected, with {', '.join(keep) or 'nothing'} kept in float32. "
+                + ("Try int8." if original.weights == "int4" else "Ship the float32 bundle.")
+            )
+        keep.append(worst[0])

@@ -13,10 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from tfexport.export.ir_tools.initializers import add_initializer, content_key
 from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.ir_tools.rounding import BLOCK, Array, Floats, by_blocks, by_columns, by_rows
 from tfexport.export.passes.int8_argmax import take_all
-from tfexport.export.passes.share_weights import add_initializer, content_key
 
 DOMAIN = "com.microsoft"
 KINDS = ("int8", "int4")

@@ -1,4 +1,4 @@
-"""What quantisation costs: tokens and text of a quantised bundle beside those of its original."""
+"""The quality gate: tokens and text of a quantised bundle beside those of its original."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import missing_dependency
+from tfexport.errors import InputError, missing_dependency
 from tfexport.runtime import Translator
+from tfexport.runtime.files.line_format import read_line, read_numbers
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.search.topk import log_normalizer
 
@@ -51,7 +52,7 @@ class Quality:
 
     @property
     def passed(self) -> bool:
-        """Whether it may be used."""
+        """Whether it changes little enough to be used."""
         loss = self.bleu_loss or 0.0
         return self.agreement >= LEAST_AGREEMENT and loss <= MOST_BLEU_LOSS
 
@@ -67,8 +68,8 @@ class Quality:
         return {**asdict(self), "passed": self.passed}
 
 
-class Gate:
-    """The original's answers to some samples, to hold quantised models against.
+class QualityGate:
+    """Compares quantised models with the original's answers to some samples.
 
     Raises:
         MissingDependencyError: there are references, and no sacrebleu to compare with them.
@@ -114,7 +115,7 @@ class Gate:
 
     @cached_property
     def _first_logits(self) -> list[tuple[Floats, list[list[int]]]]:
-        """The original's on the first samples: every parameter is held against them."""
+        """The original's logits on the first samples, which every parameter is compared with."""
         model = Model(self._original.path, self._original.manifest)
         return list(self._logits(model, BATCH))
 
@@ -145,7 +146,7 @@ class Gate:
             yield model.step(given, model.encode(batch)), targets
 
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
-        """Hold one quantised bundle against the original."""
+        """Compare one quantised bundle with the original."""
         agreement, tokens = self.agreement(folder, manifest)
         if not self._pairs:
             return Quality(len(self.samples), tokens, agreement)
@@ -170,9 +171,6 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
     Raises:
         InputError: naming a line that cannot be used.
     """
-    from tfexport.errors import InputError
-    from tfexport.runtime.files.line_format import read_line, read_numbers
-
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:

@@ -15,6 +15,7 @@ class AnnotatedReference:
     """Residuals as the notebook has them, ``pre``, or as the walkthrough has them, ``res_post``."""
 
     title = "The Annotated Transformer, written out"
+    no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._config = checkpoint.config

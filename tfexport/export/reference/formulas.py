@@ -1,4 +1,4 @@
-"""What the written-out references share: formulas, no modules."""
+"""Formulas that the written-out references share; no modules."""
 
 import math
 from collections.abc import Callable, Mapping

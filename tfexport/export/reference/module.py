@@ -1,4 +1,4 @@
-"""The project's own modules over the whole prefix: all there is where there is no original."""
+"""The project's own modules over the whole prefix, for checkpoints without an original."""
 
 import torch
 from torch import Tensor
@@ -7,12 +7,14 @@ from tfexport.model_src.transformer import Transformer
 
 
 class ModuleReference:
-    """The project's own modules, run over the whole prefix: all there is for its own format."""
+    """The project's own modules, run over the whole prefix without a cache."""
 
     title = "tfexport's own modules, uncached"
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, no_original: str) -> None:
+        """Take a model, and the reason why there is no original to run."""
         self._model = model
+        self.no_original: str | None = no_original
 
     @torch.no_grad()
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class RebuiltReference:
     """One layer applied many times, post-norm; positions before each encoder layer."""
 
     title = "nn.Transformer rebuilt, on torch's own functions"
+    no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._config = checkpoint.config

@@ -12,6 +12,7 @@ class RMSNormReference:
     """Post-norm, no attention or feed-forward biases, no final norms."""
 
     title = "the RMSNorm Transformer, written out"
+    no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._config = checkpoint.config

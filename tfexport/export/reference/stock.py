@@ -24,6 +24,7 @@ class StockReference:
     """torch.nn.Transformer with the embeddings and the generator of PyTorch's tutorial."""
 
     title = "torch.nn.Transformer"
+    no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         config = checkpoint.config

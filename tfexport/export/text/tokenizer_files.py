@@ -3,7 +3,6 @@
 Imports the runtime: what will read the file there has to be able to read it here.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from tfexport.bundle import TokenizerEntry
 from tfexport.errors import ConfigError, TokenizerError, join_problems
 from tfexport.export.text.word_list import find_word_problems
 from tfexport.model_src.config import TransformerConfig
+from tfexport.paths import PathLike
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
@@ -24,6 +24,11 @@ class TokenizerFiles:
 
     source: Path | None = None
     target: Path | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, each once."""
+        return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
 
     def check(self, config: TransformerConfig) -> None:
         """Load what is there and hold it against the model's vocabularies; see ``load``."""
@@ -65,12 +70,12 @@ class TokenizerFiles:
 
 
 def choose_tokenizers(
-    both: str | os.PathLike[str] | None,
-    source: str | os.PathLike[str] | None,
-    target: str | os.PathLike[str] | None,
+    both: PathLike | None = None,
+    source: PathLike | None = None,
+    target: PathLike | None = None,
     beside: Path | None = None,
 ) -> TokenizerFiles:
-    """The tokenizers that a user means.
+    """The tokenizers of a model, named or found beside its checkpoint.
 
     Args:
         both: for both sides.

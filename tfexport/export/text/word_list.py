@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
+from tfexport.errors import Message, Option
+
 _UNKNOWN = re.compile(r"[<\[(]?unk(nown)?[>\])]?", re.IGNORECASE)
 _COUNTED = re.compile(r"\S+[ \t]+\d+")
 _SHOWN = 40  # characters of a word in a message
@@ -10,14 +12,14 @@ _SHOWN = 40  # characters of a word in a message
 
 def find_word_problems(
     words: Sequence[str], size: int, side: str, unk_id: int | None
-) -> Iterator[str]:
-    """Why a list of words cannot be the vocabulary of a model's side.
+) -> Iterator[str | Message]:
+    """The reasons why a list of words cannot be the vocabulary of a model's side.
 
     Args:
         words: its lines, no more than ``size``.
         size: ids of the side.
         side: "source" or "target".
-        unk_id: what stands for words that are not in the list.
+        unk_id: the id of words that are not in the list; None if there is none.
     """
     if len(words) < size:
         yield (
@@ -36,14 +38,15 @@ def find_word_problems(
     if unk_id is None:
         for place, word in enumerate(words):
             if _UNKNOWN.fullmatch(word):
-                yield (
+                yield Message(
                     f"line {place + 1} is {word!r}, and the model has no unk_id, so text with any "
-                    f"other word would be refused; say --set unk_id={place}"
+                    "other word would be refused; say ",
+                    Option("settings", [f"unk_id={place}"]),
                 )
 
 
 def _never_found(words: Sequence[str]) -> Iterator[str]:
-    """Words that no text holds, which is split at white space."""
+    """Say that words with white space are never found: text is split there."""
     wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
     if wrong:
         place, word = wrong[0]

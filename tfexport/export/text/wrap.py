@@ -14,7 +14,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from tfexport import graph_io
-from tfexport.errors import TokenizerError, join_problems, missing_dependency
+from tfexport.errors import (
+    Message,
+    Option,
+    TokenizerError,
+    join_problems,
+    missing_dependency,
+)
 from tfexport.export.text.operators import text_in, text_out
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.config import TransformerConfig
@@ -75,7 +81,9 @@ def check_reproduced(
     """
     _library()
     if tokenizers.source is None or tokenizers.target is None:
-        raise TokenizerError("text in and text out need a tokenizer; give one with --tokenizer.")
+        raise TokenizerError(
+            Message("text in and text out need a tokenizer; give ", Option("tokenizer"), ".")
+        )
     source, target = tokenizers.load(config)
     head, tail = text_in(tokenizers.source, config), text_out(tokenizers.target, config)
     generator = np.random.default_rng(0)

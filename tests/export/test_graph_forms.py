@@ -1,0 +1,183 @@
+"""The registry of graph forms: a form that is entered there is all that a new graph takes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+from torch import Tensor, nn
+
+from tests.conftest import CONFIG
+from tests.support import tutorial
+from tfexport.bundle import read_manifest
+from tfexport.errors import BundleError, ConfigError, ExportError, ParityError
+from tfexport.export import export_bundle, export_graph, graph_forms, verify_bundle, verify_graph
+from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
+from tfexport.export.graphs import exporter
+from tfexport.export.parity.bundle import OpenBundle
+from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
+from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+from tfexport.runtime import Translator
+from tfexport.runtime.model.session import Graph
+
+
+class MeanState(nn.Module):
+    """The toy form's module: a sentence to the mean of its encoder states."""
+
+    def __init__(self, model: Transformer, error: float = 0.0) -> None:
+        super().__init__()
+        self.model = model
+        self.error = error
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """input_ids, attention_mask -> mean (B, E)."""
+        ids, mask = tensors
+        hidden, _ = self.model.encode(ids, mask)
+        kept = mask.unsqueeze(-1)
+        return ((hidden * kept).sum(1) / kept.sum(1) + self.error,)
+
+
+def spec_of(config: TransformerConfig, _extras: Extras | None = None) -> GraphSpec:
+    return GraphSpec(
+        "toy",
+        inputs=(
+            TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
+            TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
+        ),
+        outputs=(TensorSpec("mean", "float32", (BATCH, config.d_model)),),
+    )
+
+
+def export_toy(build: GraphBuild, error: float = 0.0) -> ir.Model:
+    spec = spec_of(build.checkpoint.config)
+    return exporter.export_graph_module(MeanState(build.model(), error), spec, build.opset)
+
+
+def compare(run: EagerRun, graph: Graph) -> Comparison:
+    kept = run.case.mask.unsqueeze(-1)
+    expected = (run.hidden * kept).sum(1) / kept.sum(1)
+    feeds = {INPUT_IDS: run.case.ids.numpy(), ATTENTION_MASK: run.case.mask.numpy()}
+    (mean,) = graph.run(["mean"], feeds)
+    return compare_values("toy mean", run.shape, mean, expected.numpy())
+
+
+def compare_toy(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+    yield compare(run, bundle.graph(spec_of(eager.config)))
+
+
+def compare_toy_file(
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None
+) -> ParityReport:
+    graph = Graph(path, spec, THREADS)
+
+    def compare_shape(eager: Eager, shape: Shape) -> Iterator[Comparison]:
+        yield compare(eager.decode_random(shape), graph)
+
+    return run_grid(checkpoint, compare_shape, progress)
+
+
+TOY = BundleForm("toy", export_toy, compare_toy)
+TOY_FILE = FileForm("toy", True, spec_of, lambda build, extras: export_toy(build), compare_toy_file)
+
+
+@pytest.fixture
+def bundle_with_toy(
+    tmp_path: Path,
+    tutorial_model: tutorial.TutorialModel,
+    monkeypatch: pytest.MonkeyPatch,
+    few_shapes: None,
+) -> Path:
+    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, TOY))
+    export_bundle(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
+    return tmp_path / "toy.bundle"
+
+
+def test_form_is_exported_listed_and_compared_through_the_registry_alone(
+    bundle_with_toy: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    manifest = read_manifest(bundle_with_toy)
+    assert manifest.graphs["toy"] == "toy.onnx"
+    assert "toy.onnx" in manifest.files
+    assert manifest.parity is not None
+    assert manifest.parity["largest_difference"]["toy mean"] < 1e-4
+    report = verify_bundle(bundle_with_toy, tutorial_model, config=CONFIG)
+    assert report.passed
+    assert report.stages()[-1] == "toy mean"
+    assert "toy mean" in json.dumps(report.to_dict())
+
+
+def test_bundle_with_a_graph_of_an_unknown_role_decodes_and_is_not_called_equal(
+    bundle_with_toy: Path,
+    tiny_bundle: Path,
+    tutorial_model: tutorial.TutorialModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = tuple(form for form in graph_forms.BUNDLE_FORMS if form is not TOY)
+    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", known)
+    rows = [[5, 6, 7, 2]]
+    expected = Translator(tiny_bundle).generate(rows, max_length=9)
+    assert Translator(bundle_with_toy).generate(rows, max_length=9) == expected
+    with pytest.raises(BundleError, match="cannot compare with eager PyTorch: toy"):
+        verify_bundle(bundle_with_toy, tutorial_model, config=CONFIG)
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_wrong_graph_of_a_form_fails_the_export(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = BundleForm("toy", lambda build: export_toy(build, error=0.01), compare_toy)
+    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, wrong))
+    with pytest.raises(ParityError, match="toy mean: differs by"):
+        export_bundle(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_form_of_a_file_is_exported_and_verified_through_the_registry_alone(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "toy.onnx"
+    with pytest.raises(ConfigError, match="'toy' is not one of 'generate', 'forward'"):
+        export_graph(tutorial_model, path, "toy", config=CONFIG)
+    monkeypatch.setattr(graph_forms, "FILE_FORMS", (*graph_forms.FILE_FORMS, TOY_FILE))
+    export_graph(tutorial_model, path, "toy", config=CONFIG)
+    report = verify_graph(path, tutorial_model, config=CONFIG)
+    assert report.passed
+    assert report.stages() == ["toy mean"]
+    other = tutorial.make(
+        seed=1, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
+    )
+    assert not verify_graph(path, other, config=CONFIG).passed
+
+
+def test_every_form_stands_behind_what_it_needs() -> None:
+    names = [form.name for form in graph_forms.BUNDLE_FORMS]
+    for place, form in enumerate(graph_forms.BUNDLE_FORMS):
+        assert set(form.needs) <= set(names[:place])
+
+
+def test_form_before_what_it_needs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    early = BundleForm("early", lambda build, late: late, compare_toy, needs=("late",))
+    monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (early,))
+    with pytest.raises(ExportError, match=r"early\.onnx: is made from late"):
+        graph_forms.export_bundle_forms(None, lambda *_: None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", graph_forms.FILE_FORMS, ids=lambda form: form.name)
+@pytest.mark.parametrize("extra", ["none", "output_attentions", "attention_biases", "log_probs"])
+def test_extras_of_a_file_are_told_from_its_inputs_and_outputs(form: FileForm, extra: str) -> None:
+    sizes = {"d_model": 8, "num_heads": 2}
+    vocabularies = {"source_vocab_size": 9, "target_vocab_size": 9}
+    config = TransformerConfig.from_dict(
+        {**sizes, **vocabularies, "num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 8}
+    )
+    asked = Extras() if extra == "none" else Extras(**{extra: True})
+    spec = form.spec(config, asked)
+    found = Extras.of([tensor.name for tensor in (*spec.inputs, *spec.outputs)])
+    assert form.spec(config, found) == spec

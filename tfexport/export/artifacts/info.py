@@ -1,0 +1,215 @@
+"""What an exported artifact says of itself: written by the export, read by verify and inspect.
+
+A graph carries it in its metadata, a torch file in the extra file ``METADATA``, a bundle in its
+manifest. Reading it runs nothing of the artifact.
+"""
+
+import dataclasses
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from tfexport import __version__
+from tfexport.bundle import Manifest
+from tfexport.errors import BundleError
+from tfexport.export.graph_forms import file_forms
+from tfexport.export.parity import ParityReport
+from tfexport.model_src.config import TransformerConfig
+from tfexport.paths import PathLike
+
+BUNDLE = "bundle"
+TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
+METADATA = "tfexport.json"
+_MOST_METADATA = 2**22  # bytes
+# In the order in which they are shown. Torch files are never quantised, and have no names inside.
+_OF_GRAPHS = (
+    "kind", "tfexport_version", "needs", "opset", "inputs", "outputs", "config", "parity",
+    "quantization",
+)  # fmt: skip
+_OF_TORCH_FILES = ("kind", "tfexport_version", "written_with", "config", "parity")
+
+
+@dataclass(frozen=True)
+class ArtifactInfo:
+    """What an artifact says of itself.
+
+    Attributes:
+        kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
+        config: the model's mathematics, as ``TransformerConfig.to_dict`` gives it.
+        parity: summary of the comparison with eager PyTorch; None if there was none. Any JSON
+            value where a file was tampered with, as for ``quantization``.
+        quantization: kind of weights, what stayed float32, what that cost; None for float32.
+        tfexport_version: of the export.
+        needs: library to the oldest version that reads the artifact.
+        written_with: library to the version that wrote it.
+        opset: operator domain to version.
+        inputs: of a graph, name to axes.
+        outputs: of a graph, name to axes.
+    """
+
+    kind: str
+    config: dict[str, Any]
+    parity: Any = None
+    quantization: Any = None
+    tfexport_version: str = __version__
+    needs: Mapping[str, str] = field(default_factory=dict)
+    written_with: Mapping[str, str] = field(default_factory=dict)
+    opset: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, list[int | str]] = field(default_factory=dict)
+    outputs: Mapping[str, list[int | str]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values of what an artifact of this kind says."""
+        if self.kind in file_forms():
+            names: tuple[str, ...] = _OF_GRAPHS
+        elif self.kind == BUNDLE:
+            names = tuple(each.name for each in dataclasses.fields(self))
+        else:
+            names = _OF_TORCH_FILES
+        return {name: getattr(self, name) for name in names}
+
+    def to_metadata(self) -> dict[str, str]:
+        """The metadata of a graph; what else is said of it can be read off the graph itself."""
+        return {
+            "tfexport_graph": self.kind,
+            "tfexport_version": self.tfexport_version,
+            "tfexport_minimum_onnxruntime": self.needs["onnxruntime"],
+            "tfexport_config": json.dumps(self.config),
+            "tfexport_parity": json.dumps(self.parity),
+            "tfexport_quantization": json.dumps(self.quantization),
+        }
+
+    def to_json(self) -> str:
+        """The content of a torch file's ``METADATA``."""
+        return json.dumps(self.to_dict())
+
+    def refuse_quantized(self, path: Path) -> None:
+        """Refuse to compare a quantised artifact with eager PyTorch.
+
+        Raises:
+            BundleError: it is quantised; the message says what to compare instead.
+        """
+        if self.quantization is not None:
+            record = self.quantization if isinstance(self.quantization, dict) else {}
+            raise BundleError(
+                f"{path}: holds {record.get('weights')} weights, which differ from "
+                "eager PyTorch's on purpose. It was compared before they were quantised: verify a "
+                "float32 export of the same checkpoint."
+            )
+
+
+def describe_export(
+    kind: str, config: TransformerConfig, report: ParityReport | None, **others: Any
+) -> ArtifactInfo:
+    """The info of an artifact that is about to be written.
+
+    Args:
+        kind: of the artifact.
+        config: of the model.
+        report: of the comparison with eager PyTorch; None if there was none.
+        others: attributes of ``ArtifactInfo``.
+    """
+    parity = report.summary() if report is not None else None
+    return ArtifactInfo(kind, config.to_dict(), parity, **others)
+
+
+def info_of_bundle(manifest: Manifest) -> ArtifactInfo:
+    """What a bundle's manifest says of it."""
+    return ArtifactInfo(
+        BUNDLE,
+        manifest.config,
+        manifest.parity,
+        manifest.quantization,
+        manifest.tfexport_version,
+        needs={"onnxruntime": manifest.minimum_onnxruntime},
+        opset=manifest.opset,
+    )
+
+
+def read_info(path: PathLike) -> ArtifactInfo | None:
+    """What a single file says of itself; None if it is none of this project."""
+    path = Path(path)
+    try:
+        return read_graph_info(path) if path.suffix == ".onnx" else read_torch_info(path)
+    except BundleError:
+        return None
+
+
+def read_graph_info(path: PathLike) -> ArtifactInfo:
+    """What a file of ``export_graph`` says of itself.
+
+    Raises:
+        BundleError: it is no such file.
+    """
+    path = _existing(path)
+    try:
+        model = ir.load(path)
+    except Exception as error:  # whatever protobuf makes of bytes that are no graph
+        raise BundleError(f"{path}: not an ONNX file, or damaged: {error}") from None
+    if model.metadata_props.get("tfexport_graph") not in file_forms():
+        raise BundleError(f"{path}: not a file of a single graph that tfexport wrote.")
+    try:
+        return _info_of_graph(model)
+    except (LookupError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: its metadata is damaged: {error}") from None
+
+
+def _info_of_graph(model: ir.Model) -> ArtifactInfo:
+    metadata = model.metadata_props
+    config = json.loads(metadata["tfexport_config"])
+    if not isinstance(config, dict):
+        raise ValueError("its config is not an object")
+    return ArtifactInfo(
+        metadata["tfexport_graph"],
+        config,
+        parity=json.loads(metadata["tfexport_parity"]),
+        # The first files say nothing of it.
+        quantization=json.loads(metadata.get("tfexport_quantization", "null")),
+        tfexport_version=metadata["tfexport_version"],
+        needs={"onnxruntime": metadata["tfexport_minimum_onnxruntime"]},
+        opset=dict(model.opset_imports),
+        inputs={value.name or "": _axes(value) for value in model.graph.inputs},
+        outputs={value.name or "": _axes(value) for value in model.graph.outputs},
+    )
+
+
+def _axes(value: ir.Value) -> list[int | str]:
+    axes = value.shape or ()
+    return [axis if isinstance(axis, int) else str(axis.value) for axis in axes]
+
+
+def read_torch_info(path: PathLike) -> ArtifactInfo:
+    """What a file of ``export_torchscript`` says of itself.
+
+    Raises:
+        BundleError: it is no such file.
+    """
+    path = _existing(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (name,) = [n for n in archive.namelist() if n.endswith(f"extra/{METADATA}")]
+            if archive.getinfo(name).file_size > _MOST_METADATA:
+                raise ValueError("more than the export writes")
+            values = json.loads(archive.read(name))
+        found = ArtifactInfo(**{name: values[name] for name in _OF_TORCH_FILES})
+        objects = isinstance(found.config, dict) and isinstance(found.written_with, dict)
+        if found.kind in (TORCHSCRIPT, TORCH_EXPORT) and objects:
+            return found
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError):
+        pass
+    except (RuntimeError, RecursionError):  # encrypted, deflated in an unknown way, nested too deep
+        pass
+    raise BundleError(f"{path}: not a file that 'tfexport torchscript' wrote, or damaged.")
+
+
+def _existing(path: PathLike) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise BundleError(f"{path}: no such file.")
+    return path

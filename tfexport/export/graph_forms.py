@@ -1,0 +1,225 @@
+"""The registry of graph forms: which graphs a bundle holds, and which are exported as one file.
+
+A form's torch modules, spec and export function are in its file of ``graphs``, its comparison with
+eager PyTorch in ``parity``. An entry here joins them; exporting, the manifest, verifying and
+comparing take the forms from here alone.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from tfexport import graph_io
+from tfexport.errors import ConfigError, ExportError, Message, Problem
+from tfexport.export.graph_options import GraphOptions
+from tfexport.export.graphs.beam import export_beam
+from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
+from tfexport.export.graphs.exporter import cache_shape
+from tfexport.export.graphs.forward import export_forward
+from tfexport.export.graphs.fused_attention import beam_attention
+from tfexport.export.graphs.greedy import export_generate
+from tfexport.export.graphs.shortlist import make_shortlist
+from tfexport.export.parity import Progress, compare_forward, compare_generate
+from tfexport.export.parity.beam import compare_beam
+from tfexport.export.parity.bundle import CompareGraph
+from tfexport.export.parity.encoder_decoder import (
+    compare_decoder,
+    compare_encoder,
+    compare_shortlist,
+)
+from tfexport.export.parity.generate import compare_generate_in_bundle
+from tfexport.export.parity.report import ParityReport
+from tfexport.graph_io import GraphSpec
+from tfexport.model_src.attention import Attention
+from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+
+class GraphBuild:
+    """A checkpoint on its way to graphs: its models, each built once, and the graphs' options.
+
+    Attributes:
+        checkpoint: what is exported.
+        options: of the graphs.
+        opset: of the standard operators.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, options: GraphOptions) -> None:
+        self.checkpoint, self.options, self.opset = checkpoint, options, options.opset
+        self._models: dict[type[Attention], Transformer] = {}
+
+    def model(self, attention: type[Attention] | None = None) -> Transformer:
+        """The model with this class of attention; by default the one that the options ask for."""
+        attention = attention or self.options.attention_class
+        if attention not in self._models:
+            self._models[attention] = self.checkpoint.build(attention)
+        return self._models[attention]
+
+
+@dataclass(frozen=True)
+class BundleForm:
+    """A graph that every new bundle holds.
+
+    Attributes:
+        name: its role in the manifest.
+        export: gives the graph, from the build and the graphs of ``needs``, in that order.
+        compare: with eager PyTorch, for the bundles that have the graph.
+        needs: names of forms that are exported before, since the graph is made from theirs.
+    """
+
+    name: str
+    export: Callable[..., ir.Model]
+    compare: CompareGraph
+    needs: tuple[str, ...] = ()
+
+    @property
+    def filename(self) -> str:
+        """Its file in a bundle."""
+        return f"{self.name}.onnx"
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Inputs and outputs that a graph file has only if they are asked for.
+
+    Attributes:
+        output_attentions: an output, the cross-attention weights.
+        attention_biases: three inputs, added to the attention scores.
+        log_probs: an output, the log-softmax of the logits.
+    """
+
+    output_attentions: bool = False
+    attention_biases: bool = False
+    log_probs: bool = False
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> "Extras":
+        """Those of a file whose inputs and outputs have these names."""
+        return cls(
+            graph_io.CROSS_ATTENTIONS in names,
+            "cross_attention_bias" in names,
+            graph_io.LOG_PROBS in names,
+        )
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """A graph that is exported as one self-contained file.
+
+    Attributes:
+        name: what the export is asked for; in the file's metadata.
+        decodes: whether it gives tokens. Then the model needs special tokens and embeddings, and
+            the file may take and give text, and hold quantised weights.
+        spec: inputs and outputs.
+        export: gives the graph.
+        compare: the file, its spec, the checkpoint and a progress to a report.
+    """
+
+    name: str
+    decodes: bool
+    spec: Callable[[TransformerConfig, Extras], GraphSpec]
+    export: Callable[[GraphBuild, Extras], ir.Model]
+    compare: Callable[[Path, GraphSpec, Checkpoint, Progress | None], ParityReport]
+
+
+def _export_encoder(build: GraphBuild) -> ir.Model:
+    return export_encoder(build.model(), build.opset)
+
+
+def _export_decoder(build: GraphBuild) -> ir.Model:
+    # Programs that step by hand may ask for the weights, and on the CPU they cost nothing.
+    model = build.model(build.options.with_attentions().attention_class)
+    return export_decoder(model, build.opset)
+
+
+def _export_shortlist(_build: GraphBuild, decoder: ir.Model) -> ir.Model:
+    return make_shortlist(decoder)
+
+
+def _export_generate(build: GraphBuild, encoder: ir.Model) -> ir.Model:
+    attentions = build.options.output_attentions
+    return export_generate(build.model(), build.opset, encoder, attentions, can_skip_scores=True)
+
+
+def _export_beam(build: GraphBuild, encoder: ir.Model) -> ir.Model:
+    return export_beam(build.model(beam_attention(build.options.portable)), build.opset, encoder)
+
+
+def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
+    return graph_io.generate_graph(cache_shape(config) if extras.output_attentions else None)
+
+
+def _export_generate_file(build: GraphBuild, extras: Extras) -> ir.Model:
+    return export_generate(build.model(), build.opset, attention=extras.output_attentions)
+
+
+def _forward_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
+    vocab_size = config.target_vocab_size
+    return graph_io.forward_graph(
+        config.d_model, config.num_heads, vocab_size, extras.attention_biases, extras.log_probs
+    )
+
+
+def _export_forward(build: GraphBuild, extras: Extras) -> ir.Model:
+    return export_forward(build.model(), build.opset, extras.attention_biases, extras.log_probs)
+
+
+# In the order of export, which is that of comparison: a form stands after what it needs.
+BUNDLE_FORMS: tuple[BundleForm, ...] = (
+    BundleForm("encoder", _export_encoder, compare_encoder),
+    BundleForm("decoder", _export_decoder, compare_decoder),
+    BundleForm("shortlist", _export_shortlist, compare_shortlist, needs=("decoder",)),
+    BundleForm("generate", _export_generate, compare_generate_in_bundle, needs=("encoder",)),
+    BundleForm("beam", _export_beam, compare_beam, needs=("encoder",)),
+)
+
+FILE_FORMS: tuple[FileForm, ...] = (
+    FileForm("generate", True, _generate_spec, _export_generate_file, compare_generate),
+    FileForm("forward", False, _forward_spec, _export_forward, compare_forward),
+)
+
+
+def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleForm, ir.Model]:
+    """Export every graph of a bundle, in memory.
+
+    Raises:
+        ExportError: torch's exporter gave up, or a form stands before one that it needs.
+    """
+    graphs: dict[BundleForm, ir.Model] = {}
+    by_name: dict[str, ir.Model] = {}
+    for done, form in enumerate(BUNDLE_FORMS):
+        progress(f"exporting {form.filename}", done, len(BUNDLE_FORMS))
+        if missing := [name for name in form.needs if name not in by_name]:
+            raise ExportError(
+                f"{form.filename}: is made from {', '.join(missing)}, which stands behind it in "
+                "graph_forms.BUNDLE_FORMS, or is not there."
+            )
+        graphs[form] = form.export(build, *(by_name[name] for name in form.needs))
+        by_name[form.name] = graphs[form]
+    return graphs
+
+
+def bundle_comparisons() -> dict[str, CompareGraph]:
+    """Role in a manifest to the comparison of that graph, in order."""
+    return {form.name: form.compare for form in BUNDLE_FORMS}
+
+
+def file_forms() -> tuple[str, ...]:
+    """The names of the forms that are exported as one file."""
+    return tuple(form.name for form in FILE_FORMS)
+
+
+def file_form(name: str) -> FileForm:
+    """A form that is exported as one file, by its name.
+
+    Raises:
+        ConfigError: there is no such form.
+    """
+    for form in FILE_FORMS:
+        if form.name == name:
+            return form
+    known = ", ".join(map(repr, file_forms()))
+    raise ConfigError(Message(Problem("graph", f"{name!r} is not one of {known}")))

@@ -1,0 +1,79 @@
+"""Options that every graph of an export shares."""
+
+from dataclasses import dataclass, replace
+
+from tfexport.errors import ConfigError, Message, Option, Problem
+from tfexport.export.graphs.fused_attention import attention_class
+from tfexport.model_src.attention import Attention
+
+# Graphs of standard operators reach the oldest onnxruntime with 20. Graphs with fused attention
+# take 22, which 1.20 refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong
+# values.
+PORTABLE_OPSET, FUSED_OPSET = 20, 22
+# Opset to the oldest onnxruntime that loads it, seen by running these versions.
+_OLDEST_ONNXRUNTIME = {
+    18: "1.18",
+    19: "1.18",
+    20: "1.18",
+    21: "1.18",
+    22: "1.21",
+    23: "1.23",
+    24: "1.24",
+    25: "1.24",
+}
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """How graphs are written, whatever they compute.
+
+    Attributes:
+        opset: of the standard operators; the exporter would take another without a word.
+        portable: keep to standard operators, for other runtimes than onnxruntime.
+        output_attentions: give the cross-attention weights too.
+
+    Raises:
+        ConfigError: an opset that cannot be exported, or not with fused operators.
+    """
+
+    opset: int = FUSED_OPSET
+    portable: bool = False
+    output_attentions: bool = False
+
+    def __post_init__(self) -> None:
+        known = list(_OLDEST_ONNXRUNTIME)
+        problem: str | Message | None = None
+        if self.opset not in known:
+            problem = f"{self.opset} is not one of {known[0]} to {known[-1]}"
+        elif self.opset < FUSED_OPSET and not self.portable:
+            problem = Message(
+                f"graphs with onnxruntime's own operators need {FUSED_OPSET} or more, not "
+                f"{self.opset}; take a newer one, or standard operators only (",
+                Option("portable", True),
+                ")",
+            )
+        if problem is not None:
+            raise ConfigError(Message(Problem("opset", problem)))
+
+    @classmethod
+    def choose(
+        cls, opset: int | None = None, portable: bool = False, output_attentions: bool = False
+    ) -> "GraphOptions":
+        """The options asked for; without an opset, the one that the oldest onnxruntime loads."""
+        if opset is None:
+            opset = PORTABLE_OPSET if portable else FUSED_OPSET
+        return cls(opset, portable, output_attentions)
+
+    @property
+    def minimum_onnxruntime(self) -> str:
+        """The oldest onnxruntime that loads the graphs."""
+        return _OLDEST_ONNXRUNTIME[self.opset]
+
+    @property
+    def attention_class(self) -> type[Attention]:
+        """The attention that a model is built with for export."""
+        return attention_class(self.portable, weights=self.output_attentions)
+
+    def with_attentions(self) -> "GraphOptions":
+        """The same, giving the cross-attention weights."""
+        return replace(self, output_attentions=True)

@@ -1,0 +1,85 @@
+"""Comparisons with eager PyTorch: of values, of decoded tokens, of text."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tfexport.export.parity.eager_run import EagerRun, Floats, Ids, Shape
+from tfexport.export.parity.report import TOLERANCE, Comparison
+from tfexport.runtime.search import until
+
+
+def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Comparison:
+    """Compare values at one shape (B, S); values of other axes differ by as much as can be."""
+    if ours.shape != eager.shape:
+        return Comparison(stage, *shape, float(np.finfo(np.float32).max), int(eager.size))
+    difference = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
+    return Comparison(stage, *shape, float(difference.max()), int(difference.size))
+
+
+def compare_tokens(
+    run: EagerRun, found: list[list[int]], stage: str = "greedy tokens"
+) -> Comparison:
+    """Compare decoded rows (no start, no end token) with eager's, up to each row's end."""
+    eos_id = run.special_ids.eos
+    wrong = near_ties = compared = 0
+    for ours, theirs, logits in zip(found, run.tokens.tolist(), run.logits, strict=True):
+        ended = [*ours, eos_id][: len(theirs)]
+        for token, expected, scores in zip(ended, theirs, logits, strict=False):
+            compared += 1
+            if token != expected:
+                near = _is_near_tie(scores)
+                near_ties += int(near)
+                wrong += int(not near)
+            if token != expected or expected == eos_id:
+                break
+    return Comparison(stage, *run.shape, float(wrong), compared, near_ties)
+
+
+def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
+    """Count the rows whose text differs from that of eager's tokens.
+
+    Args:
+        run: eager's.
+        differ: row to whether its text differs; a difference is excused by a near tie in the row.
+    """
+    wrong = near_ties = compared = 0
+    for row, different in differ.items():
+        tokens, logits = run.tokens[row].tolist(), run.logits[row]
+        length = min(len(until(tokens, run.special_ids.eos)) + 1, len(tokens))
+        compared += length
+        near = different and any(_is_near_tie(scores) for scores in logits[:length])
+        near_ties += near
+        wrong += different and not near
+    return Comparison("text", *run.shape, float(wrong), compared, near_ties)
+
+
+def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
+    """Compare sequences (B, T) and scores (B,) of a generate graph with eager's."""
+    eos_id = run.special_ids.eos
+    rows = [until(row, eos_id) for row in sequences.tolist()]
+    yield compare_tokens(run, rows, stage="generate")
+    # A row that went another way at a near tie has a score of its own.
+    same = [
+        ours == until(theirs, eos_id)
+        for ours, theirs in zip(rows, run.tokens.tolist(), strict=True)
+    ]
+    if any(same):
+        yield compare_values("scores", run.shape, scores[same], _scores(run)[same])
+
+
+def _is_near_tie(logits: Floats) -> bool:
+    """Whether the two best of (V,) logits lie so close that either order is right."""
+    second, first = np.partition(logits, -2)[-2:]
+    return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
+
+
+def _scores(run: EagerRun) -> Floats:
+    """(B,): eager's mean log-probability of each row, the end token included."""
+    eos_id = run.special_ids.eos
+    shifted = run.logits - run.logits.max(-1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(log_probs, run.tokens[:, :, None], -1)[:, :, 0]
+    counts = [len(until(row, eos_id)) + (eos_id in row) for row in run.tokens.tolist()]
+    means = [row[:count].mean() for row, count in zip(chosen, counts, strict=True)]
+    return np.array(means, np.float32)

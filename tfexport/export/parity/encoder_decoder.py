@@ -1,0 +1,44 @@
+"""Eager PyTorch against a bundle's encoder, decoder and shortlist."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfexport.export.parity.bundle import OpenBundle
+from tfexport.export.parity.compare import compare_tokens, compare_values
+from tfexport.export.parity.eager_run import Eager, EagerRun
+from tfexport.export.parity.generate import attention_weights
+from tfexport.export.parity.report import Comparison
+from tfexport.runtime.search import greedy
+
+
+def compare_encoder(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+    """Compare the encoder's states, padding left out."""
+    keep = run.case.mask.numpy().astype(bool)
+    states = bundle.model.hidden_states(run.case.rows)
+    yield compare_values("encoder states", run.shape, states[keep], run.hidden.numpy()[keep])
+
+
+def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+    """Compare all positions in one call, then one a call behind the cache, then a search."""
+    model, rows, prefix = bundle.model, run.case.rows, run.prefix
+    if model.has_attention:
+        full, weights = model.attend(prefix, model.encode(rows))
+        expected = attention_weights(eager, run, run.tokens)
+        yield compare_values("attention", run.shape, weights, expected)
+    else:
+        full = model.step(prefix, model.encode(rows))
+    yield compare_values("full prefix", run.shape, full, run.logits)
+    state = model.encode(rows)
+    steps = [model.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
+    yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    ids = run.special_ids
+    found = greedy(model, rows, prefix.shape[1], ids.bos, ids.eos)
+    yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
+
+
+def compare_shortlist(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+    """Compare the logits of every third token."""
+    some = np.arange(0, run.logits.shape[-1], 3)
+    short = bundle.model.step(run.prefix, bundle.model.encode(run.case.rows), some)
+    yield compare_values("shortlist", run.shape, short[:, :, some], run.logits[:, :, some])
