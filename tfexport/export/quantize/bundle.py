@@ -22,7 +22,7 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.quantize.graphs import KINDS, find_targets, quantize_graphs
+from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
@@ -186,9 +186,9 @@ def _sensitivities(
     """How far each parameter alone, quantised, moves the next-token distributions; most first."""
     roles = ("encoder", "decoder")
     names = {
-        target.role.parameter
+        use.role.parameter
         for role in roles
-        for target in find_targets(ir.load(source / manifest.graphs[role]))
+        for use in find_weight_uses(ir.load(source / manifest.graphs[role]))
     }
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
