@@ -21,7 +21,7 @@ from tfexport.runtime.parallel.cpu import are_restricted, usable_cores
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
 from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.results import Hypothesis, TranslationResult
-from tfexport.runtime.search import PathSearch, Request, ResolvedOptions, decode
+from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch, decode
 from tfexport.runtime.text.codec import Texts, check_rows
 from tfexport.runtime.text.streaming import TextStream
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
@@ -278,7 +278,7 @@ class Translator:
         for token in request.prefix:
             if piece := shown.add(token):
                 yield piece
-        search = PathSearch(self._model, [request], options)
+        search = StepwiseSearch(self._model, [request], options)
         keep_end = options.return_end_token
         while search.active:
             for step in search.step():

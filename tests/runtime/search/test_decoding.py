@@ -14,7 +14,7 @@ from tests.support.table_model import TableModel
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions, score_targets
-from tfexport.runtime.search.topk import best, log_normalizer
+from tfexport.runtime.search.topk import log_normalizer, topk
 
 EOS = 1
 OPTIONS: list[dict[str, Any]] = [
@@ -72,7 +72,7 @@ def test_results_depend_neither_on_company_nor_on_order(
 def test_best_is_the_head_of_a_sort_with_the_lowest_id_first(
     values: list[list[float]], count: int
 ) -> None:
-    ids, found = best(np.array(values, np.float32), count)
+    ids, found = topk(np.array(values, np.float32), count)
     for row, chosen, kept in zip(values, ids.tolist(), found.tolist(), strict=True):
         expected = sorted(range(9), key=lambda i: (-row[i], i))[:count]
         assert chosen == expected
@@ -89,7 +89,7 @@ def test_best_of_many_is_the_head_of_a_sort(seed: int, size: int, count: int, st
     values = np.random.default_rng(seed).normal(size=(3, size)).astype(np.float32)
     values = np.round(values / step) * np.float32(step) if step else values
     values[1, 50:] = -np.inf
-    ids, found = best(values, count)
+    ids, found = topk(values, count)
     for row, chosen, kept in zip(values, ids.tolist(), found.tolist(), strict=True):
         expected = sorted(range(size), key=lambda i: (-row[i], i))[:count]
         assert chosen == expected

@@ -1,7 +1,7 @@
 """Beam search in torch: what stands before the loop, and one turn of it.
 
 The loop keeps no finished hypotheses. It writes down what every step chose among, and whoever runs
-the graph follows the parents back: see ``runtime.search.recorded``.
+the graph follows the parents back: see ``runtime.search.backtrace``.
 
 Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, P past, S source, H heads, D head
 size, E model width, V vocabulary. Of N candidates at most K end, so K are left to go on with.

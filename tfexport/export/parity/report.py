@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tfexport.errors import ParityError
 from tfexport.export.parity.eager_run import Case, Floats
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 TOLERANCE = 1e-4
 # In the order of the data's way through the model: the first that fails is where to look.
@@ -168,7 +168,7 @@ def compare_texts(
     """Rows whose text differs from that of eager's tokens (B, T), excused by a near tie in them."""
     wrong = near_ties = compared = 0
     for row, logits, different in zip(tokens.tolist(), eager, differ, strict=True):
-        length = min(len(until(row, eos_id)) + 1, len(row))
+        length = min(len(truncate_at_eos(row, eos_id)) + 1, len(row))
         compared += length
         near = different and any(_is_near_tie(scores) for scores in logits[:length])
         near_ties += near
@@ -191,12 +191,13 @@ def compare_sequences(
     eos_id: int,
 ) -> Iterator[Comparison]:
     """Compare what a generate graph gave, (B, T) and (B,), with eager's tokens and logits."""
-    rows = [until(row, eos_id) for row in sequences.tolist()]
+    rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
     yield compare_tokens(case, rows, tokens, eager, eos_id, stage="generate")
     expected = _scores(tokens, eager, eos_id)
     # A row that went another way at a near tie has a score of its own.
     same = [
-        ours == until(theirs, eos_id) for ours, theirs in zip(rows, tokens.tolist(), strict=True)
+        ours == truncate_at_eos(theirs, eos_id)
+        for ours, theirs in zip(rows, tokens.tolist(), strict=True)
     ]
     if any(same):
         yield compare_values("scores", case.shape, scores[same], expected[same])
@@ -207,6 +208,6 @@ def _scores(tokens: NDArray[np.int64], logits: Floats, eos_id: int) -> Floats:
     shifted = logits - logits.max(-1, keepdims=True)
     log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     chosen = np.take_along_axis(log_probs, tokens[:, :, None], -1)[:, :, 0]
-    counts = [len(until(row, eos_id)) + (eos_id in row) for row in tokens.tolist()]
+    counts = [len(truncate_at_eos(row, eos_id)) + (eos_id in row) for row in tokens.tolist()]
     means = [row[:count].mean() for row, count in zip(chosen, counts, strict=True)]
     return np.array(means, np.float32)

@@ -14,7 +14,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.runtime.model.bundle_model import pad
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 BATCH = 8
 
@@ -52,7 +52,7 @@ def compare_text(
         case = Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
         tokens, eager = eager_greedy(case, config, reference, reference.encode(case.ids, case.mask))
         assert config.eos_id is not None
-        expected = [target.decode(until(row, config.eos_id)) for row in tokens.tolist()]
+        expected = [target.decode(truncate_at_eos(row, config.eos_id)) for row in tokens.tolist()]
         # A random model may end within a character; such bytes have no text to compare.
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {

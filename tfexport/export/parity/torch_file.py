@@ -17,7 +17,7 @@ from tfexport.export.parity.report import (
 from tfexport.export.reference import Reference, build_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -101,5 +101,5 @@ def _compare_generate(
     assert config.eos_id is not None
     with torch.no_grad():
         sequences = generate(case.ids, case.mask, tokens.shape[1])
-    rows = [until(row, config.eos_id) for row in sequences.tolist()]
+    rows = [truncate_at_eos(row, config.eos_id) for row in sequences.tolist()]
     return compare_tokens(case, rows, tokens, eager, config.eos_id, stage="generate")

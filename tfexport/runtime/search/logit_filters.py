@@ -1,4 +1,4 @@
-"""What acts on raw logits before they become probabilities: penalties and bans.
+"""Logit filters: penalties and bans that act on logits before they become probabilities.
 
 Axes: R rows, T tokens so far, V vocabulary.
 """
@@ -14,7 +14,7 @@ from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 
 
-class Filters:
+class LogitFilters:
     """All filters that the options ask for, in the order in which they act."""
 
     def __init__(self, options: ResolvedOptions, requests: Sequence[Request]) -> None:
@@ -42,9 +42,10 @@ class Filters:
         for sequence in self._options.suppress_sequences:
             _ban_completion(logits, tokens, sequence)
         if self._limited:
-            self._limit(logits, requests)
+            self._keep_candidates(logits, requests)
 
-    def _limit(self, logits: Floats, requests: NDArray[np.intp]) -> None:
+    def _keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
+        """Ban what is not among the candidates of a row."""
         for row, request in enumerate(requests):
             candidates = self._candidates[request]
             if candidates is not None:
@@ -54,6 +55,7 @@ class Filters:
 
 
 def _penalize(logits: Floats, tokens: Ids, penalty: float) -> None:
+    """Repetition penalty: make tokens that a row holds less likely (Keskar et al. 2019)."""
     # A token that came twice is penalised once: the same value is written twice.
     found = np.take_along_axis(logits, tokens, -1)
     changed = np.where(found > 0, found / penalty, found * penalty)
@@ -61,15 +63,15 @@ def _penalize(logits: Floats, tokens: Ids, penalty: float) -> None:
 
 
 def _ban_repeated(logits: Floats, tokens: Ids, size: int) -> None:
-    """Ban what would make the last ``size - 1`` tokens a run that a row holds already."""
-    runs = sliding_window_view(tokens, size, axis=1)
+    """Ban tokens that would complete an n-gram of ``size`` tokens which a row holds already."""
+    ngrams = sliding_window_view(tokens, size, axis=1)
     tail = tokens[:, tokens.shape[1] - size + 1 :]
-    rows, places = np.nonzero((runs[:, :, :-1] == tail[:, None]).all(-1))
-    logits[rows, runs[rows, places, -1]] = -np.inf
+    rows, places = np.nonzero((ngrams[:, :, :-1] == tail[:, None]).all(-1))
+    logits[rows, ngrams[rows, places, -1]] = -np.inf
 
 
 def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> None:
-    """Ban the last token of a sequence in rows that end with the others."""
+    """Ban the last token of a sequence in rows that end with the tokens before it."""
     *before, last = sequence
     if len(before) <= tokens.shape[1]:
         tail = tokens[:, tokens.shape[1] - len(before) :]

@@ -1,4 +1,4 @@
-"""How likely a given target is.
+"""Scoring: the log-probabilities of given targets, by teacher forcing.
 
 Axes: B batch, S source, T target, V vocabulary.
 """
@@ -10,9 +10,9 @@ import numpy as np
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.prefill import advance
-from tfexport.runtime.search.ranking import finish
+from tfexport.runtime.search.ranking import make_hypothesis
 from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.search.topk import log_normalizer
+from tfexport.runtime.search.topk import token_log_probs
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
 
@@ -47,11 +47,10 @@ def score_targets(
         if weights is not None:
             attention.append(weights)
         for i in range(part.shape[1]):
-            picked = np.take_along_axis(logits[:, i], given[:, start + i + 1, None], -1)[:, 0]
-            scores[:, start + i] = picked - log_normalizer(logits[:, i])
+            scores[:, start + i] = token_log_probs(logits[:, i], given[:, start + i + 1])
     attended = np.concatenate(attention, axis=1) if attention else None
     return [
-        finish(
+        make_hypothesis(
             list(target),
             scores[row, : len(target)],
             None if attended is None else attended[row, : len(target), : len(sources[row])],
