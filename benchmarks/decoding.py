@@ -20,7 +20,7 @@ from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import Model, pad
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search import greedy, greedy_in_one_call, until
+from tfexport.runtime.search import greedy, greedy_in_one_call, truncate_at_eos
 
 RUNS = 5
 LIMIT = 60
@@ -85,7 +85,7 @@ def main() -> None:
             ids, mask = pad(batch, special.pad)
             feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
             sequences = portable.run(["sequences"], feeds)[0].tolist()
-            return [until(row, special.eos) for row in sequences]
+            return [truncate_at_eos(row, special.eos) for row in sequences]
 
         systems: dict[str, Callable[[], list[list[int]]]] = {
             EAGER: lambda: eager_loop(reference, rows, special.bos, special.eos)
