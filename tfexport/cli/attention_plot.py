@@ -11,7 +11,7 @@ from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import LineResult
+    from tfexport.runtime.files.line_stream import LineResult
 
 MOST = 100  # images of one run
 FORMATS = (".png", ".svg", ".pdf")

@@ -157,7 +157,7 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
     Raises:
         InputError: a line cannot be decoded, or there is none; all lines are named.
     """
-    from tfexport.runtime.files.line_format import read_line, read_numbers
+    from tfexport.runtime.files.input_lines import read_line, read_numbers
 
     settings, _ = translator.resolver.resolve({"truncate": True})
     rows, problems = [], []

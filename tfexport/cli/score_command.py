@@ -60,7 +60,7 @@ def score(
     tfexport score de-en.bundle german.txt english.txt
     """
     from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_stream import open_lines
+    from tfexport.runtime.files.input_lines import open_lines
     from tfexport.runtime.parallel.batches import rows_ahead
 
     _check_files(source, target, output, force)
@@ -116,18 +116,11 @@ def _describe(made: "Hypothesis", problem: str | None, jsonl: bool) -> str:
     """The output line of a pair."""
     if not jsonl:
         return "" if problem is not None else f"{made.score:.6f}"
-    values: dict[str, Any] = {"score": None, "error": problem}
-    if problem is None:
-        values = {"score": made.score, "tokens": made.tokens}
-        if made.token_scores is not None:
-            values["token_scores"] = made.token_scores
-        if made.attention is not None:
-            values["attention"] = made.attention.round(6).tolist()
-    return json.dumps(values)
+    return json.dumps(made.to_dict() if problem is None else {"score": None, "error": problem})
 
 
 def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:
-    from tfexport.runtime.files.line_format import read_line, read_numbers
+    from tfexport.runtime.files.input_lines import read_line, read_numbers
 
     if line is None:
         raise InputError(f"{name} has no such line")

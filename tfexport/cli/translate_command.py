@@ -21,7 +21,8 @@ from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import Format, LineResult
+    from tfexport.runtime.files.line_format import LineFormat
+    from tfexport.runtime.files.line_stream import LineResult
     from tfexport.runtime.search import Settings
 
 
@@ -85,7 +86,7 @@ def translate(
     """
     from tfexport.cli.tuning import read_split
     from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import json_format, text_format
+    from tfexport.runtime.files.line_format import LineFormat
     from tfexport.runtime.files.resumable import check_output
 
     keywords = given(options, ids)
@@ -110,17 +111,13 @@ def translate(
     prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
     with spelled_as_options():
         settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
-    count = keywords.get("num_hypotheses", 1)
-    write = json_format(ids, count > 1) if jsonl else text_format(count, alignment)
-    run = _Run(translator, settings, write, ids, start, target_prefix_file)
+    line_format = LineFormat(jsonl, alignment, ids, settings.options.num_hypotheses)
+    run = _Run(translator, settings, line_format, start, target_prefix_file)
     if attention_plot:
         from tfexport.cli.attention_plot import Plotter
 
         run.plotter = Plotter(attention_plot, translator, ids)
-    if output == "-":
-        bad = run.to_stdout(file)
-    else:
-        bad = run.to_file(file, output, force, resume, jsonl, alignment)
+    bad = run.to_stdout(file) if output == "-" else run.to_file(file, output, force, resume)
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
@@ -161,22 +158,18 @@ class _Run:
         self,
         translator: "Translator",
         settings: "Settings",
-        write: "Format",
-        ids: bool,
+        line_format: "LineFormat",
         prefix: tuple[int, ...],
         prefix_file: str | None,
     ) -> None:
-        self.translator, self.settings, self.write, self.ids = translator, settings, write, ids
+        self.translator, self.settings, self.line_format = translator, settings, line_format
         self.prefix, self.prefix_file = prefix, prefix_file
         self.plotter: Callable[[LineResult], object] = lambda line: None
 
-    def to_file(
-        self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
-    ) -> int:
+    def to_file(self, file: str, output: str, force: bool, resume: bool) -> int:
         """Translate into a file that a later run could go on with; how many lines were bad."""
-        from tfexport.runtime.files.resumable import describe_run, translate_file
+        from tfexport.runtime.files.resumable import translate_file
 
-        count = self.settings.options.num_hypotheses
         with _progress(Path(file)) as advance:
 
             def tell(line: "LineResult", offset: int) -> None:
@@ -185,10 +178,8 @@ class _Run:
 
             summary = translate_file(
                 self.translator, sys.stdin.buffer if file == "-" else file, output,
-                self.settings, self.write,
-                ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
-                described=describe_run(self.settings, jsonl, alignment, self.ids),
-                lines_each=1 if jsonl else count,
+                self.settings, self.line_format,
+                prefix=self.prefix, prefix_file=self.prefix_file,
                 resume=resume, force=force, tell=tell,
             )  # fmt: skip
         if summary.resumed:
@@ -199,8 +190,8 @@ class _Run:
 
     def to_stdout(self, file: str) -> int:
         """Translate into a pipe or onto a terminal; how many lines were bad."""
-        from tfexport.runtime.files.line_format import translate_lines
-        from tfexport.runtime.files.line_stream import open_lines
+        from tfexport.runtime.files.input_lines import open_lines
+        from tfexport.runtime.files.line_stream import translate_lines
         from tfexport.runtime.parallel.batches import rows_ahead
 
         bad = 0
@@ -214,11 +205,12 @@ class _Run:
             at_once = source.is_terminal or options.batch_size == 1
             chunk = 1 if at_once else rows_ahead(options)
             for line in translate_lines(
-                self.translator, source, self.settings, ids=self.ids, prefixes=prefixes, chunk=chunk
-            ):
+                self.translator, source, self.settings, ids=self.line_format.ids,
+                prefixes=prefixes, chunk=chunk,
+            ):  # fmt: skip
                 bad += line.problem is not None
                 self.report(file, line)
-                sys.stdout.writelines(f"{text}\n" for text in self.write(line))
+                sys.stdout.writelines(f"{text}\n" for text in self.line_format.write(line))
                 sys.stdout.flush()
         return bad
 

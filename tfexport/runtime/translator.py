@@ -366,19 +366,16 @@ class Translator:
             OutputExistsError: the output stands in the way, or was begun in another way.
             OSError: a file cannot be read or written.
         """
-        from tfexport.runtime.files.line_format import json_format, text_format
-        from tfexport.runtime.files.resumable import describe_run, translate_file
+        from tfexport.runtime.files.line_format import LineFormat
+        from tfexport.runtime.files.resumable import translate_file
 
         # Lines of text say no scores.
         options = {"return_scores": jsonl, **options}
         settings, (prefix,) = self.resolver.resolve(options, [target_prefix])
-        count = settings.options.num_hypotheses
-        write = json_format(several=count > 1) if jsonl else text_format(count)
+        line_format = LineFormat(jsonl=jsonl, hypotheses=settings.options.num_hypotheses)
         return translate_file(
-            self, source, output, settings, write, prefix=prefix,
-            described=describe_run(settings, jsonl=jsonl), lines_each=1 if jsonl else count,
-            resume=resume, force=force,
-        )  # fmt: skip
+            self, source, output, settings, line_format, prefix=prefix, resume=resume, force=force
+        )
 
     def decode_stream(
         self, jobs: Iterable[AnyJob], settings: Settings, chunk: int

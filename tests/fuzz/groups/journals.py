@@ -51,8 +51,8 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
 
 
 def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
-    from tfexport.runtime.files.line_format import text_format
-    from tfexport.runtime.files.resumable import describe_run, translate_file
+    from tfexport.runtime.files.line_format import LineFormat
+    from tfexport.runtime.files.resumable import translate_file
 
     translator = translator_of(VERSION_1)
     settings, _ = translator.resolver.resolve({
@@ -69,9 +69,8 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
 
     try:
         translate_file(
-            translator, source, output, settings, text_format(several),
-            described=describe_run(settings), lines_each=several, tell=tell,
-        )  # fmt: skip
+            translator, source, output, settings, LineFormat(hypotheses=several), tell=tell
+        )
     except _StopError:
         return
 

@@ -17,7 +17,7 @@ import pytest
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.runtime import Translator
 from tfexport.runtime.files.journal import progress_path
-from tfexport.runtime.files.line_format import json_format, text_format
+from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.resumable import FileSummary, translate_file
 
 LINES = [f"w{4 + i % 13} w{4 + i % 7} w{4 + i % 5}" for i in range(60)]
@@ -44,9 +44,8 @@ def run(
                 "beam_size": max(count, 2), **options}  # fmt: skip
     settings, _ = translator.resolver.resolve(keywords)
     return translate_file(
-        translator, source, output, settings, text_format(count), lines_each=count,
-        described={"options": keywords}, **where,
-    )  # fmt: skip
+        translator, source, output, settings, LineFormat(hypotheses=count), **where
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -90,8 +89,9 @@ def test_a_killed_run_goes_on(
                    "beam_size": max(count, 2)}  # fmt: skip
     settings, _ = translator.resolver.resolve(settings_of)
     with pytest.raises(Killed):
-        translate_file(translator, source, output, settings, text_format(count), lines_each=count,
-                       described={"options": settings_of}, tell=kill)  # fmt: skip
+        translate_file(
+            translator, source, output, settings, LineFormat(hypotheses=count), tell=kill
+        )
     assert journal.exists()
     with output.open("r+b") as file:
         file.truncate(min(cut, output.stat().st_size))
@@ -200,7 +200,7 @@ def test_a_pipe_loses_no_line(
     if way == "prefixes":
         (tmp_path / "prefixes.txt").write_text("w9\n" * 60)
         options["prefix_file"] = tmp_path / "prefixes.txt"
-    translate_file(translator, source, expected, settings, text_format(), **options)
+    translate_file(translator, source, expected, settings, LineFormat(), **options)
     if way == "prefixes":
         options["prefix_file"] = feed(b"w9\n" * 60)
     given: Any = source if way == "prefixes" else feed(data)
@@ -210,7 +210,7 @@ def test_a_pipe_loses_no_line(
         given = tmp_path / "fifo"
         os.mkfifo(given)
         threading.Thread(target=lambda: given.write_bytes(data), daemon=True).start()
-    summary = translate_file(translator, given, output, settings, text_format(), **options)
+    summary = translate_file(translator, given, output, settings, LineFormat(), **options)
     if way == "stream":
         given.close()
     assert summary == FileSummary(60, 0, (7, 31))
@@ -231,10 +231,7 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
 
     settings, _ = translator.resolver.resolve({"max_length": 2})
     with pytest.raises(KeyboardInterrupt):
-        translate_file(
-            translator, feed(b"w5\n"), output, settings, text_format(), tell=stop,
-            described={"options": {}},
-        )  # fmt: skip
+        translate_file(translator, feed(b"w5\n"), output, settings, LineFormat(), tell=stop)
     with pytest.raises(OutputExistsError, match="was begun from a pipe"):
         run(translator, source, output, resume=True)
 
@@ -248,7 +245,7 @@ def test_an_open_input_is_never_the_output(translator: Translator, tmp_path: Pat
         (tmp_path / "in.txt").write_text("w5\n")
         with output.open("rb") as file, pytest.raises(OutputExistsError, match="also the input"):
             translate_file(
-                translator, options.pop("source") or file, output, settings, text_format(),
+                translator, options.pop("source") or file, output, settings, LineFormat(),
                 force=True, **options,
             )  # fmt: skip
         assert output.read_text() == "w5\n"
@@ -270,7 +267,7 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
                 refused.append(caught.value)
 
     settings, _ = translator.resolver.resolve({"max_length": 5, "beam_size": 2})
-    translate_file(translator, source, output, settings, text_format(), tell=tell)
+    translate_file(translator, source, output, settings, LineFormat(), tell=tell)
     assert len(refused) == 4
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
@@ -296,7 +293,7 @@ def test_a_program_without_locks_is_noticed(
 
     settings, _ = translator.resolver.resolve({"max_length": 5})
     with pytest.raises(OutputExistsError, match="another program has changed it"):
-        translate_file(translator, source, output, settings, text_format(), tell=tell)
+        translate_file(translator, source, output, settings, LineFormat(), tell=tell)
 
 
 @pytest.mark.parametrize(
@@ -341,8 +338,7 @@ def begun(translator: Translator, source: Path, output: Path, stop: int) -> byte
     keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": 1, "beam_size": 2}
     settings, _ = translator.resolver.resolve(keywords)
     with pytest.raises(KeyboardInterrupt):
-        translate_file(translator, source, output, settings, text_format(),
-                       described={"options": keywords}, tell=tell)  # fmt: skip
+        translate_file(translator, source, output, settings, LineFormat(), tell=tell)
     return progress_path(output).read_bytes().partition(b"\n")[0]
 
 
@@ -410,7 +406,7 @@ def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> N
         {"beam_size": 2, "num_hypotheses": 2, "max_length": 4, "return_token_scores": True,
          "return_attention": True}
     )  # fmt: skip
-    translate_file(translator, source, output, settings, json_format(several=True))
+    translate_file(translator, source, output, settings, LineFormat(jsonl=True, hypotheses=2))
     first, bad, empty = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert len(first["hypotheses"]) == 2
     best = first["hypotheses"][0]

@@ -171,7 +171,7 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
         InputError: naming a line that cannot be used.
     """
     from tfexport.errors import InputError
-    from tfexport.runtime.files.line_format import read_line, read_numbers
+    from tfexport.runtime.files.input_lines import read_line, read_numbers
 
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):

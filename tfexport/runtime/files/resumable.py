@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 from tfexport.atomic import check_folder, naming
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.locks import writing
+from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.journal import Journal, progress_path
-from tfexport.runtime.files.line_format import Format, LineResult, translate_lines
-from tfexport.runtime.files.line_stream import InputLines, Source, open_lines
+from tfexport.runtime.files.line_format import LineFormat
+from tfexport.runtime.files.line_stream import LineResult, translate_lines
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
 from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.search.resolved_options import Settings
@@ -74,13 +75,10 @@ def translate_file(
     source: Source,
     output: str | os.PathLike[str],
     settings: Settings,
-    write: Format,
+    line_format: LineFormat,
     *,
-    ids: bool = False,
     prefix: tuple[int, ...] = (),
     prefix_file: str | os.PathLike[str] | None = None,
-    described: Mapping[str, Any] | None = None,
-    lines_each: int = 1,
     resume: bool = False,
     force: bool = False,
     tell: Callable[[LineResult, int], object] = lambda line, offset: None,
@@ -93,14 +91,11 @@ def translate_file(
             as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
         settings: how to decode.
-        write: a result to its output lines.
-        ids: see ``translate_lines``.
+        line_format: of the output; it says whether lines are ids, in and out.
         prefix: what every target begins with.
         prefix_file: or a line for each line of the source.
-        described: everything that the output depends on besides source and bundle. A run goes on
-            only with an output that was begun with the same.
-        lines_each: how many output lines ``write`` gives for each input line.
-        resume: go on with an output that was not finished; begin it if there is none.
+        resume: go on with an output that was not finished; begin it if there is none. It must
+            have been begun with the same source, bundle, options and format.
         force: replace an output that exists.
         tell: called with every result and how many bytes of the source have been read; on
             going on with a finished output, with its bad lines.
@@ -123,17 +118,17 @@ def translate_file(
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
         check_output(None, output, force, resume)  # which another run may have written meanwhile
-        made_of = _describe(translator, lines, asked, prefix, described or {})
+        made_of = _identity(translator, inputs, prefix, settings, line_format)
         prefixes = repeat(prefix) if asked is None else asked
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
                 bad = check_finished(
-                    translator, lines, prefixes, output, settings, write, ids, lines_each, tell
+                    translator, lines, prefixes, output, settings, line_format, tell
                 )
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
-            done = cut_torn_lines(output, lines_each)
+            done = cut_torn_lines(output, line_format.lines_each)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
@@ -145,28 +140,19 @@ def translate_file(
         # A person who types wants an answer to every line, and so may who feeds a pipe.
         at_once = settings.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, settings, ids=ids, first=done + 1, prefixes=prefixes,
+            translator, lines, settings, ids=line_format.ids, first=done + 1, prefixes=prefixes,
             chunk=1 if at_once or lines.is_terminal else rows_ahead(settings.options),
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
                 # Before the output line: a line that is there has said what is wrong with it.
                 journal.note_bad(result.number)
-            size += sink.write("".join(f"{line}\n" for line in write(result)).encode())
+            size += sink.write("".join(f"{line}\n" for line in line_format.write(result)).encode())
             sink.flush()
             tell(result, lines.size)
         _check_whole(sink, output, size)
         journal.remove()
     return FileSummary(lines.count, done, tuple(bad))
-
-
-def describe_run(
-    settings: Settings, jsonl: bool = False, alignment: bool = False, ids: bool = False
-) -> dict[str, Any]:
-    """The options that an output depends on, as JSON values; not how its lines are batched."""
-    free = ("callback", "batch_size", "batch_type")
-    options = {name: value for name, value in vars(settings.options).items() if name not in free}
-    return {"options": options, "format": [jsonl, alignment, ids]}
 
 
 def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
@@ -208,21 +194,25 @@ def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
         )
 
 
-def _describe(
+def _identity(
     translator: Translator,
-    lines: InputLines,
-    prefixes: InputLines | None,
+    inputs: Sequence[InputLines],
     prefix: tuple[int, ...],
-    described: Mapping[str, Any],
+    settings: Settings,
+    line_format: LineFormat,
 ) -> dict[str, Any]:
-    """Everything that an output is made of, in JSON's types."""
+    """Everything that an output depends on, in JSON's types; not how its lines are batched."""
     files = {name: entry.sha256 for name, entry in translator.manifest.files.items()}
+    free = ("callback", "batch_size", "batch_type")
+    options = {name: value for name, value in vars(settings.options).items() if name not in free}
+    lines, *prefixes = inputs
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
-        "prefix_file": prefixes.fingerprint() if prefixes is not None else None,
+        "prefix_file": prefixes[0].fingerprint() if prefixes else None,
         "prefix": list(prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
-        **described,
+        "options": options,
+        **line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain

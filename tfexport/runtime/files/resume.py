@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import OutputExistsError
+from tfexport.runtime.files.input_lines import InputLines
 from tfexport.runtime.files.journal import progress_path, read_journal
-from tfexport.runtime.files.line_format import Format, LineResult, find_bad_lines, translate_lines
-from tfexport.runtime.files.line_stream import InputLines
+from tfexport.runtime.files.line_format import LineFormat
+from tfexport.runtime.files.line_stream import LineResult, find_bad_lines, translate_lines
 from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.translator import Translator
@@ -63,9 +64,7 @@ def check_finished(
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
     settings: Settings,
-    write: Format,
-    ids: bool,
-    lines_each: int,
+    line_format: LineFormat,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
     """The bad lines of an output that has no journal: it is whole, or it is not ours.
@@ -76,7 +75,7 @@ def check_finished(
     Raises:
         OutputExistsError: it is not what these options make of this input.
     """
-    options = settings.options
+    options, lines_each = settings.options, line_format.lines_each
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
@@ -86,10 +85,10 @@ def check_finished(
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            translator, islice(lines, compared), settings, ids=ids, prefixes=prefixes,
+            translator, islice(lines, compared), settings, ids=line_format.ids, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
-            expected = [f"{line}\n".encode() for line in write(result)]
+            expected = [f"{line}\n".encode() for line in line_format.write(result)]
             if not all(map(_is_alike, expected, islice(file, lines_each))):
                 raise OutputExistsError(
                     f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
@@ -100,7 +99,7 @@ def check_finished(
                 bad.append(result.number)
                 tell(result, lines.size)
     for result in find_bad_lines(
-        translator, lines, settings, ids=ids, prefixes=prefixes, first=compared + 1
+        translator, lines, settings, ids=line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
         tell(result, lines.size)
