@@ -9,7 +9,7 @@ from tests.support.command import invoke
 from tests.support.paths import VERSION_1
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
-from tfexport.runtime import options, translator
+from tfexport.runtime import option_checks, translator
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
@@ -49,7 +49,9 @@ def test_whole_numbers_have_bounds_that_are_shown(name: str) -> None:
 
 def test_bounds_are_the_runtimes() -> None:
     # Listed twice, since the command line may not load the runtime to show its help.
-    assert {name.replace("-", "_"): bounds for name, bounds in RANGES.items()} == options._WHOLE
+    assert {
+        name.replace("-", "_"): bounds for name, bounds in RANGES.items()
+    } == option_checks.WHOLE
 
 
 def test_threads_have_the_runtimes_bound() -> None:

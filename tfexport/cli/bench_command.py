@@ -15,9 +15,8 @@ from tfexport.cli.decoding_options import (
     RANGES,
     decoding_options,
     given,
-    spelled_as_options,
 )
-from tfexport.errors import ConfigError, InputError, join_problems
+from tfexport.errors import ConfigError, InputError, Message, join_problems
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
@@ -135,8 +134,7 @@ def _rows(bundle: str, file: str | None, ids: bool, keywords: dict[str, Any]) ->
     from tfexport.runtime import Translator
 
     translator = Translator(bundle)
-    with spelled_as_options():
-        translator.resolver.resolve(keywords)
+    translator.resolver.resolve(keywords)
     return _random_rows(translator) if file is None else _read_rows(translator, file, ids)
 
 
@@ -160,7 +158,8 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
     from tfexport.runtime.files.input_lines import read_line, read_numbers
 
     settings, _ = translator.resolver.resolve({"truncate": True})
-    rows, problems = [], []
+    rows: list[list[int]] = []
+    problems: list[Message] = []
     with Path(file).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -168,12 +167,12 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
                 source = read_numbers(text) if ids else text
                 request = translator.request(source, number, (), settings, as_ids=ids)
             except InputError as error:
-                problems.append(f"line {number}: {error}")
+                problems.append(Message(f"line {number}: ", error.message))
                 continue
             if request is not None:
                 rows.append(request.ids)
     if not rows and not problems:
-        problems.append("it has no line that is not blank")
+        problems.append(Message("it has no line that is not blank"))
     if problems:
         raise InputError(join_problems(file, problems))
     return rows

@@ -1,13 +1,10 @@
 """The options that say how to decode, for every command that does."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
-
-from tfexport.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -120,25 +117,3 @@ def _tokens(text: str, ids: bool) -> list[int | str]:
     return [
         int(word) if ids and re.fullmatch(r"-?[0-9]{1,18}", word) else word for word in text.split()
     ]
-
-
-def spelled(text: str) -> str:
-    """A message with ``--beam-size`` for ``beam_size``, as it is written on the command line."""
-    from tfexport.runtime.options import DecodingOptions
-
-    names = sorted([*DecodingOptions.__dataclass_fields__, "target_prefix"], key=len, reverse=True)
-    pattern = re.compile(rf"(?<![-\w'])({'|'.join(names)})(?![\w'])")
-    return pattern.sub(lambda found: "--" + found[1].replace("_", "-"), text)
-
-
-@contextmanager
-def spelled_as_options() -> Iterator[None]:
-    """Errors name options as they are written on the command line.
-
-    Raises:
-        ConfigError: again; see ``spelled``.
-    """
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(spelled(str(error))) from error

@@ -15,10 +15,9 @@ from tfexport.cli.decoding_options import (
     SCORING,
     decoding_options,
     given,
-    spelled,
-    spelled_as_options,
 )
-from tfexport.errors import InputError
+from tfexport.cli.spelling import spell
+from tfexport.errors import InputError, Message
 
 if TYPE_CHECKING:
     from tfexport.runtime.results import Hypothesis
@@ -68,8 +67,7 @@ def score(
     translator = Translator(bundle, threads)
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
-    with spelled_as_options():
-        settings = translator.scorer.settings(keywords)
+    settings = translator.scorer.settings(keywords)
     bad = 0
     with contextlib.ExitStack() as stack:
         sources, targets = (
@@ -89,7 +87,7 @@ def score(
                         found[0], found[1], number - 1, settings
                     )
                 except InputError as error:
-                    problems[number] = str(error)
+                    problems[number] = error.message
                 requests.append(request)
                 wanted.append(tokens)
             scored = translator.scorer.run(requests, wanted, settings)
@@ -97,7 +95,7 @@ def score(
                 problem = problems.get(number)
                 if problem is not None:
                     bad += 1
-                    click.echo(f"{source}:{number}: {spelled(problem)}", err=True)
+                    click.echo(f"{source}:{number}: {problem.spelled(spell)}", err=True)
                 sink.write(_describe(made, problem, jsonl) + "\n")
             sink.flush()
     if bad:
@@ -112,11 +110,11 @@ def _check_files(source: str, target: str, output: str, force: bool) -> None:
         check_new_file(output, force)
 
 
-def _describe(made: "Hypothesis", problem: str | None, jsonl: bool) -> str:
+def _describe(made: "Hypothesis", problem: Message | None, jsonl: bool) -> str:
     """The output line of a pair."""
     if not jsonl:
         return "" if problem is not None else f"{made.score:.6f}"
-    return json.dumps(made.to_dict() if problem is None else {"score": None, "error": problem})
+    return json.dumps(made.to_dict() if problem is None else {"score": None, "error": str(problem)})
 
 
 def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:

@@ -14,10 +14,9 @@ from tfexport.cli.decoding_options import (
     MOST_THREADS,
     decoding_options,
     given,
-    spelled,
-    spelled_as_options,
 )
-from tfexport.errors import ConfigError
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
@@ -109,8 +108,7 @@ def translate(
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
     prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
-    with spelled_as_options():
-        settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
+    settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
     line_format = LineFormat(jsonl, alignment, ids, settings.options.num_hypotheses)
     run = _Run(translator, settings, line_format, start, target_prefix_file)
     if attention_plot:
@@ -134,8 +132,8 @@ def _contradictions(
     options: dict[str, Any],
     target_prefix: str | None,
     target_prefix_file: str | None,
-) -> list[str]:
-    """What the command's own options contradict; the runtime adds what the others do."""
+) -> list[Problem]:
+    """Contradictions among the command's own options; the runtime adds those of the others."""
     problems = []
     if resume and "-" in (file, output):
         problems.append("--resume needs FILE and --output")
@@ -143,12 +141,12 @@ def _contradictions(
         problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
     if target_prefix is not None and target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
-    for name in ("return_token_scores", "return_attention"):
-        if options.get(name) and not jsonl:
-            problems.append(f"{name} needs --jsonl")
+    for name in ("token-scores", "attention"):
+        if options.get(f"return_{name.replace('-', '_')}") and not jsonl:
+            problems.append(f"--return-{name} needs --jsonl")
     if ids and options.get("replace_unknowns"):
-        problems.append("replace_unknowns acts on text; with --ids there is none")
-    return problems
+        problems.append("--replace-unknowns acts on text; with --ids there is none")
+    return [Problem(None, text) for text in problems]
 
 
 class _Run:
@@ -217,7 +215,7 @@ class _Run:
     def report(self, file: str, line: "LineResult") -> None:
         """Say what is wrong with a line, or draw it."""
         if line.problem is not None:
-            click.echo(f"{file}:{line.number}: {spelled(line.problem)}", err=True)
+            click.echo(f"{file}:{line.number}: {line.problem.spelled(spell)}", err=True)
         else:
             self.plotter(line)
 

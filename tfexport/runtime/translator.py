@@ -13,7 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard, TypeVar, overload
 
 from tfexport.bundle import open_bundle
-from tfexport.errors import ConfigError, ForkError, InputError, join_problems, shown
+from tfexport.errors import (
+    ConfigError,
+    ForkError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+    join_problems,
+    shown,
+)
 from tfexport.runtime.files.scores import Scorer
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.parallel.batches import make_batches, rows_ahead
@@ -80,7 +89,7 @@ class Translator:
         """
         queue_size = 4 * workers if queue_size is None and _is_whole(workers) else queue_size
         problems = [
-            f"{name}: {shown(value)} is not a whole number from {least} to {most}"
+            Problem(name, f"{shown(value)} is not a whole number from {least} to {most}")
             for name, value, least, most in (
                 ("threads", threads, 0, MOST_THREADS), ("workers", workers, 1, MOST_THREADS),
                 ("queue_size", queue_size, 1, MOST_WAITING),
@@ -88,7 +97,8 @@ class Translator:
             if not _is_whole(value) or not least <= value <= most
         ]  # fmt: skip
         if not problems and threads * workers > MOST_THREADS:
-            problems.append(f"{workers} workers of {threads} threads are more than {MOST_THREADS}")
+            text = f"{workers} workers of {threads} threads are more than {MOST_THREADS}"
+            problems.append(Problem(None, text))
         if problems:
             raise ConfigError(join_problems("translator", problems))
         assert queue_size is not None
@@ -201,7 +211,11 @@ class Translator:
         """
         rows = check_rows("ids", ids, "rows of ids")
         extra = (
-            ["replace_unknowns acts on text; generate gives ids"]
+            [
+                Problem(
+                    None, Message(Option("replace_unknowns"), " acts on text; generate gives ids")
+                )
+            ]
             if options.get("replace_unknowns") is True
             else []
         )
@@ -261,12 +275,17 @@ class Translator:
             InputError: the text cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
-        extra = [f"{name} cannot be streamed: tokens would have to be taken back"
-                 for name in ("return_alternatives", "replace_unknowns")
-                 if options.get(name) is True]  # fmt: skip
-        for name in ("beam_size", "num_hypotheses"):
-            if _is_whole(options.get(name)) and options[name] > 1:
-                extra.append(f"{name} {options[name]} cannot be streamed: it must be 1")
+        texts = [
+            Message(Option(name), " cannot be streamed: tokens would have to be taken back")
+            for name in ("return_alternatives", "replace_unknowns")
+            if options.get(name) is True
+        ]
+        texts += [
+            Message(Option(name), f" {options[name]} cannot be streamed: it must be 1")
+            for name in ("beam_size", "num_hypotheses")
+            if _is_whole(options.get(name)) and options[name] > 1
+        ]
+        extra = [Problem(None, text) for text in texts]
         settings, (prefix,) = self.resolver.resolve(options, [target_prefix], extra)
         request = self.request(text, 0, prefix, settings, as_ids=False)
         return self._stream(request, settings)
@@ -328,7 +347,8 @@ class Translator:
                     request = self.request(text, number, prefix, settings, as_ids=False)
                     yield _TextJob(text, request, None)
                 except InputError as error:
-                    yield _TextJob(text, None, InputError(f"text {number}: {error}"))
+                    named = InputError(Message(f"text {number}: ", error.message))
+                    yield _TextJob(text, None, named)
 
         for job, found in self.decode_stream(jobs(), settings, rows_ahead(settings.options)):
             if job.problem is not None:
@@ -474,17 +494,18 @@ class Translator:
         options: Mapping[str, Any],
         prefixes: Sequence[Prefix] | None,
         count: int,
-        extra: Sequence[str] = (),
+        extra: Sequence[Problem] = (),
     ) -> tuple[Settings, list[tuple[int, ...]]]:
         if prefixes is None:
             return self.resolver.resolve(options, [None] * count, extra)
         try:
             prefixes = check_rows("target_prefix", prefixes, "prefixes, one for each row")
         except InputError as error:
-            extra, prefixes = [*extra, str(error)], []
+            extra, prefixes = [*extra, Problem(None, error.message)], []
             count = 0
         if len(prefixes) != count:
-            extra = [*extra, f"target_prefix holds {len(prefixes)} prefixes for {count} rows"]
+            text = f" holds {len(prefixes)} prefixes for {count} rows"
+            extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
         return self.resolver.resolve(options, prefixes, extra)
 
     def _requests(
@@ -501,7 +522,7 @@ class Translator:
             try:
                 requests.append(self.request(source, i, prefix, settings, as_ids=as_ids))
             except InputError as error:
-                problems.append(f"{noun} {i}: {error}")
+                problems.append(Message(f"{noun} {i}: ", error.message))
         if problems:
             raise InputError(join_problems(verb, problems))
         return requests

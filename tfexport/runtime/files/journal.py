@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfexport.errors import OutputExistsError
+from tfexport.errors import Message, Option, OutputExistsError
 
 LONGEST = 1 << 24  # bytes of a line; nothing that is written here comes near
 
@@ -98,7 +98,7 @@ def _read_notes(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _damaged(output: Path, path: Path, number: int) -> OutputExistsError:
-    return OutputExistsError(
+    return OutputExistsError(Message(
         f"{output}: its {path.name} is damaged in line {number}, so that the run cannot be gone on "
-        "with. Begin anew with --force."
-    )
+        "with. Begin anew with ", Option("force", True), ".",
+    ))  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from tfexport.errors import InputError
+from tfexport.errors import InputError, Message
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search.request import Request
@@ -27,7 +27,7 @@ class LineResult:
 
     number: int
     result: TranslationResult | None
-    problem: str | None = None
+    problem: Message | None = None
 
 
 def translate_lines(
@@ -84,7 +84,7 @@ class _Job:
     number: int
     text: str
     request: Request | None
-    problem: str | None = None
+    problem: Message | None = None
 
 
 def _read_all(
@@ -123,9 +123,9 @@ def _read(
                     read_numbers(given) if ids else given, settings.max_length, settings.end_tokens
                 )
             except InputError as error:
-                raise InputError(f"target prefix: {error}") from None
+                raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
         request = translator.request(source, number - 1, prefix, settings, as_ids=ids)
     except InputError as error:
-        return _Job(number, text, None, str(error))
+        return _Job(number, text, None, error.message)
     return _Job(number, text, request)

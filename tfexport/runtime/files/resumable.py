@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfexport.atomic import check_folder, naming
-from tfexport.errors import ConfigError, OutputExistsError
+from tfexport.errors import ConfigError, Message, Option, OutputExistsError
 from tfexport.locks import writing
 from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.journal import Journal, progress_path
@@ -26,10 +26,12 @@ from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.search.resolved_options import Settings
 from tfexport.runtime.translator import Translator
 
+_FORCE, _RESUME = Option("force", True), Option("resume", True)
+
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What became of a file.
+    """The outcome of a run over a file.
 
     Attributes:
         lines: of the input.
@@ -51,7 +53,9 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
         ConfigError: ``force`` and ``resume`` are both given.
     """
     if force and resume:
-        raise ConfigError("--force begins anew and --resume goes on: give one of them.")
+        raise ConfigError(
+            Message(_FORCE, " begins anew and ", _RESUME, " goes on: give one of them.")
+        )
     check_folder(output)
     taken = os.path.lexists(output)
     both = taken and source is not None and source.exists() and output.exists()
@@ -60,10 +64,12 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
     if taken and not output.is_file():
         raise OutputExistsError(f"{output}: exists and is not a file. Choose another output.")
     if taken and not force and not resume:
-        hint = "--force replaces it."
+        hint = Message(_FORCE, " replaces it.")
         if progress_path(output).exists():
-            hint = "It is unfinished: --resume goes on with it, --force begins anew."
-        raise OutputExistsError(f"{output}: already exists. {hint}")
+            hint = Message(
+                "It is unfinished: ", _RESUME, " goes on with it, ", _FORCE, " begins anew."
+            )
+        raise OutputExistsError(Message(f"{output}: already exists. ", hint))
 
 
 def _is_input(output: Path) -> OutputExistsError:
@@ -158,10 +164,10 @@ def translate_file(
 def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
     once = [file.name for file in inputs if not file.is_file]
     if resume and once:
-        raise ConfigError(
-            f"--resume: {', '.join(once)} can be read only once, so that no other run could go on "
-            "with it. Write it to a file first, or leave --resume out."
-        )
+        raise ConfigError(Message(
+            _RESUME, f": {', '.join(once)} can be read only once, so that no other run could go on "
+            "with it. Write it to a file first, or leave ", _RESUME, " out.",
+        ))  # fmt: skip
 
 
 def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
@@ -169,10 +175,10 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
     for file in inputs:
         deque(islice(file, done), maxlen=0)
     if inputs[0].count < done:
-        raise OutputExistsError(
+        raise OutputExistsError(Message(
             f"{output}: has {done} lines, and {inputs[0].name} only {inputs[0].count}: it was "
-            "begun with another input. Begin anew with --force."
-        )
+            "begun with another input. Begin anew with ", _FORCE, ".",
+        ))  # fmt: skip
 
 
 def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
@@ -188,10 +194,10 @@ def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
     except FileNotFoundError:
         whole = False
     if not whole:
-        raise OutputExistsError(
-            f"{output}: another program has changed it while it was written. Make it anew with "
-            "--force."
-        )
+        raise OutputExistsError(Message(
+            f"{output}: another program has changed it while it was written. Make it anew with ",
+            _FORCE, ".",
+        ))  # fmt: skip
 
 
 def _identity(

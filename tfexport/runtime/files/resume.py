@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import OutputExistsError
+from tfexport.errors import Message, Option, OutputExistsError
 from tfexport.runtime.files.input_lines import InputLines
 from tfexport.runtime.files.journal import progress_path, read_journal
 from tfexport.runtime.files.line_format import LineFormat
@@ -28,15 +28,12 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
-        raise OutputExistsError(
-            f"{output}: was begun from a pipe, so it cannot be gone on with. Begin anew with "
-            "--force."
-        )
+        raise _begin_anew(f"{output}: was begun from a pipe, so it cannot be gone on with. Begin")
     differing = sorted(key for key in {*began, *made_of} if began.get(key) != made_of.get(key))
     if differing:
-        raise OutputExistsError(
+        raise _begin_anew(
             f"{output}: was begun with another {', '.join(differing)}, so it cannot be gone on "
-            "with. Give the same input, bundle and options, or begin anew with --force."
+            "with. Give the same input, bundle and options, or begin"
         )
     return bad
 
@@ -90,10 +87,10 @@ def check_finished(
         ):  # fmt: skip
             expected = [f"{line}\n".encode() for line in line_format.write(result)]
             if not all(map(_is_alike, expected, islice(file, lines_each))):
-                raise OutputExistsError(
+                raise _begin_anew(
                     f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
                     "input, bundle and options give, so it was made in another way. Name another "
-                    "output, or begin anew with --force."
+                    "output, or begin"
                 )
             if result.problem is not None:
                 bad.append(result.number)
@@ -110,10 +107,14 @@ def check_finished(
 
 
 def _is_not_ours(output: Path, found: str) -> OutputExistsError:
-    return OutputExistsError(
+    return _begin_anew(
         f"{output}: {found}, and no {progress_path(output).name}: it is not an unfinished output "
-        "of this. Name another output, or begin anew with --force."
+        "of this. Name another output, or begin"
     )
+
+
+def _begin_anew(problem: str) -> OutputExistsError:
+    return OutputExistsError(Message(f"{problem} anew with ", Option("force", True), "."))
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:

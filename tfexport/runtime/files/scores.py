@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from tfexport.errors import InputError, join_problems
+from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
@@ -52,15 +52,19 @@ class Scorer:
                 rows.append(request)
                 wanted.append(ids)
             except InputError as error:
-                problems.append(f"pair {i}: {error}")
+                problems.append(Message(f"pair {i}: ", error.message))
         if problems:
             raise InputError(join_problems("score", problems))
         return self.run(rows, wanted, settings)
 
     def settings(self, options: Mapping[str, Any]) -> Settings:
         """Options, checked; see ``Translator.score``."""
-        extra = [f"{name} says how to choose tokens, and scoring chooses none"
-                 for name in options if name in _OPTIONS - SCORE_OPTIONS]  # fmt: skip
+        text = " says how to choose tokens, and scoring chooses none"
+        extra = [
+            Problem(None, Message(Option(name), text))
+            for name in options
+            if name in _OPTIONS - SCORE_OPTIONS
+        ]
         if options.get("coverage_penalty"):
             # Decoding has it weigh the hypotheses of a beam; here there is one.
             options = {"beam_size": 2, **options}
@@ -83,7 +87,7 @@ class Scorer:
         try:
             ids = self._translator.texts.encode_target(target)
         except InputError as error:
-            raise InputError(f"target: {error}") from None
+            raise InputError(Message("target: ", error.message)) from None
         if request is None and ids:
             raise InputError("the source is empty, and the target is not")
         limit = self._translator.manifest.limits.max_target_length

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, TokenizerError, shown
+from tfexport.errors import InputError, Message, Option, TokenizerError, shown
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
@@ -58,10 +58,10 @@ class Texts:
         limit = self._limit(limit)
         if limit is not None and len(ids) > limit:
             if not truncate:
-                raise InputError(
+                raise InputError(Message(
                     f"{len(ids)} tokens are more than the {limit} that the model takes; "
-                    "shorten the input, or cut it with truncate"
-                )
+                    "shorten the input, or cut it with ", Option("truncate", True),
+                ))  # fmt: skip
             ids = ids[:limit]
         return ids
 
@@ -136,10 +136,11 @@ class Texts:
         """
         found = self._load("source")
         if found is None:
-            raise TokenizerError(
-                f"{self._folder}: holds no tokenizer, so it takes ids only (--ids, or generate). "
-                "Export it with --tokenizer to translate text."
-            )
+            raise TokenizerError(Message(
+                f"{self._folder}: holds no tokenizer, so it takes ids only (on the command line ",
+                Option("ids"), ", in Python ``generate``). Export it with ", Option("tokenizer"),
+                " to translate text.",
+            ))  # fmt: skip
         return found
 
     @cached_property
@@ -180,11 +181,12 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
         InputError: it is one text, or cannot be walked over.
     """
     if isinstance(given, str | bytes):
-        raise InputError(f"{name}: expected a list of {kind}, found one string")
+        raise InputError(Message(Option(name), f": expected a list of {kind}, found one string"))
     try:
         rows = iter(given)
     except TypeError:
-        raise InputError(f"{name}: expected a list of {kind}, found {shown(given)}") from None
+        text = f": expected a list of {kind}, found {shown(given)}"
+        raise InputError(Message(Option(name), text)) from None
     return list(rows)
 
 
@@ -214,9 +216,17 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
         values = list(row)
     except TypeError:
         raise InputError(f"expected a list of ids, found {shown(row)}") from None
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputError(f"{shown(value)} is not a whole number")
-        if not 0 <= value < size:
-            raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
-    return [int(value) for value in values]
+    return [check_id(value, size) for value in values]
+
+
+def check_id(value: Any, size: int, least: int = 0) -> int:
+    """An id of a vocabulary of ``size``, as a plain integer.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{shown(value)} is not a whole number")
+    if not least <= value < size:
+        raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
+    return int(value)
