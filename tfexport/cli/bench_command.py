@@ -157,7 +157,7 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
     """
     from tfexport.runtime.files.input_lines import read_line, read_numbers
 
-    settings, _ = translator.resolver.resolve({"truncate": True})
+    options, _ = translator.resolver.resolve({"truncate": True})
     rows: list[list[int]] = []
     problems: list[Message] = []
     with Path(file).open("rb") as lines:
@@ -165,7 +165,7 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
             try:
                 text = read_line(line, first=number == 1)
                 source = read_numbers(text) if ids else text
-                request = translator.request(source, number, (), settings, as_ids=ids)
+                request = translator.request(source, number, (), options, as_ids=ids)
             except InputError as error:
                 problems.append(Message(f"line {number}: ", error.message))
                 continue

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfexport.runtime import Translator
     from tfexport.runtime.files.line_format import LineFormat
     from tfexport.runtime.files.line_stream import LineResult
-    from tfexport.runtime.search import Settings
+    from tfexport.runtime.search import ResolvedOptions
 
 
 @click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
@@ -108,9 +108,9 @@ def translate(
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
     prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
-    settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
-    line_format = LineFormat(jsonl, alignment, ids, settings.options.num_hypotheses)
-    run = _Run(translator, settings, line_format, start, target_prefix_file)
+    resolved, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
+    line_format = LineFormat(jsonl, alignment, ids, resolved.num_hypotheses)
+    run = _Run(translator, resolved, line_format, start, target_prefix_file)
     if attention_plot:
         from tfexport.cli.attention_plot import Plotter
 
@@ -155,12 +155,12 @@ class _Run:
     def __init__(
         self,
         translator: "Translator",
-        settings: "Settings",
+        options: "ResolvedOptions",
         line_format: "LineFormat",
         prefix: tuple[int, ...],
         prefix_file: str | None,
     ) -> None:
-        self.translator, self.settings, self.line_format = translator, settings, line_format
+        self.translator, self.options, self.line_format = translator, options, line_format
         self.prefix, self.prefix_file = prefix, prefix_file
         self.plotter: Callable[[LineResult], object] = lambda line: None
 
@@ -176,7 +176,7 @@ class _Run:
 
             summary = translate_file(
                 self.translator, sys.stdin.buffer if file == "-" else file, output,
-                self.settings, self.line_format,
+                self.options, self.line_format,
                 prefix=self.prefix, prefix_file=self.prefix_file,
                 resume=resume, force=force, tell=tell,
             )  # fmt: skip
@@ -198,12 +198,12 @@ class _Run:
             prefixes: Any = repeat(self.prefix)
             if self.prefix_file is not None:
                 prefixes = stack.enter_context(open_lines(self.prefix_file))
-            options = self.settings.options
+            options = self.options
             # A person at a terminal wants an answer to every line.
             at_once = source.is_terminal or options.batch_size == 1
             chunk = 1 if at_once else rows_ahead(options)
             for line in translate_lines(
-                self.translator, source, self.settings, ids=self.line_format.ids,
+                self.translator, source, self.options, ids=self.line_format.ids,
                 prefixes=prefixes, chunk=chunk,
             ):  # fmt: skip
                 bad += line.problem is not None

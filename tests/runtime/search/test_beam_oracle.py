@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.support.table_model import TableModel
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, Settings, decode
+from tfexport.runtime.search import Request, ResolvedOptions, decode
 
 BOS = 0
 
@@ -30,7 +30,7 @@ def search(
     **options: Any,
 ) -> list[list[Hypothesis]]:
     chosen = DecodingOptions(**options)
-    resolved = Settings(
+    resolved = ResolvedOptions.of(
         chosen, BOS, end_tokens, chosen.max_length, suppress, sequences,
         own_end=end_tokens == (1,), seed=chosen.seed or 0,
     )  # fmt: skip

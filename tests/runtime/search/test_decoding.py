@@ -13,7 +13,7 @@ from tests.runtime.search.test_beam_oracle import BOS, search
 from tests.support.table_model import TableModel
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, Settings, score_targets
+from tfexport.runtime.search import Request, ResolvedOptions, score_targets
 from tfexport.runtime.search.topk import best, log_normalizer
 
 EOS = 1
@@ -363,7 +363,7 @@ def test_score_of_a_given_target_is_what_decoding_would_have_returned() -> None:
     assert all(one.finished for one in made)
     scored = score_targets(
         model, [row.ids for row in rows], [[*one.tokens, EOS] for one in made],  # type: ignore[arg-type]
-        Settings(options, BOS, (EOS,), 20), vocab_size=6,
+        ResolvedOptions.of(options, BOS, (EOS,), 20), vocab_size=6,
     )  # fmt: skip
     assert [facts(one)[:3] for one in scored] == [facts(one)[:3] for one in made]
     for one, two in zip(scored, made, strict=True):
@@ -375,11 +375,11 @@ def test_score_of_a_given_target_is_what_decoding_would_have_returned() -> None:
 
 def test_long_targets_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = TableModel(6, 13)
-    settings_ = Settings(DecodingOptions(return_attention=True), BOS, (EOS,), 20)
+    options = ResolvedOptions.of(DecodingOptions(return_attention=True), BOS, (EOS,), 20)
     sources, targets = [[9, 8], [7]], [[2, 3, 4, 5, EOS], [3, EOS]]
-    whole = score_targets(model, sources, targets, settings_, 6)  # type: ignore[arg-type]
+    whole = score_targets(model, sources, targets, options, 6)  # type: ignore[arg-type]
     monkeypatch.setattr("tfexport.runtime.search.scoring.LOGITS_AT_ONCE", 24)
-    parts = score_targets(model, sources, targets, settings_, 6)  # type: ignore[arg-type]
+    parts = score_targets(model, sources, targets, options, 6)  # type: ignore[arg-type]
     assert [one.score for one in parts] == pytest.approx([one.score for one in whole])
     for one, two in zip(parts, whole, strict=True):
         assert one.attention is not None

@@ -13,16 +13,16 @@ from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import BeamRecord, Model
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search import Request, Settings, decode
+from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.beam import BeamSearch
 from tfexport.runtime.search.one_call import beam_in_one_call
 
 VOCABULARY, BOS, EOS = 19, 1, 2
 
 
-def resolved(**options: Any) -> Settings:
+def resolved(**options: Any) -> ResolvedOptions:
     chosen = DecodingOptions(**options)
-    return Settings(chosen, BOS, (EOS,), chosen.max_length)
+    return ResolvedOptions.of(chosen, BOS, (EOS,), chosen.max_length)
 
 
 @pytest.fixture(name="model", scope="module")

@@ -11,7 +11,7 @@ from tfexport.errors import InputError, Message
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 
@@ -33,7 +33,7 @@ class LineResult:
 def translate_lines(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
@@ -45,15 +45,15 @@ def translate_lines(
     Args:
         translator: of an open bundle.
         lines: UTF-8, with or without line ends.
-        settings: how to decode, as the translator resolved it.
+        options: how to decode, as the translator resolved it.
         ids: lines are space-separated ids instead of text, in and out.
         prefixes: what the target of each line begins with: lines like the others, or ids.
         chunk: lines read before any is decoded; batches are formed of lines of like length. The
             next chunk is read while one is decoded, except if it is 1.
         first: number of the first line.
     """
-    jobs = _read_all(translator, lines, settings, ids, prefixes, first)
-    for job, found in translator.decode_stream(jobs, settings, chunk):
+    jobs = _read_all(translator, lines, options, ids, prefixes, first)
+    for job, found in translator.decode_stream(jobs, options, chunk):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
             continue
@@ -61,20 +61,20 @@ def translate_lines(
         if ids:
             yield LineResult(job.number, TranslationResult(None, found, tokens))
         else:
-            yield LineResult(job.number, translator.describe(job.text, tokens, found, settings))
+            yield LineResult(job.number, translator.describe(job.text, tokens, found, options))
 
 
 def find_bad_lines(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     first: int = 1,
 ) -> Iterator[LineResult]:
     """The lines that ``translate_lines`` could not decode, found without decoding the others."""
-    for job in _read_all(translator, lines, settings, ids, prefixes, first):
+    for job in _read_all(translator, lines, options, ids, prefixes, first):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
 
@@ -90,7 +90,7 @@ class _Job:
 def _read_all(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     ids: bool,
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
@@ -100,14 +100,14 @@ def _read_all(
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )
     for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
-        yield _read(translator, line, number, settings, ids, prefix)
+        yield _read(translator, line, number, options, ids, prefix)
 
 
 def _read(
     translator: Translator,
     line: bytes,
     number: int,
-    settings: Settings,
+    options: ResolvedOptions,
     ids: bool,
     prefix: bytes | tuple[int, ...] | None,
 ) -> _Job:
@@ -120,12 +120,12 @@ def _read(
             given = read_line(prefix, first=number == 1)
             try:
                 prefix = translator.resolver.check_prefix(
-                    read_numbers(given) if ids else given, settings.max_length, settings.end_tokens
+                    read_numbers(given) if ids else given, options.max_length, options.end_tokens
                 )
             except InputError as error:
                 raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
-        request = translator.request(source, number - 1, prefix, settings, as_ids=ids)
+        request = translator.request(source, number - 1, prefix, options, as_ids=ids)
     except InputError as error:
         return _Job(number, text, None, error.message)
     return _Job(number, text, request)

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,8 +22,9 @@ from tfexport.runtime.files.journal import Journal, progress_path
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_stream import LineResult, translate_lines
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
+from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 _FORCE, _RESUME = Option("force", True), Option("resume", True)
@@ -80,7 +81,7 @@ def translate_file(
     translator: Translator,
     source: Source,
     output: str | os.PathLike[str],
-    settings: Settings,
+    options: ResolvedOptions,
     line_format: LineFormat,
     *,
     prefix: tuple[int, ...] = (),
@@ -96,7 +97,7 @@ def translate_file(
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
             as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
-        settings: how to decode.
+        options: how to decode.
         line_format: of the output; it says whether lines are ids, in and out.
         prefix: what every target begins with.
         prefix_file: or a line for each line of the source.
@@ -124,13 +125,13 @@ def translate_file(
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
         check_output(None, output, force, resume)  # which another run may have written meanwhile
-        made_of = _identity(translator, inputs, prefix, settings, line_format)
+        made_of = _identity(translator, inputs, prefix, options, line_format)
         prefixes = repeat(prefix) if asked is None else asked
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
                 bad = check_finished(
-                    translator, lines, prefixes, output, settings, line_format, tell
+                    translator, lines, prefixes, output, options, line_format, tell
                 )
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
@@ -144,10 +145,10 @@ def translate_file(
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
         # A person who types wants an answer to every line, and so may who feeds a pipe.
-        at_once = settings.options.batch_size == 1 and not lines.is_file
+        at_once = options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, settings, ids=line_format.ids, first=done + 1, prefixes=prefixes,
-            chunk=1 if at_once or lines.is_terminal else rows_ahead(settings.options),
+            translator, lines, options, ids=line_format.ids, first=done + 1, prefixes=prefixes,
+            chunk=1 if at_once or lines.is_terminal else rows_ahead(options),
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
@@ -204,20 +205,24 @@ def _identity(
     translator: Translator,
     inputs: Sequence[InputLines],
     prefix: tuple[int, ...],
-    settings: Settings,
+    options: ResolvedOptions,
     line_format: LineFormat,
 ) -> dict[str, Any]:
     """Everything that an output depends on, in JSON's types; not how its lines are batched."""
     files = {name: entry.sha256 for name, entry in translator.manifest.files.items()}
     free = ("callback", "batch_size", "batch_type")
-    options = {name: value for name, value in vars(settings.options).items() if name not in free}
+    asked = {
+        option.name: options.given.get(option.name, option.default)
+        for option in fields(DecodingOptions)
+        if option.name not in free
+    }
     lines, *prefixes = inputs
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
         "prefix_file": prefixes[0].fingerprint() if prefixes else None,
         "prefix": list(prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
-        "options": options,
+        "options": asked,
         **line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))

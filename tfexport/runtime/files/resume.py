@@ -13,7 +13,7 @@ from tfexport.runtime.files.journal import progress_path, read_journal
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_stream import LineResult, find_bad_lines, translate_lines
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 BLOCK = 1 << 20
@@ -60,7 +60,7 @@ def check_finished(
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    settings: Settings,
+    options: ResolvedOptions,
     line_format: LineFormat,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
@@ -72,17 +72,17 @@ def check_finished(
     Raises:
         OutputExistsError: it is not what these options make of this input.
     """
-    options, lines_each = settings.options, line_format.lines_each
+    lines_each = line_format.lines_each
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
         raise _is_not_ours(output, f"{written} lines and half a one")
     # A draw without a seed gives other lines each time, and a callback may do anything.
-    repeatable = (options.seed is not None or not options.sampling) and options.callback is None
+    repeatable = ("seed" in options.given or not options.sampling) and options.callback is None
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            translator, islice(lines, compared), settings, ids=line_format.ids, prefixes=prefixes,
+            translator, islice(lines, compared), options, ids=line_format.ids, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
             expected = [f"{line}\n".encode() for line in line_format.write(result)]
@@ -96,7 +96,7 @@ def check_finished(
                 bad.append(result.number)
                 tell(result, lines.size)
     for result in find_bad_lines(
-        translator, lines, settings, ids=line_format.ids, prefixes=prefixes, first=compared + 1
+        translator, lines, options, ids=line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
         tell(result, lines.size)

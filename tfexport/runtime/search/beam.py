@@ -23,7 +23,7 @@ from tfexport.runtime.search.ranking import (
     wanted_hypotheses,
 )
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.topk import best, log_normalizer
 
 Doubles = NDArray[np.float64]
@@ -110,12 +110,11 @@ class _Pool:
 class BeamSearch:
     """Beam search over one batch."""
 
-    def __init__(self, model: Model, requests: Sequence[Request], settings: Settings) -> None:
-        self._model, self._requests, self._settings = model, requests, settings
-        self._options = options = settings.options
+    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
+        self._model, self._requests, self._options = model, requests, options
         self._groups = options.beam_groups
         self._width = options.beam_size // options.beam_groups
-        self._filters = Filters(settings, requests)
+        self._filters = Filters(options, requests)
         self._candidates = all_candidates(requests)
         self._pools = [[_Pool() for _ in range(self._groups)] for _ in requests]
         self._sentences = np.arange(len(requests))
@@ -123,7 +122,7 @@ class BeamSearch:
 
     def run(self) -> list[list[Hypothesis]]:
         """For each request its hypotheses, best first."""
-        begun = begin(self._model, self._requests, self._settings)
+        begun = begin(self._model, self._requests, self._options)
         live = self._first(begun)
         if begun.logits is None:
             for sentence in range(len(self._requests)):
@@ -190,8 +189,8 @@ class BeamSearch:
         self._filters.apply(logits, tokens, sources)
         # So many that `width` are left when all that can end have ended, and when earlier groups
         # have taken others.
-        wanted = self._width * (1 + len(self._settings.end_tokens))
-        ends = len(self._settings.end_tokens)
+        wanted = self._width * (1 + len(self._options.end_tokens))
+        ends = len(self._options.end_tokens)
         count = min(logits.shape[-1], wanted + (self._groups - 1) * (self._width + ends))
         ids, values = best(logits, count)
         self._stuck = ~np.isfinite(values[:, 0])
@@ -231,7 +230,7 @@ class BeamSearch:
         tokens = np.take_along_axis(ids.reshape(batch, -1), order, -1)
         found = np.take_along_axis(totals.reshape(batch, -1), order, -1)
         own = np.take_along_axis(scores.reshape(batch, -1), order, -1)
-        ends = self._settings.ends(tokens) & np.isfinite(found)
+        ends = self._options.ends(tokens) & np.isfinite(found)
         made = _Chosen(found, order // count, tokens, own, ends)
         missing = self._width - order.shape[-1]
         if missing <= 0:
@@ -256,7 +255,7 @@ class BeamSearch:
         self, live: _Live, group: int, candidates: _Candidates, attention: Floats | None
     ) -> None:
         """Put aside what is complete: ended, at its full length, or without a way on."""
-        last = live.tokens.shape[-1] + 1 >= self._settings.max_length
+        last = live.tokens.shape[-1] + 1 >= self._options.max_length
         ranked = candidates.ranked
         complete = np.isfinite(ranked.totals) & (ranked.ends | last)
         for place, rank in np.argwhere(complete[:, : self._width]):
@@ -333,7 +332,7 @@ class BeamSearch:
                     sums[:] = -np.inf
 
     def _is_done(self, pool: _Pool, highest: float, length: int) -> bool:
-        if length >= self._settings.max_length or math.isinf(highest):
+        if length >= self._options.max_length or math.isinf(highest):
             return True
         if self._options.early_stopping:
             return len(pool.found) >= enough_hypotheses(self._options)
@@ -343,7 +342,7 @@ class BeamSearch:
         # What follows only lowers the sum; length counts for most at its longest, or, if it counts
         # against a hypothesis, at its shortest.
         penalty = self._options.length_penalty
-        at_best = self._settings.max_length if penalty > 0 else length + 1
+        at_best = self._options.max_length if penalty > 0 else length + 1
         return pool.best()[wanted - 1].score >= normalize(highest, at_best, penalty)
 
     def _results(self) -> list[list[Hypothesis]]:

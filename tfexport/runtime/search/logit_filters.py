@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 
 
 class Filters:
     """All filters that the options ask for, in the order in which they act."""
 
-    def __init__(self, settings: Settings, requests: Sequence[Request]) -> None:
-        self._settings = settings
+    def __init__(self, options: ResolvedOptions, requests: Sequence[Request]) -> None:
+        self._options = options
         self._candidates = [request.candidates for request in requests]
         self._limited = any(candidates is not None for candidates in self._candidates)
 
@@ -30,16 +30,16 @@ class Filters:
             tokens: (R, T), what each row has so far, without the start token.
             requests: (R,), which request each row belongs to.
         """
-        options, length = self._settings.options, tokens.shape[1]
+        options, length = self._options, tokens.shape[1]
         if options.repetition_penalty != 1 and length:
             _penalize(logits, tokens, options.repetition_penalty)
-        if self._settings.suppress_tokens:
-            logits[:, list(self._settings.suppress_tokens)] = -np.inf
+        if self._options.suppress_tokens:
+            logits[:, list(self._options.suppress_tokens)] = -np.inf
         if length < options.min_length:
-            logits[:, list(self._settings.end_tokens)] = -np.inf
+            logits[:, list(self._options.end_tokens)] = -np.inf
         if options.no_repeat_ngram_size and length >= options.no_repeat_ngram_size:
             _ban_repeated(logits, tokens, options.no_repeat_ngram_size)
-        for sequence in self._settings.suppress_sequences:
+        for sequence in self._options.suppress_sequences:
             _ban_completion(logits, tokens, sequence)
         if self._limited:
             self._limit(logits, requests)

@@ -7,7 +7,7 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.ranking import normalize
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.stepwise import PathSearch
 
 
@@ -54,9 +54,9 @@ def greedy(
     The best token is the argmax of the logits, the lowest id on a tie. A row ends with ``eos_id``
     or after ``max_length`` tokens, and then leaves the batch.
     """
-    settings = Settings(DecodingOptions(), bos_id, (eos_id,), max_length)
+    options = ResolvedOptions.of(DecodingOptions(), bos_id, (eos_id,), max_length)
     requests = [Request(list(row), number) for number, row in enumerate(rows)]
-    search = PathSearch(model, requests, settings)
+    search = PathSearch(model, requests, options)
     while search.active:
         search.step()
     return [found[0] for found in search.hypotheses()]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tfexport.runtime.model.bundle_model import DecoderState, Floats, Ids, Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.topk import log_normalizer
 
 
@@ -38,7 +38,7 @@ class Beginning:
 def begin(
     model: Model,
     requests: Sequence[Request],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     whole_vocabulary: bool = False,
 ) -> Beginning:
@@ -47,27 +47,27 @@ def begin(
     Args:
         model: that decodes.
         requests: the rows.
-        settings: how to decode them.
+        options: how to decode them.
         whole_vocabulary: give logits of every token, whatever the candidates of the rows are.
     """
     state = model.encode([request.ids for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
     prefix = prefix.reshape(len(requests), -1)
     length = prefix.shape[1]
-    start = np.full((len(requests), 1), settings.bos_id, np.int64)
+    start = np.full((len(requests), 1), options.bos_id, np.int64)
     tokens = np.concatenate([start, prefix], axis=1)
-    full = length >= settings.max_length
+    full = length >= options.max_length
     if full:
         # The position behind the last token may be more than the model has.
         tokens = tokens[:, :-1]
     if not tokens.shape[1]:
         nothing = np.zeros((len(requests), 0))
         nobody = np.zeros((len(requests), 0, max(len(request.ids) for request in requests)))
-        attended = nobody.astype(np.float32) if settings.options.needs_attention else None
+        attended = nobody.astype(np.float32) if options.needs_attention else None
         return Beginning(state, None, prefix, nothing, attended)
     # A prefix may hold what no candidate is: its probability is the whole model's.
     candidates = None if length or whole_vocabulary else all_candidates(requests)
-    logits, attention = advance(model, tokens, state, settings.options, candidates)
+    logits, attention = advance(model, tokens, state, options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):
         picked = np.take_along_axis(logits[:, i], prefix[:, i, None], -1)[:, 0]

@@ -14,7 +14,7 @@ from tfexport.runtime.search.logit_filters import Filters
 from tfexport.runtime.search.prefill import advance, all_candidates, begin
 from tfexport.runtime.search.ranking import finish
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.sampling import draw
 from tfexport.runtime.search.topk import log_normalizer
 
@@ -38,12 +38,11 @@ class PathSearch:
     allowed.
     """
 
-    def __init__(self, model: Model, requests: Sequence[Request], settings: Settings) -> None:
-        self._model, self._requests, self._settings = model, requests, settings
-        self._options = settings.options
+    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
+        self._model, self._requests, self._options = model, requests, options
         samples = self._options.num_hypotheses if self._options.sampling else 1
-        begun = begin(model, requests, settings)
-        self._filters = Filters(settings, requests)
+        begun = begin(model, requests, options)
+        self._filters = Filters(options, requests)
         self._candidates = all_candidates(requests)
         self._paths = [
             _Path(i, sample, [*request.prefix], begun.prefix_scores[i].tolist())
@@ -52,7 +51,7 @@ class PathSearch:
         ]
         if self._options.sampling:
             for path in self._paths:
-                seed = [settings.seed, requests[path.request].number, path.sample]
+                seed = [options.seed, requests[path.request].number, path.sample]
                 path.generator = np.random.default_rng(seed)
         self._active = self._paths if begun.logits is not None else []
         self._state, self._logits, self._attention = begun.state, begun.logits, None
@@ -89,7 +88,7 @@ class PathSearch:
             chosen = self._logits.argmax(-1)
         picked = np.take_along_axis(self._logits, chosen[:, None], -1)[:, 0]
         scores = picked - log_normalizer(self._logits)
-        ends = self._settings.ends(chosen)
+        ends = self._options.ends(chosen)
         steps, going = [], np.zeros(len(chosen), bool)
         for row, path in enumerate(self._active):
             path.tokens.append(int(chosen[row]))
@@ -97,7 +96,7 @@ class PathSearch:
             if self._attention is not None:
                 path.attention.append(self._attention[row])
             path.finished = bool(ends[row])
-            last = path.finished or len(path.tokens) >= self._settings.max_length
+            last = path.finished or len(path.tokens) >= self._options.max_length
             step = Step(self._requests[path.request].number, path.sample, len(path.tokens) - 1,
                         path.tokens[-1], path.scores[-1], last)  # fmt: skip
             steps.append(step)
