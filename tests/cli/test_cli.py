@@ -19,7 +19,7 @@ from tfexport.cli.main import cli
 from tfexport.cli.tables import parity_table
 from tfexport.export import ParityReport, export_graph, export_torchscript
 from tfexport.export.parity import Comparison
-from tfexport.runtime.files.scores import SCORE_OPTIONS
+from tfexport.runtime.scorer import SCORE_OPTIONS
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])

@@ -9,7 +9,8 @@ from tests.support.command import invoke
 from tests.support.paths import VERSION_1
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
-from tfexport.runtime import option_checks, translator
+from tfexport.runtime import option_checks
+from tfexport.runtime.parallel import thread_layout
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
@@ -55,7 +56,7 @@ def test_bounds_are_the_runtimes() -> None:
 
 
 def test_threads_have_the_runtimes_bound() -> None:
-    assert MOST_THREADS == translator.MOST_THREADS
+    assert MOST_THREADS == thread_layout.MOST_THREADS
 
 
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])

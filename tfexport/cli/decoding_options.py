@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Call = TypeVar("Call")
 
 MOST_THREADS = 1024
 # The runtime's own, for --help: the command line may not load the runtime to show it.
@@ -100,6 +102,18 @@ def decoding_options(only: frozenset[str] | None = None) -> Callable[[Command], 
         return command
 
     return add
+
+
+def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
+    """The values of a command line as one: a dataclass with a field for each option of its own.
+
+    Args:
+        kind: the dataclass; its field ``decoding`` takes all that is left.
+        values: from click, by the names of the command's parameters.
+    """
+    own = {field.name for field in fields(kind)} - {"decoding"}  # type: ignore[arg-type]
+    decoding = {name: value for name, value in values.items() if name not in own}
+    return kind(**{name: values[name] for name in own}, decoding=decoding)
 
 
 def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Decoding options, checked together before any work."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
-from tfexport.errors import ConfigError, join_problems
+from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.option_checks import Token, changed_from, find_problems
 
 SUBJECT = "decoding options"
@@ -127,9 +129,74 @@ class DecodingOptions:
         return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
 
 
+class ScoringKeywords(TypedDict, total=False):
+    """The options that act on a given target, as keywords of ``Translator.score``."""
+
+    length_penalty: float
+    coverage_penalty: float
+    max_input_length: int | None
+    return_end_token: bool
+    return_token_scores: bool
+    return_attention: bool
+    attention_layer: int
+    attention_head: int | None
+    batch_size: int
+    batch_type: str
+    truncate: bool
+
+
+class DecodingKeywords(ScoringKeywords, total=False):
+    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
+
+    beam_size: int
+    num_hypotheses: int
+    patience: float
+    early_stopping: bool
+    beam_groups: int
+    diversity_penalty: float
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    min_length: int
+    max_length: int
+    no_repeat_ngram_size: int
+    repetition_penalty: float
+    suppress_tokens: Sequence[Token]
+    suppress_sequences: Sequence[Sequence[Token] | str]
+    disable_unk: bool
+    end_tokens: Sequence[Token]
+    return_alternatives: bool
+    min_alternative_probability: float
+    return_scores: bool
+    replace_unknowns: bool
+    callback: Callable[[Step], object] | None
+
+
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(DecodingOptions)}
 
 
 def changed_options(values: Mapping[str, Any]) -> set[str]:
     """Names of the options whose values are not their defaults; the values must be good ones."""
     return changed_from(DEFAULTS, values)
+
+
+def given_options(options: DecodingOptions | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a call as keywords: those of ``options`` that are not the defaults, and keywords.
+
+    A keyword wins.
+
+    Raises:
+        ConfigError: ``options`` is something else.
+    """
+    if options is None:
+        return dict(keywords)
+    if not isinstance(options, DecodingOptions):
+        text = f"{shown(options)} is not a DecodingOptions"
+        raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
+    values = vars(options)
+    return {
+        **{name: values[name] for name in DEFAULTS if name in changed_options(values)},
+        **keywords,
+    }

@@ -15,10 +15,11 @@ from tfexport.errors import (
     TokenizerError,
     join_problems,
 )
+from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.option_checks import Token, find_problems, unknown_options
 from tfexport.runtime.options import DEFAULTS, SUBJECT, DecodingOptions
 from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.text.codec import Texts
+from tfexport.runtime.text.codec import TextCodec, check_rows
 
 Prefix = str | Sequence[int] | None
 
@@ -26,7 +27,9 @@ Prefix = str | Sequence[int] | None
 class Resolver:
     """Resolves options for one bundle."""
 
-    def __init__(self, manifest: Manifest, texts: Texts, has_attention: Callable[[], bool]) -> None:
+    def __init__(
+        self, manifest: Manifest, texts: TextCodec, has_attention: Callable[[], bool]
+    ) -> None:
         self._manifest, self._texts, self._has_attention = manifest, texts, has_attention
 
     def resolve(
@@ -94,6 +97,26 @@ class Resolver:
             checked,
         )
 
+    def resolve_rows(
+        self,
+        keywords: Mapping[str, Any],
+        prefixes: Iterable[Prefix] | None,
+        count: int,
+        extra: Sequence[Problem] = (),
+    ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
+        """``resolve`` for a call of ``count`` rows; without prefixes all of them are empty."""
+        if prefixes is None:
+            return self.resolve(keywords, [None] * count, extra)
+        given: list[Prefix] = []
+        try:
+            given = check_rows("target_prefix", prefixes, "prefixes, one for each row")
+        except InputError as error:
+            return self.resolve(keywords, [], [*extra, Problem(None, error.message)])
+        if len(given) != count:
+            text = f" holds {len(given)} prefixes for {count} rows"
+            extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
+        return self.resolve(keywords, given, extra)
+
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
     ) -> tuple[int, ...]:
@@ -113,7 +136,7 @@ class Resolver:
         return tuple(ids)
 
     def _model_problems(self, options: Mapping[str, Any]) -> Iterator[Problem]:
-        config, unk = self._manifest.config, self._manifest.special_ids.unk
+        shape, unk = ModelShape.of(self._manifest), self._manifest.special_ids.unk
         for name in ("disable_unk", "replace_unknowns"):
             if options[name] and unk is None:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
@@ -123,7 +146,7 @@ class Resolver:
                 None,
                 "attention is not in this bundle, which an older tfexport made; export it again",
             )
-        layers, heads = config["num_decoder_layers"], config["num_heads"]
+        layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = options["attention_layer"], options["attention_head"]
         if not -layers <= layer < layers:
             text = f" {layer} is not in a decoder of {layers} layers"
@@ -136,7 +159,7 @@ class Resolver:
 class _Tokens:
     """Tokens of options to ids, collecting what cannot be."""
 
-    def __init__(self, texts: Texts, size: int) -> None:
+    def __init__(self, texts: TextCodec, size: int) -> None:
         self._texts, self.size = texts, size
         self.problems: list[Problem] = []
 

@@ -18,6 +18,7 @@ from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.runtime import Translator
 from tfexport.runtime.files.journal import progress_path
 from tfexport.runtime.files.line_format import LineFormat
+from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
 
 LINES = [f"w{4 + i % 13} w{4 + i % 7} w{4 + i % 5}" for i in range(60)]
@@ -42,9 +43,13 @@ def run(
     where = {name: options.pop(name) for name in ("resume", "force") if name in options}
     keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": count,
                 "beam_size": max(count, 2), **options}  # fmt: skip
-    resolved, _ = translator.resolver.resolve(keywords)
+    resolved, _ = translator.engine.resolver.resolve(keywords)
     return translate_file(
-        translator, source, output, resolved, LineFormat(hypotheses=count), **where
+        translator.engine,
+        source,
+        output,
+        LineTask(resolved, LineFormat(hypotheses=count)),
+        **where,
     )
 
 
@@ -87,10 +92,14 @@ def test_a_killed_run_goes_on(
 
     settings_of = {"max_length": 5, "batch_size": 2, "num_hypotheses": count,
                    "beam_size": max(count, 2)}  # fmt: skip
-    resolved, _ = translator.resolver.resolve(settings_of)
+    resolved, _ = translator.engine.resolver.resolve(settings_of)
     with pytest.raises(Killed):
         translate_file(
-            translator, source, output, resolved, LineFormat(hypotheses=count), tell=kill
+            translator.engine,
+            source,
+            output,
+            LineTask(resolved, LineFormat(hypotheses=count)),
+            tell=kill,
         )
     assert journal.exists()
     with output.open("r+b") as file:
@@ -113,7 +122,7 @@ def test_only_the_same_run_goes_on(translator: Translator, source: Path, tmp_pat
     progress_path(output).write_text(json.dumps({"options": {}}) + "\n", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"was begun with another .*options"):
         run(translator, source, output, resume=True)
-    with pytest.raises(OutputExistsError, match="It is unfinished: --resume goes on"):
+    with pytest.raises(OutputExistsError, match="It is unfinished: resume=True goes on"):
         run(translator, source, output)
     progress_path(output).unlink()
     source.write_bytes(source.read_bytes() + b"\nw5")
@@ -194,13 +203,13 @@ def test_a_pipe_loses_no_line(
     translator: Translator, source: Path, tmp_path: Path, way: str
 ) -> None:
     data = source.read_bytes()
-    resolved, _ = translator.resolver.resolve({"max_length": 5})
+    resolved, _ = translator.engine.resolver.resolve({"max_length": 5})
     expected, output = tmp_path / "expected.txt", tmp_path / "out.txt"
     options: dict[str, Any] = {}
     if way == "prefixes":
         (tmp_path / "prefixes.txt").write_text("w9\n" * 60)
         options["prefix_file"] = tmp_path / "prefixes.txt"
-    translate_file(translator, source, expected, resolved, LineFormat(), **options)
+    translate_file(translator.engine, source, expected, LineTask(resolved, LineFormat(), **options))
     if way == "prefixes":
         options["prefix_file"] = feed(b"w9\n" * 60)
     given: Any = source if way == "prefixes" else feed(data)
@@ -210,7 +219,9 @@ def test_a_pipe_loses_no_line(
         given = tmp_path / "fifo"
         os.mkfifo(given)
         threading.Thread(target=lambda: given.write_bytes(data), daemon=True).start()
-    summary = translate_file(translator, given, output, resolved, LineFormat(), **options)
+    summary = translate_file(
+        translator.engine, given, output, LineTask(resolved, LineFormat(), **options)
+    )
     if way == "stream":
         given.close()
     assert summary == FileSummary(60, 0, (7, 31))
@@ -229,9 +240,11 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
     def stop(line: Any, offset: int) -> None:
         raise KeyboardInterrupt
 
-    resolved, _ = translator.resolver.resolve({"max_length": 2})
+    resolved, _ = translator.engine.resolver.resolve({"max_length": 2})
     with pytest.raises(KeyboardInterrupt):
-        translate_file(translator, feed(b"w5\n"), output, resolved, LineFormat(), tell=stop)
+        translate_file(
+            translator.engine, feed(b"w5\n"), output, LineTask(resolved, LineFormat()), tell=stop
+        )
     with pytest.raises(OutputExistsError, match="was begun from a pipe"):
         run(translator, source, output, resume=True)
 
@@ -240,14 +253,15 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
 def test_an_open_input_is_never_the_output(translator: Translator, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("w5\n")
-    resolved, _ = translator.resolver.resolve({})
-    for options in ({"source": None}, {"source": tmp_path / "in.txt", "prefix_file": output}):
-        (tmp_path / "in.txt").write_text("w5\n")
+    resolved, _ = translator.engine.resolver.resolve({})
+    source = tmp_path / "in.txt"
+    for prefixes in (None, output):
+        source.write_text("w5\n")
+        task = LineTask(resolved, LineFormat(), prefix_file=prefixes)
         with output.open("rb") as file, pytest.raises(OutputExistsError, match="also the input"):
             translate_file(
-                translator, options.pop("source") or file, output, resolved, LineFormat(),
-                force=True, **options,
-            )  # fmt: skip
+                translator.engine, source if prefixes else file, output, task, force=True
+            )
         assert output.read_text() == "w5\n"
 
 
@@ -266,8 +280,8 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
                     run(translator, source, path, **options)
                 refused.append(caught.value)
 
-    resolved, _ = translator.resolver.resolve({"max_length": 5, "beam_size": 2})
-    translate_file(translator, source, output, resolved, LineFormat(), tell=tell)
+    resolved, _ = translator.engine.resolver.resolve({"max_length": 5, "beam_size": 2})
+    translate_file(translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell)
     assert len(refused) == 4
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
@@ -291,9 +305,11 @@ def test_a_program_without_locks_is_noticed(
             else:
                 os.truncate(output, 0)
 
-    resolved, _ = translator.resolver.resolve({"max_length": 5})
+    resolved, _ = translator.engine.resolver.resolve({"max_length": 5})
     with pytest.raises(OutputExistsError, match="another program has changed it"):
-        translate_file(translator, source, output, resolved, LineFormat(), tell=tell)
+        translate_file(
+            translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell
+        )
 
 
 @pytest.mark.parametrize(
@@ -336,9 +352,11 @@ def begun(translator: Translator, source: Path, output: Path, stop: int) -> byte
             raise KeyboardInterrupt
 
     keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": 1, "beam_size": 2}
-    resolved, _ = translator.resolver.resolve(keywords)
+    resolved, _ = translator.engine.resolver.resolve(keywords)
     with pytest.raises(KeyboardInterrupt):
-        translate_file(translator, source, output, resolved, LineFormat(), tell=tell)
+        translate_file(
+            translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell
+        )
     return progress_path(output).read_bytes().partition(b"\n")[0]
 
 
@@ -402,11 +420,13 @@ def test_memory_does_not_grow_with_the_file(translator: Translator, tmp_path: Pa
 def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_bytes(b"w5 w6\n\xff\n\n")
-    resolved, _ = translator.resolver.resolve(
+    resolved, _ = translator.engine.resolver.resolve(
         {"beam_size": 2, "num_hypotheses": 2, "max_length": 4, "return_token_scores": True,
          "return_attention": True}
     )  # fmt: skip
-    translate_file(translator, source, output, resolved, LineFormat(jsonl=True, hypotheses=2))
+    translate_file(
+        translator.engine, source, output, LineTask(resolved, LineFormat(jsonl=True, hypotheses=2))
+    )
     first, bad, empty = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert len(first["hypotheses"]) == 2
     best = first["hypotheses"][0]

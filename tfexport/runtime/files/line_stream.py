@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 
 from tfexport.errors import InputError, Message
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LineResult:
 
 
 def translate_lines(
-    translator: Translator,
+    engine: Engine,
     lines: Iterable[bytes],
     options: ResolvedOptions,
     *,
@@ -43,17 +43,17 @@ def translate_lines(
     """Decode lines in their order.
 
     Args:
-        translator: of an open bundle.
+        engine: of an open bundle.
         lines: UTF-8, with or without line ends.
-        options: how to decode, as the translator resolved it.
+        options: how to decode, as the engine resolved it.
         ids: lines are space-separated ids instead of text, in and out.
         prefixes: what the target of each line begins with: lines like the others, or ids.
         chunk: lines read before any is decoded; batches are formed of lines of like length. The
             next chunk is read while one is decoded, except if it is 1.
         first: number of the first line.
     """
-    jobs = _read_all(translator, lines, options, ids, prefixes, first)
-    for job, found in translator.decode_stream(jobs, options, chunk):
+    jobs = _read_all(engine, lines, options, ids, prefixes, first)
+    for job, found in engine.decode_stream(jobs, options, chunk):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
             continue
@@ -61,11 +61,11 @@ def translate_lines(
         if ids:
             yield LineResult(job.number, TranslationResult(None, found, tokens))
         else:
-            yield LineResult(job.number, translator.describe(job.text, tokens, found, options))
+            yield LineResult(job.number, engine.result(job.text, tokens, found, options))
 
 
 def find_bad_lines(
-    translator: Translator,
+    engine: Engine,
     lines: Iterable[bytes],
     options: ResolvedOptions,
     *,
@@ -74,7 +74,7 @@ def find_bad_lines(
     first: int = 1,
 ) -> Iterator[LineResult]:
     """The lines that ``translate_lines`` could not decode, found without decoding the others."""
-    for job in _read_all(translator, lines, options, ids, prefixes, first):
+    for job in _read_all(engine, lines, options, ids, prefixes, first):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
 
@@ -88,7 +88,7 @@ class _Job:
 
 
 def _read_all(
-    translator: Translator,
+    engine: Engine,
     lines: Iterable[bytes],
     options: ResolvedOptions,
     ids: bool,
@@ -100,11 +100,11 @@ def _read_all(
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )
     for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
-        yield _read(translator, line, number, options, ids, prefix)
+        yield _read(engine, line, number, options, ids, prefix)
 
 
 def _read(
-    translator: Translator,
+    engine: Engine,
     line: bytes,
     number: int,
     options: ResolvedOptions,
@@ -119,13 +119,13 @@ def _read(
         if isinstance(prefix, bytes):
             given = read_line(prefix, first=number == 1)
             try:
-                prefix = translator.resolver.check_prefix(
+                prefix = engine.resolver.check_prefix(
                     read_numbers(given) if ids else given, options.max_length, options.end_tokens
                 )
             except InputError as error:
                 raise InputError(Message("target prefix: ", error.message)) from None
         source = read_numbers(text) if ids else text
-        request = translator.request(source, number - 1, prefix, options, as_ids=ids)
+        request = engine.request(source, number - 1, prefix, options, as_ids=ids)
     except InputError as error:
         return _Job(number, text, None, error.message)
     return _Job(number, text, request)

@@ -7,25 +7,24 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from tfexport.atomic import check_folder, naming
 from tfexport.errors import ConfigError, Message, Option, OutputExistsError
 from tfexport.locks import writing
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.journal import Journal, progress_path
-from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_stream import LineResult, translate_lines
+from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
-from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.translator import Translator
 
 _FORCE, _RESUME = Option("force", True), Option("resume", True)
 
@@ -78,14 +77,11 @@ def _is_input(output: Path) -> OutputExistsError:
 
 
 def translate_file(
-    translator: Translator,
+    engine: Engine,
     source: Source,
     output: str | os.PathLike[str],
-    options: ResolvedOptions,
-    line_format: LineFormat,
+    task: LineTask,
     *,
-    prefix: tuple[int, ...] = (),
-    prefix_file: str | os.PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
     tell: Callable[[LineResult, int], object] = lambda line, offset: None,
@@ -93,14 +89,11 @@ def translate_file(
     """Translate a file line by line.
 
     Args:
-        translator: of an open bundle.
+        engine: of an open bundle.
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
             as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
-        options: how to decode.
-        line_format: of the output; it says whether lines are ids, in and out.
-        prefix: what every target begins with.
-        prefix_file: or a line for each line of the source.
+        task: how to decode and write them.
         resume: go on with an output that was not finished; begin it if there is none. It must
             have been begun with the same source, bundle, options and format.
         force: replace an output that exists.
@@ -118,24 +111,26 @@ def translate_file(
     with ExitStack() as stack:
         stack.enter_context(naming(output, progress_path(output)))
         lines = stack.enter_context(open_lines(source))
-        asked = stack.enter_context(open_lines(prefix_file)) if prefix_file is not None else None
+        asked = (
+            stack.enter_context(open_lines(task.prefix_file))
+            if task.prefix_file is not None
+            else None
+        )
         inputs = [lines] if asked is None else [lines, asked]
         if any(file.is_at(output) for file in inputs):
             raise _is_input(output)
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
         check_output(None, output, force, resume)  # which another run may have written meanwhile
-        made_of = _identity(translator, inputs, prefix, options, line_format)
-        prefixes = repeat(prefix) if asked is None else asked
+        made_of = _identity(engine, task, inputs)
+        prefixes = repeat(task.prefix) if asked is None else asked
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
-                bad = check_finished(
-                    translator, lines, prefixes, output, options, line_format, tell
-                )
+                bad = check_finished(engine, task, lines, prefixes, output, tell)
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
-            done = cut_torn_lines(output, line_format.lines_each)
+            done = cut_torn_lines(output, task.line_format.lines_each)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
@@ -145,16 +140,18 @@ def translate_file(
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
         # A person who types wants an answer to every line, and so may who feeds a pipe.
-        at_once = options.batch_size == 1 and not lines.is_file
+        at_once = task.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, options, ids=line_format.ids, first=done + 1, prefixes=prefixes,
-            chunk=1 if at_once or lines.is_terminal else rows_ahead(options),
+            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
                 # Before the output line: a line that is there has said what is wrong with it.
                 journal.note_bad(result.number)
-            size += sink.write("".join(f"{line}\n" for line in line_format.write(result)).encode())
+            size += sink.write(
+                "".join(f"{line}\n" for line in task.line_format.write(result)).encode()
+            )
             sink.flush()
             tell(result, lines.size)
         _check_whole(sink, output, size)
@@ -201,29 +198,65 @@ def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
         ))  # fmt: skip
 
 
-def _identity(
-    translator: Translator,
-    inputs: Sequence[InputLines],
-    prefix: tuple[int, ...],
-    options: ResolvedOptions,
-    line_format: LineFormat,
-) -> dict[str, Any]:
+def translate_stream(
+    engine: Engine,
+    source: Source,
+    sink: TextIO,
+    task: LineTask,
+    *,
+    tell: Callable[[LineResult], object] = lambda line: None,
+) -> int:
+    """Translate lines into a stream that is open, such as a pipe or a terminal.
+
+    Args:
+        engine: of an open bundle.
+        source: UTF-8 lines: a path, or a binary stream.
+        sink: flushed after every line.
+        task: how to decode and write the lines.
+        tell: called with every result, before it is written.
+
+    Returns:
+        How many lines could not be decoded.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    bad = 0
+    with ExitStack() as stack:
+        lines = stack.enter_context(open_lines(source))
+        prefixes: Iterable[bytes | tuple[int, ...]] = repeat(task.prefix)
+        if task.prefix_file is not None:
+            prefixes = stack.enter_context(open_lines(task.prefix_file))
+        # A person at a terminal wants an answer to every line.
+        at_once = lines.is_terminal or task.options.batch_size == 1
+        for line in translate_lines(
+            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            chunk=1 if at_once else rows_ahead(task.options),
+        ):  # fmt: skip
+            bad += line.problem is not None
+            tell(line)
+            sink.writelines(f"{text}\n" for text in task.line_format.write(line))
+            sink.flush()
+    return bad
+
+
+def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> dict[str, Any]:
     """Everything that an output depends on, in JSON's types; not how its lines are batched."""
-    files = {name: entry.sha256 for name, entry in translator.manifest.files.items()}
+    files = {name: entry.sha256 for name, entry in engine.manifest.files.items()}
     free = ("callback", "batch_size", "batch_type")
     asked = {
-        option.name: options.given.get(option.name, option.default)
-        for option in fields(DecodingOptions)
-        if option.name not in free
+        name: task.options.given.get(name, default)
+        for name, default in DEFAULTS.items()
+        if name not in free
     }
     lines, *prefixes = inputs
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
         "prefix_file": prefixes[0].fingerprint() if prefixes else None,
-        "prefix": list(prefix),
+        "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         "options": asked,
-        **line_format.identity(),
+        **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import Message, Option, OutputExistsError
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import InputLines
 from tfexport.runtime.files.journal import progress_path, read_journal
-from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_stream import LineResult, find_bad_lines, translate_lines
+from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.translator import Translator
 
 BLOCK = 1 << 20
 CLOSE = 1e-3  # scores of an equal model on another processor
@@ -56,12 +55,11 @@ def cut_torn_lines(output: Path, lines_each: int) -> int:
 
 
 def check_finished(
-    translator: Translator,
+    engine: Engine,
+    task: LineTask,
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    options: ResolvedOptions,
-    line_format: LineFormat,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
     """The bad lines of an output that has no journal: it is whole, or it is not ours.
@@ -72,7 +70,7 @@ def check_finished(
     Raises:
         OutputExistsError: it is not what these options make of this input.
     """
-    lines_each = line_format.lines_each
+    options, lines_each = task.options, task.line_format.lines_each
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
@@ -82,10 +80,10 @@ def check_finished(
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            translator, islice(lines, compared), options, ids=line_format.ids, prefixes=prefixes,
+            engine, islice(lines, compared), options, ids=task.line_format.ids, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
-            expected = [f"{line}\n".encode() for line in line_format.write(result)]
+            expected = [f"{line}\n".encode() for line in task.line_format.write(result)]
             if not all(map(_is_alike, expected, islice(file, lines_each))):
                 raise _begin_anew(
                     f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
@@ -96,7 +94,7 @@ def check_finished(
                 bad.append(result.number)
                 tell(result, lines.size)
     for result in find_bad_lines(
-        translator, lines, options, ids=line_format.ids, prefixes=prefixes, first=compared + 1
+        engine, lines, options, ids=task.line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
         tell(result, lines.size)

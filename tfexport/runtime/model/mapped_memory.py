@@ -12,7 +12,7 @@ _SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
 
 
-def give_back(file: Path) -> int:
+def release_mapped_pages(file: Path) -> int:
     """Give the system back what it holds in memory of a file that this process has mapped.
 
     onnxruntime maps weights, makes packed copies of most, and keeps what it copied from mapped: up

@@ -1,4 +1,4 @@
-"""Text to ids as the encoder sees them, and target ids to text: tokenizers and framing."""
+"""Text to ids as the encoder sees them, and target ids to text: tokenizers and special tokens."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -9,23 +9,24 @@ import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, Message, Option, TokenizerError, shown
+from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
 
 
-class Texts:
+class TextCodec:
     """The tokenizers of one bundle. They are loaded when text is first asked for."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
-        special, config = manifest.special_ids, manifest.config
-        self._before = [special.bos] if config["add_source_bos"] else []
-        self._after = [special.eos] if config["add_source_eos"] else []
+        special, shape = manifest.special_ids, ModelShape.of(manifest)
+        self._before = [special.bos] if shape.add_source_bos else []
+        self._after = [special.eos] if shape.add_source_eos else []
 
     @property
-    def framing(self) -> tuple[int, int]:
-        """How many source tokens stand before and behind those of the text."""
+    def num_special_tokens(self) -> tuple[int, int]:
+        """How many special tokens stand in front of a source text's own, and behind them."""
         return len(self._before), len(self._after)
 
     def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
@@ -43,7 +44,7 @@ class Texts:
         pieces = tokenizer.encode(text)
         limit = self._limit(limit)
         if truncate and limit is not None:
-            pieces = pieces[: max(0, limit - sum(self.framing))]
+            pieces = pieces[: max(0, limit - sum(self.num_special_tokens))]
         return self.check_ids([*self._before, *pieces, *self._after], limit=limit)
 
     def check_ids(
@@ -70,7 +71,7 @@ class Texts:
         return min(limits, default=None)
 
     def encode_target(self, value: str | Sequence[int]) -> list[int]:
-        """Target text, without framing, or target ids, checked.
+        """Target text, without special tokens, or target ids, checked.
 
         Raises:
             InputError: naming what is wrong with it.

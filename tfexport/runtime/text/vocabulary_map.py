@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
-from tfexport.runtime.text.codec import Texts, check_id, check_ids
+from tfexport.runtime.text.codec import TextCodec, check_id, check_ids
 
 SHOWN = 5  # problems of a file that are named; it may have as many as lines
 
@@ -29,7 +29,7 @@ class VocabularyMap:
         cls,
         given: str | os.PathLike[str] | Mapping[int, Sequence[int]],
         manifest: Manifest,
-        texts: Texts,
+        texts: TextCodec,
     ) -> "VocabularyMap":
         """Read a map.
 
