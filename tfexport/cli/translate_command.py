@@ -51,8 +51,8 @@ class _Call:
 @click.option(
     "--ids",
     is_flag=True,
-    help="Lines are space-separated ids, in (as the encoder sees them: no framing is added) and "
-    "out (no start, no end token).",
+    help="Lines are space-separated ids, in (as the encoder sees them: no special tokens are "
+    "added) and out (no start, no end token).",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "

@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How to decode; docs/decoding.md has every definition.
+    """Options of decoding; docs/decoding.md has every definition.
 
     A token is an id, or a piece of text that the target tokenizer knows as one token.
 
@@ -56,7 +56,8 @@ class DecodingOptions:
         min_length: tokens a row at least; the end token does not count.
         max_length: tokens a row at most, the start token not counted. The model's own limit
             bounds it.
-        max_input_length: longest input in tokens, framing included; None for the model's limit.
+        max_input_length: longest input in tokens, special tokens included; None for the model's
+            own limit.
         no_repeat_ngram_size: no run of that many tokens comes twice; 0 allows all.
         repetition_penalty: positive logits of tokens that came before are divided by it, negative
             ones multiplied.

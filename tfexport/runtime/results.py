@@ -73,7 +73,7 @@ class TranslationResult:
         hypotheses: best first; never empty.
         source_tokens: ids as the encoder saw them; the columns of ``attention``.
         texts: of all hypotheses; empty where ids were asked for.
-        framing: how many of the first and of the last source tokens are no part of the text.
+        framing: numbers of special tokens in front of the text's own tokens, and behind them.
     """
 
     text: str | None
@@ -83,7 +83,7 @@ class TranslationResult:
     framing: tuple[int, int] = (0, 0)
 
     def alignment(self, hypothesis: int = 0) -> list[tuple[int, int]]:
-        """Which source token each target token attended to most; see ``Hypothesis.alignment``.
+        """Pair each target token with the source token it attended to most; see ``Hypothesis``.
 
         Start and end token of the source are left out: positions count the text's own tokens.
         """

@@ -186,7 +186,7 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[TranslationResult] | Future[list[TranslationResult]]:
-        """Decode rows of source ids, taken as the encoder sees them: no framing is added.
+        """Decode rows of source ids, taken as the encoder sees them: no special tokens are added.
 
         Args:
             ids: one result each, in their order; an empty row becomes an empty hypothesis.
@@ -230,7 +230,7 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[ScoringKeywords],
     ) -> list[Hypothesis]:
-        """How likely given targets are.
+        """Log-probabilities of given targets.
 
         Args:
             sources: texts, or rows of ids as the encoder sees them.

@@ -1,7 +1,8 @@
-"""What an unfinished output is made of, beside it: ``OUTPUT.progress``.
+"""The journal beside an unfinished output, ``OUTPUT.progress``.
 
-Lines of JSON. The first one is an object that says what is being made, each other one a line of
-the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is whole.
+Lines of JSON. The first one is an object that says what the output is made of, each other one a
+line of the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is
+whole.
 """
 
 import json
@@ -15,7 +16,7 @@ LONGEST = 1 << 24  # bytes of a line; nothing that is written here comes near
 
 
 def progress_path(output: Path) -> Path:
-    """Where the journal of an unfinished output stands."""
+    """The path of an unfinished output's journal."""
     return output.with_name(f"{output.name}.progress")
 
 

@@ -1,4 +1,4 @@
-"""How results are written as lines of a file: text, text with alignments, or JSON."""
+"""Results as lines of a file: text, text with alignments, or JSON."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How the lines of a file are to be decoded and written."""
+"""The task of decoding a file's lines and writing them."""
 
 import os
 from dataclasses import dataclass

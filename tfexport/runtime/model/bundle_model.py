@@ -75,7 +75,7 @@ def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
 
 
 class Generated(NamedTuple):
-    """What a generate graph gives.
+    """Outputs of a generate graph.
 
     Attributes:
         sequences: (B, T), the end token included, padded behind it.
@@ -91,7 +91,7 @@ class Generated(NamedTuple):
 
 
 class BeamRecord(NamedTuple):
-    """What a beam search chose among: (T, B, N) each, N candidates of each step, best first.
+    """Top-k candidates of every step of a beam search: (T, B, N) each, best first.
 
     Attributes:
         tokens: which token each is.
@@ -145,7 +145,7 @@ class Model:
             return self._sessions[role]
 
     def _source(self, rows: Sequence[Sequence[int]]) -> dict[str, Ids]:
-        """What every graph with an encoder takes: rows padded on the right, and their mask."""
+        """Inputs of every graph with an encoder: rows padded on the right, and their mask."""
         ids, mask = pad(rows, self._pad_id)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 

@@ -1,4 +1,4 @@
-"""Memory that mapped files take, given back."""
+"""Release of memory that mapped files take."""
 
 import ctypes
 import mmap
@@ -38,7 +38,7 @@ def release_mapped_pages(file: Path) -> int:
 
 
 def _unwritten(path: bytes) -> Iterator[tuple[int, int]]:
-    """Where the mappings of a file start and end, but for those that hold pages of their own."""
+    """Starts and ends of a file's mappings, but for those that hold pages of their own."""
     where = None
     with _SMAPS.open("rb") as smaps:
         for line in smaps.readlines():

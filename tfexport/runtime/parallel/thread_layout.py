@@ -1,4 +1,4 @@
-"""How the machine's cores are shared out among workers."""
+"""The machine's cores, shared out among workers."""
 
 from dataclasses import dataclass
 from typing import Any, TypeGuard

@@ -26,7 +26,7 @@ class TextCodec:
 
     @property
     def num_special_tokens(self) -> tuple[int, int]:
-        """How many special tokens stand in front of a source text's own, and behind them."""
+        """Numbers of special tokens in front of a source text's own tokens, and behind them."""
         return len(self._before), len(self._after)
 
     def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
@@ -171,7 +171,7 @@ class TextCodec:
 
 
 def check_rows(name: str, given: Any, kind: str) -> list[Any]:
-    """What was given for every row of a call, as a list.
+    """Turn an argument with a value for every row of a call into a list.
 
     Args:
         name: of the argument.

@@ -1,4 +1,4 @@
-"""A lexical shortlist: which target tokens may stand for which source tokens."""
+"""A lexical shortlist: the target tokens that source tokens allow."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def _read_lines(path: Path) -> list[tuple[str, Any, Any]]:
 
 
 def _pieces(given: Any) -> list[str]:
-    """What a token, and not an id, is mapped to: tokens too."""
+    """The tokens that a token is mapped to; ids are not among them."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InputError(f"expected a list of tokens, found {shown(given)}")
     for piece in given:
