@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.command import invoke
 from tests.support.paths import VERSION_1
-from tfexport import runtime
 from tfexport.cli import tuning
 from tfexport.runtime import Translator
 from tfexport.runtime.benchmark import Plan, measure
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel import cpu
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,16 @@ def _lines(tmp_path: Path) -> Path:
 
 @pytest.fixture(name="opened")
 def _opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Workers and threads of every translator that a command opens."""
+    """Workers and threads of every bundle that a command opens."""
     seen: list[tuple[int, int]] = []
+    begin = Engine.__init__
 
-    class Spy(Translator):
-        def __init__(self, bundle: Any, threads: int = 0, **options: Any) -> None:
-            seen.append((options.get("workers", 1), threads))
-            super().__init__(bundle, threads, **options)
+    def spy(self: Engine, bundle: Any, layout: ThreadLayout | None = None, *rest: Any) -> None:
+        layout = layout or ThreadLayout()
+        seen.append((layout.workers, layout.threads))
+        begin(self, bundle, layout, *rest)
 
-    monkeypatch.setattr(runtime, "Translator", Spy)
+    monkeypatch.setattr(Engine, "__init__", spy)
     return seen
 
 
@@ -90,11 +92,11 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
     timings = json.loads(result.stdout)["timings"]
     assert {(t["workers"], t["threads"]) for t in timings} == {(4, 1), (2, 2), (1, 4)}
     best = min(timings, key=lambda timing: timing["seconds"][0])
-    split = tuning.read_split(tiny_bundle)
-    assert split == tuning.Split(best["workers"], best["threads"])
+    split = tuning.read_layout(tiny_bundle)
+    assert split == ThreadLayout(best["workers"], best["threads"])
     assert "tuned:" in invoke("inspect", tiny_bundle).stdout
 
-    tuning.write_split(tiny_bundle, tuning.Split(3, 2))
+    tuning.write_layout(tiny_bundle, ThreadLayout(3, 2))
     opened.clear()
     assert invoke("translate", tiny_bundle, lines).exit_code == 0
     assert invoke("translate", tiny_bundle, lines, "--threads", 1).exit_code == 0
@@ -114,16 +116,16 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
 def test_a_broken_or_missing_tuning_file_is_ignored(
     text: str | None, tiny_bundle: Path, lines: Path
 ) -> None:
-    tuning.write_split(tiny_bundle, tuning.Split(1, 1))
+    tuning.write_layout(tiny_bundle, ThreadLayout(1, 1))
     path = tuning.tuning_file()
     (key,) = json.loads(path.read_text())
-    assert tuning.read_split(tiny_bundle) == tuning.Split(1, 1)
-    assert tuning.read_split(lines.parent) is None, "another bundle has its own"
+    assert tuning.read_layout(tiny_bundle) == ThreadLayout(1, 1)
+    assert tuning.read_layout(lines.parent) is None, "another bundle has its own"
     if text is None:
         path.unlink()
     else:
         path.write_bytes(text.replace("KEY", key).encode(errors="surrogateescape"))
-    assert tuning.read_split(tiny_bundle) is None
+    assert tuning.read_layout(tiny_bundle) is None
     assert invoke("translate", tiny_bundle, lines).exit_code == 0
 
 

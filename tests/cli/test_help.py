@@ -11,7 +11,8 @@ from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
-from tfexport.runtime import options, translator
+from tfexport.runtime import option_checks
+from tfexport.runtime.parallel import thread_layout
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
@@ -51,11 +52,13 @@ def test_whole_numbers_have_bounds_that_are_shown(name: str) -> None:
 
 def test_bounds_are_the_runtimes() -> None:
     # Listed twice, since the command line may not load the runtime to show its help.
-    assert {name.replace("-", "_"): bounds for name, bounds in RANGES.items()} == options._WHOLE
+    assert {
+        name.replace("-", "_"): bounds for name, bounds in RANGES.items()
+    } == option_checks.WHOLE
 
 
 def test_threads_have_the_runtimes_bound() -> None:
-    assert MOST_THREADS == translator.MOST_THREADS
+    assert MOST_THREADS == thread_layout.MOST_THREADS
 
 
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])

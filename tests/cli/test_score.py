@@ -8,7 +8,7 @@ import pytest
 from tests.support.command import invoke
 from tfexport.cli.decoding_options import SCORING
 from tfexport.runtime import Translator
-from tfexport.runtime.files.scores import SCORE_OPTIONS
+from tfexport.runtime.scorer import SCORE_OPTIONS
 
 
 def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
+from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.resolved_options import (
     BEAM_GRAPH_OPTIONS,
@@ -92,13 +93,13 @@ def _translator(tiny_bundle: Path) -> Translator:
 def outcome(translator: Translator, options: dict[str, Any], monkeypatch: Any) -> Any:
     """All that a caller can see of a call, and how its rows were batched."""
     batches: list[int] = []
-    decode = Translator._decode
+    decode = Engine._decode
 
-    def counted(self: Translator, requests: Any, batch: Any, options: ResolvedOptions) -> Any:
+    def counted(self: Engine, requests: Any, batch: Any, options: ResolvedOptions) -> Any:
         batches.append(len(batch))
         return decode(self, requests, batch, options)
 
-    monkeypatch.setattr(Translator, "_decode", counted)
+    monkeypatch.setattr(Engine, "_decode", counted)
     # Ids as text: the options that act on text do, too.
     texts = [" ".join(translator.texts.target.piece(i) for i in row[:-1]) for row in ROWS]
     try:

@@ -99,7 +99,7 @@ def test_what_this_model_cannot_do_is_named(
 
 def test_all_problems_stand_in_one_message(translator: Translator) -> None:
     with pytest.raises(ConfigError) as caught:
-        translator.translate(
+        translator.translate(  # type: ignore[call-overload]
             ["w5"],
             target_prefix=["w5 w6 w7"],
             top_p=0.5,
@@ -126,7 +126,7 @@ def test_all_problems_stand_in_one_message(translator: Translator) -> None:
 @pytest.mark.parametrize("option", ["beam_size", "sampling", "callback", "max_length", "nonsense"])
 def test_scoring_takes_no_option_that_chooses_tokens(translator: Translator, option: str) -> None:
     with pytest.raises(ConfigError, match=option):
-        translator.score([[5]], [[6]], **{option: 1})
+        translator.score([[5]], [[6]], **{option: 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from tests.support.paths import VERSION_1
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
-from tfexport.runtime.files.line_format import LineResult, json_format
+from tfexport.runtime.files.line_format import LineFormat
+from tfexport.runtime.files.line_stream import LineResult
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.search import greedy, greedy_in_one_call
 
@@ -238,7 +239,7 @@ def test_scores_can_be_left_out(tiny_bundle: Path) -> None:
     # In every search.
     (found,) = translator.generate(rows[:1], max_length=12, beam_size=2, return_scores=False)
     assert math.isnan(found.hypotheses[0].score)
-    write = json_format(ids=True)
+    write = LineFormat(jsonl=True, ids=True).write
     assert json.loads(write(LineResult(1, bare[0]))[0])["score"] is None
 
 

@@ -10,8 +10,8 @@ from tfexport.cli.console import needs
 from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import LineResult
+    from tfexport.runtime.files.line_stream import LineResult
+    from tfexport.runtime.text.codec import TextCodec
 
 MOST = 100  # images of one run
 FORMATS = (".png", ".svg", ".pdf")
@@ -20,12 +20,12 @@ FORMATS = (".png", ".svg", ".pdf")
 class Plotter:
     """Draws one image for each line that it is called with."""
 
-    def __init__(self, image: str, translator: "Translator", ids: bool) -> None:
+    def __init__(self, image: str, texts: "TextCodec", ids: bool) -> None:
         with needs("plot"):
             import matplotlib
 
         matplotlib.use("agg")  # files, not windows
-        self._path, self._translator, self._ids = Path(image), translator, ids
+        self._path, self._texts, self._ids = Path(image), texts, ids
         if self._path.suffix not in FORMATS:
             raise ConfigError(f"--attention-plot: {image!r} does not end in {', '.join(FORMATS)}")
 
@@ -42,7 +42,7 @@ class Plotter:
         figure = Figure(figsize=(1.5 + 0.4 * columns, 1.2 + 0.32 * rows), layout="constrained")
         axes = figure.add_subplot()
         picture = axes.imshow(best.attention, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        texts = self._translator.texts
+        texts = self._texts
         source = [str(i) if self._ids else texts.source.piece(i) for i in line.result.source_tokens]
         target = [str(i) if self._ids else texts.target.piece(i) for i in best.tokens]
         axes.set_xticks(range(columns), source, rotation=60, ha="left", rotation_mode="anchor")

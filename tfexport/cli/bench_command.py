@@ -1,8 +1,8 @@
 """``tfexport bench``."""
 
 import json
-import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
@@ -10,22 +10,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.console import progress_bar
-from tfexport.cli.decoding_options import (
-    MOST_THREADS,
-    RANGES,
-    decoding_options,
-    given,
-    spelled_as_options,
-)
-from tfexport.errors import ConfigError, InputError, join_problems
+from tfexport.cli.decoding_options import MOST_THREADS, RANGES, as_call, decoding_options, given
+from tfexport.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tfexport.runtime import Translator
     from tfexport.runtime.benchmark import Plan, Timing
 
 OPTIONS = frozenset({"beam-size", "max-length", "batch-type"})
 BATCH_SIZES = (1, 8, 32)
-SOURCE_LENGTH, ROWS, MAX_LENGTH = 20, 32, 30  # of random ids
+MAX_LENGTH = 30  # of the translations of random ids
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Arguments and options of the command; those of decoding by themselves."""
+
+    bundle: str
+    file: str | None
+    ids: bool
+    batch_sizes: tuple[int, ...]
+    threads: tuple[int, ...]
+    runs: int
+    tune: bool
+    as_json: bool
+    decoding: dict[str, Any]
 
 
 @click.command(short_help="How fast a bundle decodes on this machine. Needs no torch.")
@@ -43,17 +51,7 @@ SOURCE_LENGTH, ROWS, MAX_LENGTH = 20, 32, 30  # of random ids
               "FILE fastest, and keep it: translate takes it for files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @decoding_options(OPTIONS)
-def bench(
-    bundle: str,
-    file: str | None,
-    ids: bool,
-    batch_sizes: tuple[int, ...],
-    threads: tuple[int, ...],
-    runs: int,
-    tune: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def bench(**values: Any) -> None:
     """Decode FILE, or random ids, over and over, and print what it takes.
 
     A sentence waits as long as its batch: the time of a batch is the latency, sentences a second
@@ -64,46 +62,37 @@ def bench(
     tfexport bench de-en.bundle german.txt
     tfexport bench de-en.bundle german.txt --tune
     """
-    from tfexport.cli.tuning import machine
-    from tfexport.runtime.benchmark import measure
+    from tfexport.runtime.benchmark import benchmark_rows, measure
 
-    if tune and threads:
+    call = as_call(_Call, values)
+    if call.tune and call.threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
-    keywords = given(options)
-    kind = keywords.pop("batch_type", "rows")
-    plans = _plans(batch_sizes, threads, tune, kind)
-    if file is None:
+    keywords = given(call.decoding)
+    plans = _plans(call, keywords.pop("batch_type", "rows"))
+    if call.file is None:
         keywords.setdefault("max_length", MAX_LENGTH)
-    rows = _rows(bundle, file, ids, keywords)
+    rows = benchmark_rows(Path(call.bundle), call.file, keywords, ids=call.ids)
     with progress_bar() as tell:
-        timings = measure(Path(bundle), rows, plans, runs, keywords, tell)
-    best = min(timings, key=lambda timing: median(timing.seconds))
-    source = "random ids" if file is None else file
-    if as_json:
-        facts = {
-            "bundle": bundle, "machine": machine(), "source": source, "runs": runs,
-            "options": keywords, "timings": [_facts(timing) for timing in timings],
-        }  # fmt: skip
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
-    else:
-        click.echo(f"{bundle} on {machine()}: {len(rows)} rows of {source}, median of {runs} runs")
-        _print(timings)
-    if tune:
-        _keep(bundle, best.plan)
+        timings = measure(Path(call.bundle), rows, plans, call.runs, keywords, tell)
+    _print(call, keywords, timings)
+    if call.tune:
+        best = min(timings, key=lambda timing: median(timing.seconds))
+        _keep(call.bundle, best.plan)
 
 
 def _keep(bundle: str, plan: "Plan") -> None:
-    """Keep the fastest split for ``translate``; what was measured is printed already.
+    """Keep the fastest layout for ``translate``; all timings are printed already.
 
     Raises:
         ClickException: it cannot be kept, with what to do.
     """
-    from tfexport.cli.tuning import VARIABLE, Split, tuning_file, write_split
+    from tfexport.cli.tuning import VARIABLE, tuning_file, write_layout
+    from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
     click.echo(f"Fastest: {plan.workers} workers of {plan.threads} threads, --batch-size "
                f"{plan.batch_size}.", err=True)  # fmt: skip
     try:
-        kept = write_split(Path(bundle), Split(plan.workers, plan.threads))
+        kept = write_layout(Path(bundle), ThreadLayout(plan.workers, plan.threads))
     except OSError as error:
         raise click.ClickException(
             f"the split could not be kept: {tuning_file()}: {error.strerror or error}. Name a file "
@@ -113,70 +102,37 @@ def _keep(bundle: str, plan: "Plan") -> None:
     click.echo(f"It is kept in {kept}; translate takes it for files.", err=True)
 
 
-def _plans(
-    batch_sizes: Sequence[int], threads: Sequence[int], tune: bool, kind: str
-) -> "list[Plan]":
+def _plans(call: _Call, kind: str) -> "list[Plan]":
     from tfexport.runtime.benchmark import Plan
     from tfexport.runtime.parallel.cpu import usable_cores
 
     cores = usable_cores()
-    if tune:
-        splits = [(cores // each, each) for each in range(1, cores + 1) if cores % each == 0]
+    if call.tune:
+        layouts = [(cores // each, each) for each in range(1, cores + 1) if cores % each == 0]
     else:
-        splits = [(1, each) for each in threads or (cores,)]
-    sizes = batch_sizes or ((32,) if tune else BATCH_SIZES)
-    if kind == "tokens" and not batch_sizes:
+        layouts = [(1, each) for each in call.threads or (cores,)]
+    sizes = call.batch_sizes or ((32,) if call.tune else BATCH_SIZES)
+    if kind == "tokens" and not call.batch_sizes:
         raise ConfigError("--batch-type tokens needs --batch-size: how many tokens")
-    return [Plan(*split, size, kind) for split in splits for size in sizes]
+    return [Plan(*layout, size, kind) for layout in layouts for size in sizes]
 
 
-def _rows(bundle: str, file: str | None, ids: bool, keywords: dict[str, Any]) -> list[list[int]]:
-    """The rows to decode, the options checked; the translator is gone before others open."""
-    from tfexport.runtime import Translator
+def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -> None:
+    from tfexport.cli.tuning import machine
 
-    translator = Translator(bundle)
-    with spelled_as_options():
-        translator.resolver.resolve(keywords)
-    return _random_rows(translator) if file is None else _read_rows(translator, file, ids)
-
-
-def _random_rows(translator: "Translator") -> list[list[int]]:
-    """The same ids on every machine; special ones are not among them."""
-    limits, special = translator.manifest.limits, translator.manifest.special_ids
-    size = limits.source_vocab_size
-    taken = {special.pad, special.bos, special.eos}
-    usable = [i for i in range(size) if i not in taken]
-    length = min(SOURCE_LENGTH, limits.max_source_length or SOURCE_LENGTH)
-    draw = random.Random(0)
-    return [draw.choices(usable, k=length) for _ in range(ROWS)]
-
-
-def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]]:
-    """The lines of a file that are not blank, as ids.
-
-    Raises:
-        InputError: a line cannot be decoded, or there is none; all lines are named.
-    """
-    from tfexport.runtime.files.line_format import read_line, read_numbers
-
-    options, _ = translator.resolver.resolve({"truncate": True})
-    rows, problems = [], []
-    with Path(file).open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                text = read_line(line, first=number == 1)
-                source = read_numbers(text) if ids else text
-                request = translator.request(source, number, (), options, as_ids=ids)
-            except InputError as error:
-                problems.append(f"line {number}: {error}")
-                continue
-            if request is not None:
-                rows.append(request.ids)
-    if not rows and not problems:
-        problems.append("it has no line that is not blank")
-    if problems:
-        raise InputError(join_problems(file, problems))
-    return rows
+    source = "random ids" if call.file is None else call.file
+    if call.as_json:
+        facts = {
+            "bundle": call.bundle, "machine": machine(), "source": source, "runs": call.runs,
+            "options": keywords, "timings": [_facts(timing) for timing in timings],
+        }  # fmt: skip
+        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        return
+    count = timings[0].sentences
+    click.echo(
+        f"{call.bundle} on {machine()}: {count} rows of {source}, median of {call.runs} runs"
+    )
+    _print_table(timings)
 
 
 def _facts(timing: "Timing") -> dict[str, Any]:
@@ -200,7 +156,7 @@ def _percentile_95(values: Sequence[float]) -> float:
     return quantiles(values, n=20, method="inclusive")[-1] if len(values) > 1 else values[0]
 
 
-def _print(timings: "Sequence[Timing]") -> None:
+def _print_table(timings: "Sequence[Timing]") -> None:
     from rich.table import Table
 
     from tfexport.cli.tables import print_table

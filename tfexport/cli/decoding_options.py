@@ -1,15 +1,14 @@
 """The options that say how to decode, for every command that does."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
 
-from tfexport.errors import ConfigError
-
 Command = TypeVar("Command", bound=Callable[..., Any])
+Call = TypeVar("Call")
 
 MOST_THREADS = 1024
 # The runtime's own, for --help: the command line may not load the runtime to show it.
@@ -105,6 +104,18 @@ def decoding_options(only: frozenset[str] | None = None) -> Callable[[Command], 
     return add
 
 
+def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
+    """The values of a command line as one: a dataclass with a field for each option of its own.
+
+    Args:
+        kind: the dataclass; its field ``decoding`` takes all that is left.
+        values: from click, by the names of the command's parameters.
+    """
+    own = {field.name for field in fields(kind)} - {"decoding"}  # type: ignore[arg-type]
+    decoding = {name: value for name, value in values.items() if name not in own}
+    return kind(**{name: values[name] for name in own}, decoding=decoding)
+
+
 def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
     """The options of a command line as keywords of ``DecodingOptions``, without those not given."""
     values = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -120,25 +131,3 @@ def _tokens(text: str, ids: bool) -> list[int | str]:
     return [
         int(word) if ids and re.fullmatch(r"-?[0-9]{1,18}", word) else word for word in text.split()
     ]
-
-
-def spelled(text: str) -> str:
-    """A message with ``--beam-size`` for ``beam_size``, as it is written on the command line."""
-    from tfexport.runtime.options import DecodingOptions
-
-    names = sorted([*DecodingOptions.__dataclass_fields__, "target_prefix"], key=len, reverse=True)
-    pattern = re.compile(rf"(?<![-\w'])({'|'.join(names)})(?![\w'])")
-    return pattern.sub(lambda found: "--" + found[1].replace("_", "-"), text)
-
-
-@contextmanager
-def spelled_as_options() -> Iterator[None]:
-    """Errors name options as they are written on the command line.
-
-    Raises:
-        ConfigError: again; see ``spelled``.
-    """
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(spelled(str(error))) from error

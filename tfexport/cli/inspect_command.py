@@ -77,7 +77,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
 
     from tfexport.bundle import open_bundle
     from tfexport.cli.tables import print_table
-    from tfexport.cli.tuning import read_split
+    from tfexport.cli.tuning import read_layout
 
     manifest = open_bundle(path)
     if as_json:
@@ -100,7 +100,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
         "weights": _weights(manifest.quantization),
     }
-    split = read_split(Path(path))
+    split = read_layout(Path(path))
     if split is not None:
         facts["tuned"] = f"{split.workers} workers of {split.threads} threads on this machine"
     for key, value in facts.items():

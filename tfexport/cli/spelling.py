@@ -1,4 +1,4 @@
-"""How options in messages of the library are written on the command line."""
+"""Options in messages of the library, as they are written on the command line."""
 
 from tfexport.errors import Option
 

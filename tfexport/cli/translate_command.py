@@ -4,25 +4,42 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import (
-    MOST_THREADS,
-    decoding_options,
-    given,
-    spelled,
-    spelled_as_options,
-)
-from tfexport.errors import ConfigError
+from tfexport.cli.decoding_options import MOST_THREADS, as_call, decoding_options, given
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import Format, LineResult
-    from tfexport.runtime.search import ResolvedOptions
+    from tfexport.runtime.engine import Engine
+    from tfexport.runtime.files.line_stream import LineResult
+    from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Arguments and options of the command; those of decoding by themselves."""
+
+    bundle: str
+    file: str
+    output: str
+    force: bool
+    resume: bool
+    ids: bool
+    jsonl: bool
+    alignment: bool
+    attention_plot: str | None
+    target_prefix: str | None
+    target_prefix_file: str | None
+    vocabulary_map: str | None
+    threads: int | None
+    workers: int | None
+    decoding: dict[str, Any]
 
 
 @click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
@@ -34,8 +51,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ids",
     is_flag=True,
-    help="Lines are space-separated ids, in (as the encoder sees them: no framing is added) and "
-    "out (no start, no end token).",
+    help="Lines are space-separated ids, in (as the encoder sees them: no special tokens are "
+    "added) and out (no start, no end token).",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
@@ -55,25 +72,7 @@ if TYPE_CHECKING:
               "bench --tune found]")  # fmt: skip
 @decoding_options()
 @click.pass_context
-def translate(
-    ctx: click.Context,
-    /,
-    bundle: str,
-    file: str,
-    output: str,
-    force: bool,
-    resume: bool,
-    ids: bool,
-    jsonl: bool,
-    alignment: bool,
-    attention_plot: str | None,
-    target_prefix: str | None,
-    target_prefix_file: str | None,
-    vocabulary_map: str | None,
-    threads: int | None,
-    workers: int | None,
-    **options: Any,
-) -> None:
+def translate(ctx: click.Context, /, **values: Any) -> None:
     """Translate FILE (default: stdin) line by line, in UTF-8.
 
     An empty line stays empty. A line that cannot be decoded is reported with its number, its
@@ -83,151 +82,117 @@ def translate(
     tfexport translate de-en.bundle german.txt -o english.txt --beam-size 4
     tfexport translate de-en.bundle < german.txt > english.txt
     """
-    from tfexport.cli.tuning import read_split
-    from tfexport.runtime import Translator
-    from tfexport.runtime.files.line_format import json_format, text_format
+    from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.resumable import check_output
 
-    keywords = given(options, ids)
-    if alignment or attention_plot:
-        keywords["return_attention"] = True
-    keywords["return_scores"] = jsonl  # lines of text say none
-    if output != "-":
-        check_output(None if file == "-" else Path(file), Path(output), force, resume)
-    problems = _contradictions(
-        file, output, resume, ids, jsonl, alignment, attention_plot, options,
-        target_prefix, target_prefix_file,
-    )  # fmt: skip
-    if file != "-" and threads is None and workers is None:
-        split = read_split(Path(bundle))
-        if split is not None:
-            threads, workers = split.threads, split.workers
-    translator = Translator(
-        bundle, threads or 0, workers=workers or 1, vocabulary_map=vocabulary_map
-    )
-    if not ids:
-        translator.encode("")  # says at once that there is no tokenizer
-    prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
-    with spelled_as_options():
-        resolved, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
-    count = keywords.get("num_hypotheses", 1)
-    write = json_format(ids, count > 1) if jsonl else text_format(count, alignment)
-    run = _Run(translator, resolved, write, ids, start, target_prefix_file)
-    if attention_plot:
-        from tfexport.cli.attention_plot import Plotter
-
-        run.plotter = Plotter(attention_plot, translator, ids)
-    if output == "-":
-        bad = run.to_stdout(file)
-    else:
-        bad = run.to_file(file, output, force, resume, jsonl, alignment)
+    call = as_call(_Call, values)
+    if call.output != "-":
+        source = None if call.file == "-" else Path(call.file)
+        check_output(source, Path(call.output), call.force, call.resume)
+    engine = Engine(call.bundle, _layout(call), call.vocabulary_map)
+    if not call.ids:
+        engine.texts.encode("")  # says at once that there is no tokenizer
+    task = _task(call, engine)
+    report = _reporter(call, engine)
+    run = _to_stdout if call.output == "-" else _to_file
+    bad = run(call, engine, task, report)
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
 
 
-def _contradictions(
-    file: str,
-    output: str,
-    resume: bool,
-    ids: bool,
-    jsonl: bool,
-    alignment: bool,
-    attention_plot: str | None,
-    options: dict[str, Any],
-    target_prefix: str | None,
-    target_prefix_file: str | None,
-) -> list[str]:
-    """What the command's own options contradict; the runtime adds what the others do."""
+def _layout(call: _Call) -> "ThreadLayout":
+    """The threads that were asked for, or for a file those that ``bench --tune`` found."""
+    from tfexport.cli.tuning import read_layout
+    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+
+    if call.file != "-" and call.threads is None and call.workers is None:
+        return read_layout(Path(call.bundle)) or ThreadLayout()
+    return ThreadLayout(call.workers or 1, call.threads or 0)
+
+
+def _task(call: _Call, engine: "Engine") -> "LineTask":
+    """The options, resolved, with everything that is wrong with them in one message."""
+    from tfexport.runtime.files.line_format import LineFormat
+    from tfexport.runtime.files.line_task import LineTask
+
+    keywords = given(call.decoding, call.ids)
+    if call.alignment or call.attention_plot:
+        keywords["return_attention"] = True
+    keywords["return_scores"] = call.jsonl  # lines of text say none
+    prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call))
+    line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses)
+    return LineTask(options, line_format, start, call.target_prefix_file)
+
+
+def _contradictions(call: _Call) -> list[Problem]:
+    """Contradictions among the command's own options; the runtime adds those of the others."""
     problems = []
-    if resume and "-" in (file, output):
+    if call.resume and "-" in (call.file, call.output):
         problems.append("--resume needs FILE and --output")
-    if alignment and jsonl:
+    if call.alignment and call.jsonl:
         problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
-    if target_prefix is not None and target_prefix_file is not None:
+    if call.target_prefix is not None and call.target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
-    for name in ("return_token_scores", "return_attention"):
-        if options.get(name) and not jsonl:
-            problems.append(f"{name} needs --jsonl")
-    if ids and options.get("replace_unknowns"):
-        problems.append("replace_unknowns acts on text; with --ids there is none")
-    return problems
+    for name in ("token-scores", "attention"):
+        if call.decoding.get(f"return_{name.replace('-', '_')}") and not call.jsonl:
+            problems.append(f"--return-{name} needs --jsonl")
+    if call.ids and call.decoding.get("replace_unknowns"):
+        problems.append("--replace-unknowns acts on text; with --ids there is none")
+    return [Problem(None, text) for text in problems]
 
 
-class _Run:
-    """One run of the command."""
+def _reporter(call: _Call, engine: "Engine") -> "Callable[[LineResult], object]":
+    """A callback that says what is wrong with a line, or draws it."""
+    plot: Callable[[LineResult], object] | None = None
+    if call.attention_plot:
+        from tfexport.cli.attention_plot import Plotter
 
-    def __init__(
-        self,
-        translator: "Translator",
-        options: "ResolvedOptions",
-        write: "Format",
-        ids: bool,
-        prefix: tuple[int, ...],
-        prefix_file: str | None,
-    ) -> None:
-        self.translator, self.options, self.write, self.ids = translator, options, write, ids
-        self.prefix, self.prefix_file = prefix, prefix_file
-        self.plotter: Callable[[LineResult], object] = lambda line: None
+        plot = Plotter(call.attention_plot, engine.texts, call.ids)
 
-    def to_file(
-        self, file: str, output: str, force: bool, resume: bool, jsonl: bool, alignment: bool
-    ) -> int:
-        """Translate into a file that a later run could go on with; how many lines were bad."""
-        from tfexport.runtime.files.resumable import describe_run, translate_file
-
-        count = self.options.num_hypotheses
-        with _progress(Path(file)) as advance:
-
-            def tell(line: "LineResult", offset: int) -> None:
-                self.report(file, line)
-                advance(line, offset)
-
-            summary = translate_file(
-                self.translator, sys.stdin.buffer if file == "-" else file, output,
-                self.options, self.write,
-                ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
-                described=describe_run(self.options, jsonl, alignment, self.ids),
-                lines_each=1 if jsonl else count,
-                resume=resume, force=force, tell=tell,
-            )  # fmt: skip
-        if summary.resumed:
-            click.echo(
-                f"{output}: {summary.resumed} of {summary.lines} lines were there.", err=True
-            )
-        return len(summary.bad)
-
-    def to_stdout(self, file: str) -> int:
-        """Translate into a pipe or onto a terminal; how many lines were bad."""
-        from tfexport.runtime.files.line_format import translate_lines
-        from tfexport.runtime.files.line_stream import open_lines
-        from tfexport.runtime.parallel.batches import rows_ahead
-
-        bad = 0
-        with contextlib.ExitStack() as stack:
-            source = stack.enter_context(open_lines(sys.stdin.buffer if file == "-" else file))
-            prefixes: Any = repeat(self.prefix)
-            if self.prefix_file is not None:
-                prefixes = stack.enter_context(open_lines(self.prefix_file))
-            options = self.options
-            # A person at a terminal wants an answer to every line.
-            at_once = source.is_terminal or options.batch_size == 1
-            chunk = 1 if at_once else rows_ahead(options)
-            for line in translate_lines(
-                self.translator, source, self.options, ids=self.ids, prefixes=prefixes, chunk=chunk
-            ):
-                bad += line.problem is not None
-                self.report(file, line)
-                sys.stdout.writelines(f"{text}\n" for text in self.write(line))
-                sys.stdout.flush()
-        return bad
-
-    def report(self, file: str, line: "LineResult") -> None:
-        """Say what is wrong with a line, or draw it."""
+    def report(line: "LineResult") -> None:
         if line.problem is not None:
-            click.echo(f"{file}:{line.number}: {spelled(line.problem)}", err=True)
-        else:
-            self.plotter(line)
+            click.echo(f"{call.file}:{line.number}: {line.problem.spelled(spell)}", err=True)
+        elif plot is not None:
+            plot(line)
+
+    return report
+
+
+def _source(call: _Call) -> Any:
+    return sys.stdin.buffer if call.file == "-" else call.file
+
+
+def _to_file(
+    call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
+) -> int:
+    """Translate into a file that a later run could go on with; how many lines were bad."""
+    from tfexport.runtime.files.resumable import translate_file
+
+    with _progress(Path(call.file)) as advance:
+
+        def tell(line: "LineResult", offset: int) -> None:
+            report(line)
+            advance(line, offset)
+
+        summary = translate_file(
+            engine, _source(call), call.output, task,
+            resume=call.resume, force=call.force, tell=tell,
+        )  # fmt: skip
+    if summary.resumed:
+        text = f"{summary.resumed} of {summary.lines} lines were there."
+        click.echo(f"{call.output}: {text}", err=True)
+    return len(summary.bad)
+
+
+def _to_stdout(
+    call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
+) -> int:
+    """Translate into a pipe or onto a terminal; how many lines were bad."""
+    from tfexport.runtime.files.resumable import translate_stream
+
+    return translate_stream(engine, _source(call), sys.stdout, task, tell=report)
 
 
 def _prefix(text: str, ids: bool) -> str | list[int]:

@@ -1,35 +1,28 @@
-"""What ``bench --tune`` found for a bundle on this machine, kept among the user's settings."""
+"""The thread layout that ``bench --tune`` found for a bundle, kept among the user's settings."""
 
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
 from tfexport.atomic import new_file
 from tfexport.bundle import MANIFEST
+from tfexport.errors import ConfigError
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 VARIABLE = "TFEXPORT_TUNING"  # another file than the user's own
 
 
-@dataclass(frozen=True)
-class Split:
-    """How the cores are shared out: batches decoded at a time, and threads that compute in each."""
-
-    workers: int
-    threads: int
-
-
 def tuning_file() -> Path:
-    """Where splits are kept."""
+    """The file that layouts are kept in."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else Path(click.get_app_dir("tfexport")) / "tuning.json"
 
 
-def read_split(bundle: Path) -> Split | None:
-    """The split that was found for this bundle on this machine, if there is one.
+def read_layout(bundle: Path) -> ThreadLayout | None:
+    """The layout that was found for this bundle on this machine, if there is one.
 
     A file that cannot be read counts for nothing: it only makes decoding faster.
     """
@@ -42,23 +35,26 @@ def read_split(bundle: Path) -> Split | None:
     values = [found.get("workers"), found.get("threads")]
     if not all(type(value) is int and 1 <= value <= (os.cpu_count() or 1) for value in values):
         return None
-    return Split(found["workers"], found["threads"])
+    try:
+        return ThreadLayout(found["workers"], found["threads"])
+    except ConfigError:  # too many together
+        return None
 
 
-def write_split(bundle: Path, split: Split) -> Path:
-    """Keep a split; the file that it is in."""
+def write_layout(bundle: Path, layout: ThreadLayout) -> Path:
+    """Keep a layout; the file that it is in."""
     key = _key(bundle)
     assert key is not None, "a bundle that was measured has a manifest"
     path = tuning_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    entries = {**_read(), key: asdict(split)}
+    entries = {**_read(), key: {"workers": layout.workers, "threads": layout.threads}}
     with new_file(path, force=True) as partial:
         partial.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     return path
 
 
 def machine() -> str:
-    """The name of the machine that a split holds for: how many usable cores, and of what."""
+    """The name of the machine that a layout holds for: how many usable cores, and of what."""
     from tfexport.runtime.parallel.cpu import processor, usable_cores
 
     return f"{usable_cores()} x {processor()}"

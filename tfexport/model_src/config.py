@@ -1,6 +1,5 @@
 """The mathematics of one encoder-decoder Transformer, as validated data."""
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -8,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, join_problems, join_some, shown
+from tfexport.near_names import nearest_name
 
 Norm = Literal["layer", "annotated", "rms"]
 NormPlacement = Literal["post", "pre", "res_post"]
@@ -199,7 +199,7 @@ def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def nearest_key(key: str, known: Iterable[str]) -> str | None:
     """The known key that a misspelt one means, if it is near enough to any."""
-    return next(iter(difflib.get_close_matches(key[:64], list(known), n=1, cutoff=0.75)), None)
+    return nearest_name(key, known, cutoff=0.75)
 
 
 def _to_json(value: Any) -> Any:

@@ -1,8 +1,9 @@
-"""How fast a bundle decodes here, for several ways of sharing out the cores and the rows.
+"""Timings of a bundle on this machine, for several ways of sharing out the cores and the rows.
 
 Runs of all ways are interleaved, so that a slow minute of the machine slows all of them.
 """
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,18 +11,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tfexport.errors import InputError, Message, join_problems
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.search import Request
 from tfexport.runtime.translator import Translator
 
+SOURCE_LENGTH, ROWS = 20, 32  # of random ids
 WARM_BATCHES = 2  # that are decoded before anything is timed
 Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One way of decoding.
+    """One way of sharing out cores and rows.
 
     Attributes:
         workers: batches decoded at a time.
@@ -38,7 +43,7 @@ class Plan:
 
 @dataclass
 class Timing:
-    """What one plan took.
+    """The times that one plan took.
 
     Attributes:
         plan: which one.
@@ -92,6 +97,57 @@ def measure(
         for translator in opened.values():
             translator.close()
     return found
+
+
+def benchmark_rows(
+    bundle: Path, file: str | None, keywords: dict[str, Any], *, ids: bool = False
+) -> list[list[int]]:
+    """The rows to decode, as ids: a file's lines that are not blank, or random ids.
+
+    Args:
+        bundle: its folder; it is closed before this returns.
+        file: UTF-8 lines; None for random ids, the same on every machine.
+        keywords: decoding options, which are checked.
+        ids: lines are ids between spaces instead of text.
+
+    Raises:
+        ConfigError: options that cannot be.
+        InputError: a line cannot be decoded, or there is none; all lines are named.
+    """
+    engine = Engine(bundle)
+    engine.resolver.resolve(keywords)
+    return _random_rows(engine) if file is None else _read_rows(engine, file, ids)
+
+
+def _random_rows(engine: Engine) -> list[list[int]]:
+    limits, special = engine.manifest.limits, engine.manifest.special_ids
+    taken = {special.pad, special.bos, special.eos}
+    usable = [i for i in range(limits.source_vocab_size) if i not in taken]
+    length = min(SOURCE_LENGTH, limits.max_source_length or SOURCE_LENGTH)
+    draw = random.Random(0)
+    return [draw.choices(usable, k=length) for _ in range(ROWS)]
+
+
+def _read_rows(engine: Engine, file: str, ids: bool) -> list[list[int]]:
+    options, _ = engine.resolver.resolve({"truncate": True})
+    rows: list[list[int]] = []
+    problems: list[Message] = []
+    with Path(file).open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                text = read_line(line, first=number == 1)
+                source = read_numbers(text) if ids else text
+                request = engine.request(source, number, (), options, as_ids=ids)
+            except InputError as error:
+                problems.append(Message(f"line {number}: ", error.message))
+                continue
+            if request is not None:
+                rows.append(request.ids)
+    if not rows and not problems:
+        problems.append(Message("it has no line that is not blank"))
+    if problems:
+        raise InputError(join_problems(file, problems))
+    return rows
 
 
 def _run(

@@ -1,14 +1,14 @@
 """Decoding options, checked together before any work."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
-from typing import Any
+from __future__ import annotations
 
-from tfexport.errors import ConfigError, join_problems, shown
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
 
-Token = int | str
+from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.option_checks import Token, changed_from, find_problems
+
 SUBJECT = "decoding options"
 
 
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How to decode; docs/decoding.md has every definition.
+    """Options of decoding; docs/decoding.md has every definition.
 
     A token is an id, or a piece of text that the target tokenizer knows as one token.
 
@@ -56,7 +56,8 @@ class DecodingOptions:
         min_length: tokens a row at least; the end token does not count.
         max_length: tokens a row at most, the start token not counted. The model's own limit
             bounds it.
-        max_input_length: longest input in tokens, framing included; None for the model's limit.
+        max_input_length: longest input in tokens, special tokens included; None for the model's
+            own limit.
         no_repeat_ngram_size: no run of that many tokens comes twice; 0 allows all.
         repetition_penalty: positive logits of tokens that came before are divided by it, negative
             ones multiplied.
@@ -119,7 +120,7 @@ class DecodingOptions:
     truncate: bool = False
 
     def __post_init__(self) -> None:
-        problems = list(find_problems(vars(self)))
+        problems = list(find_problems(vars(self), DEFAULTS))
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
 
@@ -129,156 +130,74 @@ class DecodingOptions:
         return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
 
 
-_DEFAULTS = {
-    field.name: field.default for field in fields(DecodingOptions) if field.default is not MISSING
-}
-_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
-_WIDEST = 1024  # hypotheses of one row: each has caches of its own
-# Whole numbers: name to least and largest value.
-_WHOLE = {
-    "beam_size": (1, _WIDEST),
-    "num_hypotheses": (1, _WIDEST),
-    "beam_groups": (1, _WIDEST),
-    "top_k": (0, _LONGEST),
-    "seed": (0, 2**64 - 1),
-    "min_length": (0, _LONGEST),
-    "max_length": (0, _LONGEST),
-    "max_input_length": (1, _LONGEST),
-    "no_repeat_ngram_size": (0, _LONGEST),
-    "attention_layer": (-_LONGEST, _LONGEST),
-    "attention_head": (0, _LONGEST),
-    "batch_size": (1, 2**20),
-}
-# Real numbers: name to bounds, and whether the lower one itself is allowed.
-_REAL = {
-    # A length to the power of ten times this is still a float.
-    "length_penalty": (-10.0, 10.0, True),
-    "coverage_penalty": (0.0, 1e6, True),
-    "patience": (0.0, 1e6, False),
-    "diversity_penalty": (0.0, 1e6, True),
-    "temperature": (0.0, 1e6, False),
-    "top_p": (0.0, 1.0, True),
-    # Beyond, logits leave the range of float32.
-    "repetition_penalty": (1e-3, 1e3, True),
-    "min_alternative_probability": (0.0, 1.0, True),
-}
-_NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
-_NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+class ScoringKeywords(TypedDict, total=False):
+    """The options that act on a given target, as keywords of ``Translator.score``."""
+
+    length_penalty: float
+    coverage_penalty: float
+    max_input_length: int | None
+    return_end_token: bool
+    return_token_scores: bool
+    return_attention: bool
+    attention_layer: int
+    attention_head: int | None
+    batch_size: int
+    batch_type: str
+    truncate: bool
+
+
+class DecodingKeywords(ScoringKeywords, total=False):
+    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
+
+    beam_size: int
+    num_hypotheses: int
+    patience: float
+    early_stopping: bool
+    beam_groups: int
+    diversity_penalty: float
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    min_length: int
+    max_length: int
+    no_repeat_ngram_size: int
+    repetition_penalty: float
+    suppress_tokens: Sequence[Token]
+    suppress_sequences: Sequence[Sequence[Token] | str]
+    disable_unk: bool
+    end_tokens: Sequence[Token]
+    return_alternatives: bool
+    min_alternative_probability: float
+    return_scores: bool
+    replace_unknowns: bool
+    callback: Callable[[Step], object] | None
+
+
+DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(DecodingOptions)}
 
 
 def changed_options(values: Mapping[str, Any]) -> set[str]:
     """Names of the options whose values are not their defaults; the values must be good ones."""
+    return changed_from(DEFAULTS, values)
+
+
+def given_options(options: DecodingOptions | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a call as keywords: those of ``options`` that are not the defaults, and keywords.
+
+    A keyword wins.
+
+    Raises:
+        ConfigError: ``options`` is something else.
+    """
+    if options is None:
+        return dict(keywords)
+    if not isinstance(options, DecodingOptions):
+        text = f"{shown(options)} is not a DecodingOptions"
+        raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
+    values = vars(options)
     return {
-        name
-        for name, value in values.items()
-        if value is not _DEFAULTS[name] and (callable(value) or value != _DEFAULTS[name])
+        **{name: values[name] for name in DEFAULTS if name in changed_options(values)},
+        **keywords,
     }
-
-
-def unknown_options(keywords: Mapping[str, Any]) -> Iterator[str]:
-    """A problem for each keyword that is no option."""
-    for key in keywords:
-        if key not in _DEFAULTS:
-            near = get_close_matches(str(key)[:80], _DEFAULTS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_DEFAULTS)}"
-            yield f"unknown option {shown(key)}; {hint}"
-
-
-def find_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    """Every bad value, then every contradiction among the good ones."""
-    values = {**_DEFAULTS, **{name: given[name] for name in given if name in _DEFAULTS}}
-    bad = {name: problem for name in values if (problem := _bad_value(name, values[name]))}
-    for name, problem in bad.items():
-        yield f"{name}: {problem}"
-    # A bad value contradicts nothing: its default stands in for it.
-    yield from _contradictions({**values, **{name: _DEFAULTS[name] for name in bad}})
-
-
-def _bad_value(name: str, value: Any) -> str | None:
-    if name in _WHOLE:
-        return (
-            None if value is None and _DEFAULTS[name] is None else _bad_whole(value, *_WHOLE[name])
-        )
-    if name in _REAL:
-        return _bad_real(value, *_REAL[name])
-    if isinstance(_DEFAULTS[name], bool):
-        return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
-    if name in ("suppress_tokens", "end_tokens"):
-        return _bad_tokens(value)
-    if name == "suppress_sequences":
-        return _bad_sequences(value)
-    if name == "batch_type" and not (isinstance(value, str) and value in ("rows", "tokens")):
-        return f"{shown(value)} is not 'rows' or 'tokens'"
-    if name == "callback" and value is not None and not callable(value):
-        return f"{shown(value)} cannot be called"
-    return None
-
-
-def _bad_whole(value: Any, least: int, most: int) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return f"{shown(value)} is not a whole number"
-    if value < least:
-        return f"{shown(value)} is less than {least}"
-    return f"{shown(value)} is more than {most}" if value > most else None
-
-
-def _bad_real(value: Any, low: float, high: float, inclusive: bool) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return f"{shown(value)} is not a number"
-    if low < value <= high or (inclusive and value == low):
-        return None
-    if inclusive:
-        return f"{shown(value)} is not between {low:g} and {high:g}"
-    return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
-
-
-def _bad_tokens(value: Any) -> str | None:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{shown(value)} is not a list of tokens"
-    wrong = [token for token in value if isinstance(token, bool) or not isinstance(token, Token)]
-    return f"{shown(wrong[0])} is neither an id nor a token" if wrong else None
-
-
-def _bad_sequences(value: Any) -> str | None:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{shown(value)} is not a list of sequences"
-    for sequence in value:
-        if not isinstance(sequence, str) and (problem := _bad_tokens(sequence)):
-            return problem
-        if not sequence:
-            return "an empty sequence would ban every token"
-    return None
-
-
-def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    changed = changed_options(values)
-    yield from _search_contradictions(values, changed)
-    if "patience" in changed and not values["early_stopping"]:
-        yield "patience needs early_stopping"
-    if "diversity_penalty" in changed and values["beam_groups"] == 1:
-        yield "diversity_penalty needs beam_groups above 1"
-    if values["beam_size"] > 1 and values["beam_size"] % values["beam_groups"]:
-        yield f"beam_groups {values['beam_groups']} does not divide beam_size {values['beam_size']}"
-    if values["min_length"] > values["max_length"]:
-        yield f"min_length {values['min_length']} exceeds max_length {values['max_length']}"
-    if "min_alternative_probability" in changed and not values["return_alternatives"]:
-        yield "min_alternative_probability needs return_alternatives"
-    if not changed & {"return_attention", "replace_unknowns", "coverage_penalty"}:
-        for name in sorted(changed & {"attention_layer", "attention_head"}):
-            yield f"{name} needs return_attention, replace_unknowns or coverage_penalty"
-
-
-def _search_contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Iterator[str]:
-    """Between greedy search, sampling and beam search."""
-    beam, count = values["beam_size"], values["num_hypotheses"]
-    if values["sampling"]:
-        if beam > 1:
-            yield f"beam_size {beam} excludes sampling"
-    else:
-        yield from (f"{name} needs sampling" for name in _NEEDS_SAMPLING if name in changed)
-        if count > beam and not values["return_alternatives"]:
-            yield f"num_hypotheses {count} exceeds beam_size {beam}"
-    if beam == 1:
-        yield from (f"{name} needs beam_size above 1" for name in _NEEDS_BEAM if name in changed)
-    elif values["callback"] is not None:
-        yield f"callback excludes beam_size {beam}: a beam's tokens are not known before its end"

@@ -6,16 +6,20 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import ConfigError, InputError, TokenizerError, join_problems
-from tfexport.runtime.options import (
-    SUBJECT,
-    DecodingOptions,
-    Token,
-    find_problems,
-    unknown_options,
+from tfexport.errors import (
+    ConfigError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+    TokenizerError,
+    join_problems,
 )
+from tfexport.runtime.model_shape import ModelShape
+from tfexport.runtime.option_checks import Token, find_problems, unknown_options
+from tfexport.runtime.options import DEFAULTS, SUBJECT, DecodingOptions
 from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.text.codec import Texts
+from tfexport.runtime.text.codec import TextCodec, check_rows
 
 Prefix = str | Sequence[int] | None
 
@@ -23,14 +27,16 @@ Prefix = str | Sequence[int] | None
 class Resolver:
     """Resolves options for one bundle."""
 
-    def __init__(self, manifest: Manifest, texts: Texts, has_attention: Callable[[], bool]) -> None:
+    def __init__(
+        self, manifest: Manifest, texts: TextCodec, has_attention: Callable[[], bool]
+    ) -> None:
         self._manifest, self._texts, self._has_attention = manifest, texts, has_attention
 
     def resolve(
         self,
         keywords: Mapping[str, Any],
         prefixes: Iterable[Prefix] = (),
-        extra: Sequence[str] = (),
+        extra: Sequence[Problem] = (),
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """Resolved options and prefixes.
 
@@ -42,17 +48,15 @@ class Resolver:
         Raises:
             ConfigError: naming every unknown option, bad value, contradiction and unknown token.
         """
-        problems = [*unknown_options(keywords), *find_problems(keywords)]
-        if problems:
-            # Only what is right on its own can be held against the bundle.
-            sound = {
-                name: value
-                for name, value in keywords.items()
-                if not [*unknown_options({name: value}), *_bad(name, value)]
-            }
-        else:
-            sound = dict(keywords)
-        options = _Loose(sound)
+        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(keywords, DEFAULTS)]
+        # Only what is right on its own can be held against the bundle.
+        wrong = {problem.option for problem in problems}
+        sound = {
+            name: value
+            for name, value in keywords.items()
+            if name in DEFAULTS and name not in wrong
+        }
+        options = {**DEFAULTS, **sound}
         tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
         problems.extend(self._model_problems(options))
         own_end = self._manifest.special_ids.eos
@@ -73,7 +77,8 @@ class Resolver:
             try:
                 checked.append(self.check_prefix(prefix, longest, ends))
             except InputError as error:
-                tokens.problems.append(f"target_prefix of row {row}: {error}")
+                where = Message(Option("target_prefix"), f" of row {row}: ")
+                tokens.problems.append(Problem(None, Message(where, error.message)))
         problems.extend([*tokens.problems, *extra])
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
@@ -92,6 +97,26 @@ class Resolver:
             checked,
         )
 
+    def resolve_rows(
+        self,
+        keywords: Mapping[str, Any],
+        prefixes: Iterable[Prefix] | None,
+        count: int,
+        extra: Sequence[Problem] = (),
+    ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
+        """``resolve`` for a call of ``count`` rows; without prefixes all of them are empty."""
+        if prefixes is None:
+            return self.resolve(keywords, [None] * count, extra)
+        given: list[Prefix] = []
+        try:
+            given = check_rows("target_prefix", prefixes, "prefixes, one for each row")
+        except InputError as error:
+            return self.resolve(keywords, [], [*extra, Problem(None, error.message)])
+        if len(given) != count:
+            text = f" holds {len(given)} prefixes for {count} rows"
+            extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
+        return self.resolve(keywords, given, extra)
+
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
     ) -> tuple[int, ...]:
@@ -102,48 +127,41 @@ class Resolver:
         """
         ids = self._texts.encode_target(prefix) if prefix is not None else []
         if len(ids) > max_length:
-            raise InputError(f"{len(ids)} tokens are more than max_length {max_length}")
+            raise InputError(
+                Message(f"{len(ids)} tokens are more than ", Option("max_length"), f" {max_length}")
+            )
         ended = [token for token in ids if token in end_tokens]
         if ended:
             raise InputError(f"holds the end token {ended[0]}")
         return tuple(ids)
 
-    def _model_problems(self, options: "_Loose") -> Iterator[str]:
-        config, unk = self._manifest.config, self._manifest.special_ids.unk
+    def _model_problems(self, options: Mapping[str, Any]) -> Iterator[Problem]:
+        shape, unk = ModelShape.of(self._manifest), self._manifest.special_ids.unk
         for name in ("disable_unk", "replace_unknowns"):
             if options[name] and unk is None:
-                yield f"{name} needs a model with an unk_id"
+                yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
         wants = options["return_attention"] or options["replace_unknowns"]
         if (wants or options["coverage_penalty"]) and not self._has_attention():
-            yield ("attention is not in this bundle, which an older tfexport made; export it again")
-        layers, heads = config["num_decoder_layers"], config["num_heads"]
+            yield Problem(
+                None,
+                "attention is not in this bundle, which an older tfexport made; export it again",
+            )
+        layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = options["attention_layer"], options["attention_head"]
         if not -layers <= layer < layers:
-            yield f"attention_layer {layer} is not in a decoder of {layers} layers"
+            text = f" {layer} is not in a decoder of {layers} layers"
+            yield Problem(None, Message(Option("attention_layer"), text))
         if head is not None and head >= heads:
-            yield f"attention_head {head} is not one of {heads} heads (from 0)"
-
-
-class _Loose:
-    """Options that stand on their own, though not all together."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values.get(name, getattr(DecodingOptions, name))
-
-
-def _bad(name: str, value: Any) -> list[str]:
-    return [problem for problem in find_problems({name: value}) if problem.startswith(f"{name}: ")]
+            text = f" {head} is not one of {heads} heads (from 0)"
+            yield Problem(None, Message(Option("attention_head"), text))
 
 
 class _Tokens:
     """Tokens of options to ids, collecting what cannot be."""
 
-    def __init__(self, texts: Texts, size: int) -> None:
+    def __init__(self, texts: TextCodec, size: int) -> None:
         self._texts, self.size = texts, size
-        self.problems: list[str] = []
+        self.problems: list[Problem] = []
 
     def many(self, option: str, tokens: Iterable[Token]) -> list[int]:
         """Ids, or pieces that the vocabulary holds."""
@@ -154,19 +172,17 @@ class _Tokens:
                 try:
                     number = self._texts.target.find(token)
                 except TokenizerError as error:
-                    number, problem = None, str(error)
+                    number, problem = None, error.message
                 if number is None:
-                    self.problems.append(
-                        f"{option}: {problem or f'{token!r} is no token of the vocabulary'}"
-                    )
+                    text = problem or f"{token!r} is no token of the vocabulary"
+                    self.problems.append(Problem(option, text))
                 else:
                     found.append(number)
             elif 0 <= token < self.size:
                 found.append(int(token))
             else:
-                self.problems.append(
-                    f"{option}: id {token} is not in the vocabulary (0 to {self.size - 1})"
-                )
+                text = f"id {token} is not in the vocabulary (0 to {self.size - 1})"
+                self.problems.append(Problem(option, text))
         return found
 
     def sequence(self, option: str, sequence: Sequence[Token] | str) -> list[int]:
@@ -176,8 +192,8 @@ class _Tokens:
         try:
             found = self._texts.encode_target(sequence)
         except (InputError, TokenizerError) as error:
-            self.problems.append(f"{option}: {error}")
+            self.problems.append(Problem(option, error.message))
             return []
         if not found:
-            self.problems.append(f"{option}: {sequence!r} holds no token")
+            self.problems.append(Problem(option, f"{sequence!r} holds no token"))
         return found

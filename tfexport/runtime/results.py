@@ -1,6 +1,8 @@
-"""What decoding gives back."""
+"""Results of decoding, and their JSON form."""
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,17 +47,33 @@ class Hypothesis:
         best = self.attention[:, start:stop].argmax(-1) + start
         return [(int(s), t) for t, s in enumerate(best)]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Tokens, score and what else was asked for, as JSON values.
+
+        A score that was left out is None: JSON has no NaN. Attention is rounded to 6 digits.
+        """
+        values: dict[str, Any] = {
+            "tokens": self.tokens,
+            "score": None if math.isnan(self.score) else self.score,
+            "finished": self.finished,
+        }
+        if self.token_scores is not None:
+            values["token_scores"] = self.token_scores
+        if self.attention is not None:
+            values["attention"] = [[round(float(w), 6) for w in row] for row in self.attention]
+        return values
+
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """What one input became.
+    """The decoded form of one input.
 
     Attributes:
         text: of the best hypothesis; None where ids were asked for.
         hypotheses: best first; never empty.
         source_tokens: ids as the encoder saw them; the columns of ``attention``.
         texts: of all hypotheses; empty where ids were asked for.
-        framing: how many of the first and of the last source tokens are no part of the text.
+        framing: numbers of special tokens in front of the text's own tokens, and behind them.
     """
 
     text: str | None
@@ -65,13 +83,39 @@ class TranslationResult:
     framing: tuple[int, int] = (0, 0)
 
     def alignment(self, hypothesis: int = 0) -> list[tuple[int, int]]:
-        """Which source token each target token attended to most; see ``Hypothesis.alignment``.
+        """Pair each target token with the source token it attended to most; see ``Hypothesis``.
 
         Start and end token of the source are left out: positions count the text's own tokens.
         """
         before, after = self.framing
         inside = range(before, len(self.source_tokens) - after)
         return [(s - before, t) for s, t in self.hypotheses[hypothesis].alignment(inside)]
+
+    def to_dict(self, *, hypotheses: bool | None = None) -> dict[str, Any]:
+        """The result as JSON values: the lines that ``tfexport translate --jsonl`` writes.
+
+        ``text`` (None where ids were asked for), ``tokens``, ``score`` and ``finished`` are the
+        best hypothesis'; ``token_scores``, and ``source_tokens`` with ``attention`` and
+        ``alignment``, are there if they were asked for.
+
+        Args:
+            hypotheses: list all of them, in the same form, under ``hypotheses``; None does so if
+                there are several.
+        """
+        values = self._describe(0)
+        if hypotheses or (hypotheses is None and len(self.hypotheses) > 1):
+            values["hypotheses"] = [self._describe(place) for place in range(len(self.hypotheses))]
+        return values
+
+    def _describe(self, place: int) -> dict[str, Any]:
+        text = self.texts[place] if self.texts else None
+        values = {"text": text, **self.hypotheses[place].to_dict()}
+        if "attention" in values:
+            attention = values.pop("attention")
+            values["source_tokens"] = self.source_tokens
+            values["attention"] = attention
+            values["alignment"] = moses(self.alignment(place))
+        return values
 
 
 def moses(alignment: list[tuple[int, int]]) -> str:

@@ -51,11 +51,12 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
 
 
 def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
-    from tfexport.runtime.files.line_format import text_format
-    from tfexport.runtime.files.resumable import describe_run, translate_file
+    from tfexport.runtime.files.line_format import LineFormat
+    from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.files.resumable import translate_file
 
-    translator = translator_of(VERSION_1)
-    resolved, _ = translator.resolver.resolve({
+    engine = translator_of(VERSION_1).engine
+    resolved, _ = engine.resolver.resolve({
         "max_length": 2, "batch_size": 2, "beam_size": several, "num_hypotheses": several,
         "return_scores": False,
     })  # fmt: skip
@@ -69,9 +70,8 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
 
     try:
         translate_file(
-            translator, source, output, resolved, text_format(several),
-            described=describe_run(resolved), lines_each=several, tell=tell,
-        )  # fmt: skip
+            engine, source, output, LineTask(resolved, LineFormat(hypotheses=several)), tell=tell
+        )
     except _StopError:
         return
 

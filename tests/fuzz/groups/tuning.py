@@ -8,6 +8,7 @@ from random import Random
 from tests.fuzz.bundles import command, warm_up
 from tests.fuzz.mutate import dumps, mutate_bytes, mutate_json
 from tfexport.cli import tuning
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 
 def prepare(bundle: Path) -> None:
@@ -19,7 +20,7 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
     """Read a tuning file by every command that does."""
     path = scratch / "tuning.json"
     os.environ[tuning.VARIABLE] = str(path)
-    tuning.write_split(bundle, tuning.Split(1, 1))
+    tuning.write_layout(bundle, ThreadLayout(1, 1))
     tree = json.loads(path.read_text())
     kind = rng.randrange(10)
     if kind < 6:
@@ -36,7 +37,7 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
     else:
         path.unlink()
         path.mkdir()
-    tuning.read_split(bundle)
+    tuning.read_layout(bundle)
     if rng.random() < 0.5:
         command("inspect", bundle)
     else:

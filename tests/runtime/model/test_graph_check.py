@@ -166,4 +166,4 @@ def test_stored_version_1_graphs_are_taken_without_what_came_later() -> None:
 def test_all_graphs_of_today_are_those_of_their_roles(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle)
     for role in translator.manifest.graphs:
-        translator._model._session(role)
+        translator.engine.model._session(role)

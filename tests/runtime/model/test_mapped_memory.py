@@ -38,7 +38,7 @@ def test_pages_are_given_back_and_read_anew(file: Path) -> None:
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert bytes(mapped) == content
         assert resident(file) == SIZE
-        assert mapped_memory.give_back(file) == SIZE
+        assert mapped_memory.release_mapped_pages(file) == SIZE
         assert resident(file) == 0
         assert bytes(mapped) == content
 
@@ -48,7 +48,7 @@ def test_what_was_written_stays(file: Path) -> None:
         own[5000] ^= 255
         written = bytes(own)
         assert written != file.read_bytes()
-        assert mapped_memory.give_back(file) == 0
+        assert mapped_memory.release_mapped_pages(file) == 0
         assert bytes(own) == written
 
 
@@ -57,7 +57,7 @@ def test_other_files_keep_theirs(file: Path, tmp_path: Path) -> None:
     other.write_bytes(b"x" * SIZE)
     with other.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert len(bytes(mapped)) == SIZE
-        assert mapped_memory.give_back(file) == 0
+        assert mapped_memory.release_mapped_pages(file) == 0
         assert resident(other) == SIZE
 
 
@@ -65,7 +65,7 @@ def test_elsewhere_nothing_is_done(file: Path, monkeypatch: pytest.MonkeyPatch) 
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert len(bytes(mapped)) == SIZE
         monkeypatch.setattr(sys, "platform", "darwin")
-        assert mapped_memory.give_back(file) == 0
+        assert mapped_memory.release_mapped_pages(file) == 0
         assert resident(file) == SIZE
 
 
@@ -74,13 +74,13 @@ def test_an_open_bundle_holds_nothing_that_it_has_copied(
 ) -> None:
     weights = tiny_bundle / "weights.bin"
     with monkeypatch.context() as patched:
-        patched.setattr("tfexport.runtime.model.bundle_model.give_back", lambda path: 0)
+        patched.setattr("tfexport.runtime.model.bundle_model.release_mapped_pages", lambda path: 0)
         keeping = Translator(tiny_bundle)
         kept = resident(weights)
-    given = mapped_memory.give_back(weights)
+    given = mapped_memory.release_mapped_pages(weights)
     assert resident(weights) == 0 < kept <= given
     before = keeping.generate([[4, 5, 6]], max_length=8)
-    mapped_memory.give_back(weights)
+    mapped_memory.release_mapped_pages(weights)
     opened = Translator(tiny_bundle)
     assert resident(weights) == 0
     assert opened.generate([[4, 5, 6]], max_length=8) == before

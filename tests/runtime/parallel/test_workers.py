@@ -166,3 +166,31 @@ def test_a_translator_says_what_it_is(tmp_path: Path) -> None:
     shown = repr(Translator(VERSION_1, 2, workers=3))
     assert str(VERSION_1) in shown
     assert "3 workers" in shown
+
+
+def test_trying_to_submit_takes_all_jobs_or_none() -> None:
+    workers = Workers(1, 3)
+    go_on = threading.Event()
+    running = workers.try_submit(go_on.wait, [(60,)])
+    assert running is not None
+    assert workers.try_submit(int, [(1,), (2,), (3,)]) is None
+    taken = workers.try_submit(int, [(1,), (2,)])
+    assert taken is not None
+    assert workers.try_submit(int, [(1,)]) is None
+    assert workers.try_submit(int, []) == []
+    go_on.set()
+    assert [job.result(60) for job in taken] == [1, 2]
+    workers.close()
+    with pytest.raises(ClosedError):
+        workers.try_submit(int, [(1,)])
+
+
+def test_a_worker_that_tries_to_submit_does_it_at_once() -> None:
+    workers = Workers(1, 1)
+
+    def inner() -> list[int]:
+        jobs = workers.try_submit(int, [(1,), (2,)])
+        return [job.result(0) for job in jobs or []]
+
+    assert workers.submit(inner).result(60) == [1, 2]
+    workers.close()

@@ -92,7 +92,7 @@ def test_what_one_call_cannot_do_goes_step_by_step(
 def test_a_bundle_without_a_beam_graph_steps(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle)
     whole = translator.generate([[4, 5, 3], [6, 3]], beam_size=4, num_hypotheses=4)
-    translator._model.has_beam = False
+    translator.engine.model.has_beam = False
     stepped = translator.generate([[4, 5, 3], [6, 3]], beam_size=4, num_hypotheses=4)
     for one, other in zip(whole, stepped, strict=True):
         assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]

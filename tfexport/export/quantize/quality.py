@@ -12,7 +12,7 @@ import numpy as np
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, missing_dependency
 from tfexport.runtime import Translator
-from tfexport.runtime.files.line_format import read_line, read_numbers
+from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.search.topk import log_normalizer
 

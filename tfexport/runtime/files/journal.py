@@ -1,7 +1,8 @@
-"""What an unfinished output is made of, beside it: ``OUTPUT.progress``.
+"""The journal beside an unfinished output, ``OUTPUT.progress``.
 
-Lines of JSON. The first one is an object that says what is being made, each other one a line of
-the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is whole.
+Lines of JSON. The first one is an object that says what the output is made of, each other one a
+line of the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is
+whole.
 """
 
 import json
@@ -9,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tfexport.errors import OutputExistsError
+from tfexport.errors import Message, Option, OutputExistsError
 
 LONGEST = 1 << 24  # bytes of a line; nothing that is written here comes near
 
 
 def progress_path(output: Path) -> Path:
-    """Where the journal of an unfinished output stands."""
+    """The path of an unfinished output's journal."""
     return output.with_name(f"{output.name}.progress")
 
 
@@ -98,7 +99,7 @@ def _read_notes(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _damaged(output: Path, path: Path, number: int) -> OutputExistsError:
-    return OutputExistsError(
+    return OutputExistsError(Message(
         f"{output}: its {path.name} is damaged in line {number}, so that the run cannot be gone on "
-        "with. Begin anew with --force."
-    )
+        "with. Begin anew with ", Option("force", True), ".",
+    ))  # fmt: skip

@@ -1,79 +1,131 @@
-"""Lines of a file, or of a pipe, which can be read only once."""
+"""Lines decoded in their order: the stream that ``tfexport translate`` is made of.
 
-import contextlib
-import hashlib
-import os
-import stat
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, BinaryIO
+One bad line does not lose the others: it comes back with its problem and no result.
+"""
 
-HEAD = 1 << 20  # bytes of a file, by which it is known again
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
 
-Source = str | os.PathLike[str] | BinaryIO
+from tfexport.errors import InputError, Message
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.files.input_lines import read_line, read_numbers
+from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.search.request import Request
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 
 
-class InputLines:
-    """Lines that are read once, and counted.
+@dataclass(frozen=True)
+class LineResult:
+    """The result of one input line.
 
     Attributes:
-        name: of the file, for messages.
-        count: lines that have been read.
-        size: bytes of them.
+        number: of the line, from 1.
+        result: None if the input was bad.
+        problem: what was wrong with the input, if anything.
     """
 
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self.name, self.count, self.size = name, 0, 0
-        self._file = file
-        try:
-            self._status: os.stat_result | None = os.fstat(file.fileno())
-        except (OSError, ValueError):  # a stream in memory
-            self._status = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        line = next(self._file)
-        self.count += 1
-        self.size += len(line)
-        return line
-
-    @property
-    def is_file(self) -> bool:
-        """Whether it could be read again; a pipe or a terminal could not."""
-        return self._status is not None and stat.S_ISREG(self._status.st_mode)
-
-    @property
-    def is_terminal(self) -> bool:
-        """Whether a person types it."""
-        return self._file.isatty()
-
-    def is_at(self, path: Path) -> bool:
-        """Whether it is the file at this path."""
-        with contextlib.suppress(OSError):
-            return self._status is not None and os.path.samestat(self._status, path.stat())
-        return False
-
-    def fingerprint(self) -> dict[str, Any] | None:
-        """By what the file is known again; None if it is none. Asked before any line is read."""
-        if not self.is_file or self._status is None:
-            return None
-        start = self._file.tell()
-        head = self._file.read(HEAD)
-        self._file.seek(start)
-        return {"size": self._status.st_size, "head": hashlib.sha256(head).hexdigest()}
+    number: int
+    result: TranslationResult | None
+    problem: Message | None = None
 
 
-@contextlib.contextmanager
-def open_lines(source: Source) -> Iterator[InputLines]:
-    """Open a file once; a stream that is open stays so.
+def translate_lines(
+    engine: Engine,
+    lines: Iterable[bytes],
+    options: ResolvedOptions,
+    *,
+    ids: bool = False,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
+    chunk: int = 512,
+    first: int = 1,
+) -> Iterator[LineResult]:
+    """Decode lines in their order.
 
-    Raises:
-        OSError: it cannot be opened.
+    Args:
+        engine: of an open bundle.
+        lines: UTF-8, with or without line ends.
+        options: how to decode, as the engine resolved it.
+        ids: lines are space-separated ids instead of text, in and out.
+        prefixes: what the target of each line begins with: lines like the others, or ids.
+        chunk: lines read before any is decoded; batches are formed of lines of like length. The
+            next chunk is read while one is decoded, except if it is 1.
+        first: number of the first line.
     """
-    if isinstance(source, str | os.PathLike):
-        with Path(source).open("rb") as file:
-            yield InputLines(file, os.fspath(source))
-    else:
-        yield InputLines(source, "-")
+    jobs = _read_all(engine, lines, options, ids, prefixes, first)
+    for job, found in engine.decode_stream(jobs, options, chunk):
+        if job.problem is not None:
+            yield LineResult(job.number, None, job.problem)
+            continue
+        tokens = job.request.ids if job.request else []
+        if ids:
+            yield LineResult(job.number, TranslationResult(None, found, tokens))
+        else:
+            yield LineResult(job.number, engine.result(job.text, tokens, found, options))
+
+
+def find_bad_lines(
+    engine: Engine,
+    lines: Iterable[bytes],
+    options: ResolvedOptions,
+    *,
+    ids: bool = False,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
+    first: int = 1,
+) -> Iterator[LineResult]:
+    """The lines that ``translate_lines`` could not decode, found without decoding the others."""
+    for job in _read_all(engine, lines, options, ids, prefixes, first):
+        if job.problem is not None:
+            yield LineResult(job.number, None, job.problem)
+
+
+@dataclass(frozen=True)
+class _Job:
+    number: int
+    text: str
+    request: Request | None
+    problem: Message | None = None
+
+
+def _read_all(
+    engine: Engine,
+    lines: Iterable[bytes],
+    options: ResolvedOptions,
+    ids: bool,
+    prefixes: Iterable[bytes | tuple[int, ...]] | None,
+    first: int,
+) -> Iterator[_Job]:
+    # Prefixes may be more than lines; where they are fewer, the line says so.
+    given: Iterable[bytes | tuple[int, ...] | None] = (
+        repeat(()) if prefixes is None else chain(prefixes, repeat(None))
+    )
+    for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
+        yield _read(engine, line, number, options, ids, prefix)
+
+
+def _read(
+    engine: Engine,
+    line: bytes,
+    number: int,
+    options: ResolvedOptions,
+    ids: bool,
+    prefix: bytes | tuple[int, ...] | None,
+) -> _Job:
+    text = ""
+    try:
+        text = read_line(line, first=number == 1)
+        if prefix is None:
+            raise InputError("there is no line with a target prefix for it")
+        if isinstance(prefix, bytes):
+            given = read_line(prefix, first=number == 1)
+            try:
+                prefix = engine.resolver.check_prefix(
+                    read_numbers(given) if ids else given, options.max_length, options.end_tokens
+                )
+            except InputError as error:
+                raise InputError(Message("target prefix: ", error.message)) from None
+        source = read_numbers(text) if ids else text
+        request = engine.request(source, number - 1, prefix, options, as_ids=ids)
+    except InputError as error:
+        return _Job(number, text, None, error.message)
+    return _Job(number, text, request)

@@ -7,29 +7,31 @@ import hashlib
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from tfexport.atomic import check_folder, naming
-from tfexport.errors import ConfigError, OutputExistsError
+from tfexport.errors import ConfigError, Message, Option, OutputExistsError
 from tfexport.locks import writing
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.journal import Journal, progress_path
-from tfexport.runtime.files.line_format import Format, LineResult, translate_lines
-from tfexport.runtime.files.line_stream import InputLines, Source, open_lines
+from tfexport.runtime.files.line_stream import LineResult, translate_lines
+from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
-from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.translator import Translator
+
+_FORCE, _RESUME = Option("force", True), Option("resume", True)
 
 
 @dataclass(frozen=True)
 class FileSummary:
-    """What became of a file.
+    """The outcome of a run over a file.
 
     Attributes:
         lines: of the input.
@@ -51,7 +53,9 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
         ConfigError: ``force`` and ``resume`` are both given.
     """
     if force and resume:
-        raise ConfigError("--force begins anew and --resume goes on: give one of them.")
+        raise ConfigError(
+            Message(_FORCE, " begins anew and ", _RESUME, " goes on: give one of them.")
+        )
     check_folder(output)
     taken = os.path.lexists(output)
     both = taken and source is not None and source.exists() and output.exists()
@@ -60,10 +64,12 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
     if taken and not output.is_file():
         raise OutputExistsError(f"{output}: exists and is not a file. Choose another output.")
     if taken and not force and not resume:
-        hint = "--force replaces it."
+        hint = Message(_FORCE, " replaces it.")
         if progress_path(output).exists():
-            hint = "It is unfinished: --resume goes on with it, --force begins anew."
-        raise OutputExistsError(f"{output}: already exists. {hint}")
+            hint = Message(
+                "It is unfinished: ", _RESUME, " goes on with it, ", _FORCE, " begins anew."
+            )
+        raise OutputExistsError(Message(f"{output}: already exists. ", hint))
 
 
 def _is_input(output: Path) -> OutputExistsError:
@@ -71,17 +77,11 @@ def _is_input(output: Path) -> OutputExistsError:
 
 
 def translate_file(
-    translator: Translator,
+    engine: Engine,
     source: Source,
     output: str | os.PathLike[str],
-    options: ResolvedOptions,
-    write: Format,
+    task: LineTask,
     *,
-    ids: bool = False,
-    prefix: tuple[int, ...] = (),
-    prefix_file: str | os.PathLike[str] | None = None,
-    described: Mapping[str, Any] | None = None,
-    lines_each: int = 1,
     resume: bool = False,
     force: bool = False,
     tell: Callable[[LineResult, int], object] = lambda line, offset: None,
@@ -89,19 +89,13 @@ def translate_file(
     """Translate a file line by line.
 
     Args:
-        translator: of an open bundle.
+        engine: of an open bundle.
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
             as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
-        options: how to decode.
-        write: a result to its output lines.
-        ids: see ``translate_lines``.
-        prefix: what every target begins with.
-        prefix_file: or a line for each line of the source.
-        described: everything that the output depends on besides source and bundle. A run goes on
-            only with an output that was begun with the same.
-        lines_each: how many output lines ``write`` gives for each input line.
-        resume: go on with an output that was not finished; begin it if there is none.
+        task: how to decode and write them.
+        resume: go on with an output that was not finished; begin it if there is none. It must
+            have been begun with the same source, bundle, options and format.
         force: replace an output that exists.
         tell: called with every result and how many bytes of the source have been read; on
             going on with a finished output, with its bad lines.
@@ -117,24 +111,26 @@ def translate_file(
     with ExitStack() as stack:
         stack.enter_context(naming(output, progress_path(output)))
         lines = stack.enter_context(open_lines(source))
-        asked = stack.enter_context(open_lines(prefix_file)) if prefix_file is not None else None
+        asked = (
+            stack.enter_context(open_lines(task.prefix_file))
+            if task.prefix_file is not None
+            else None
+        )
         inputs = [lines] if asked is None else [lines, asked]
         if any(file.is_at(output) for file in inputs):
             raise _is_input(output)
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
         check_output(None, output, force, resume)  # which another run may have written meanwhile
-        made_of = _describe(translator, lines, asked, prefix, described or {})
-        prefixes = repeat(prefix) if asked is None else asked
+        made_of = _identity(engine, task, inputs)
+        prefixes = repeat(task.prefix) if asked is None else asked
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
-                bad = check_finished(
-                    translator, lines, prefixes, output, options, write, ids, lines_each, tell
-                )
+                bad = check_finished(engine, task, lines, prefixes, output, tell)
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
-            done = cut_torn_lines(output, lines_each)
+            done = cut_torn_lines(output, task.line_format.lines_each)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
@@ -144,16 +140,18 @@ def translate_file(
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
         # A person who types wants an answer to every line, and so may who feeds a pipe.
-        at_once = options.batch_size == 1 and not lines.is_file
+        at_once = task.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, options, ids=ids, first=done + 1, prefixes=prefixes,
-            chunk=1 if at_once or lines.is_terminal else rows_ahead(options),
+            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
                 # Before the output line: a line that is there has said what is wrong with it.
                 journal.note_bad(result.number)
-            size += sink.write("".join(f"{line}\n" for line in write(result)).encode())
+            size += sink.write(
+                "".join(f"{line}\n" for line in task.line_format.write(result)).encode()
+            )
             sink.flush()
             tell(result, lines.size)
         _check_whole(sink, output, size)
@@ -161,26 +159,13 @@ def translate_file(
     return FileSummary(lines.count, done, tuple(bad))
 
 
-def describe_run(
-    options: ResolvedOptions, jsonl: bool = False, alignment: bool = False, ids: bool = False
-) -> dict[str, Any]:
-    """The options that an output depends on, as JSON values; not how its lines are batched."""
-    free = ("callback", "batch_size", "batch_type")
-    asked = {
-        option.name: options.given.get(option.name, option.default)
-        for option in fields(DecodingOptions)
-        if option.name not in free
-    }
-    return {"options": asked, "format": [jsonl, alignment, ids]}
-
-
 def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
     once = [file.name for file in inputs if not file.is_file]
     if resume and once:
-        raise ConfigError(
-            f"--resume: {', '.join(once)} can be read only once, so that no other run could go on "
-            "with it. Write it to a file first, or leave --resume out."
-        )
+        raise ConfigError(Message(
+            _RESUME, f": {', '.join(once)} can be read only once, so that no other run could go on "
+            "with it. Write it to a file first, or leave ", _RESUME, " out.",
+        ))  # fmt: skip
 
 
 def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
@@ -188,10 +173,10 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
     for file in inputs:
         deque(islice(file, done), maxlen=0)
     if inputs[0].count < done:
-        raise OutputExistsError(
+        raise OutputExistsError(Message(
             f"{output}: has {done} lines, and {inputs[0].name} only {inputs[0].count}: it was "
-            "begun with another input. Begin anew with --force."
-        )
+            "begun with another input. Begin anew with ", _FORCE, ".",
+        ))  # fmt: skip
 
 
 def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
@@ -207,27 +192,71 @@ def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
     except FileNotFoundError:
         whole = False
     if not whole:
-        raise OutputExistsError(
-            f"{output}: another program has changed it while it was written. Make it anew with "
-            "--force."
-        )
+        raise OutputExistsError(Message(
+            f"{output}: another program has changed it while it was written. Make it anew with ",
+            _FORCE, ".",
+        ))  # fmt: skip
 
 
-def _describe(
-    translator: Translator,
-    lines: InputLines,
-    prefixes: InputLines | None,
-    prefix: tuple[int, ...],
-    described: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Everything that an output is made of, in JSON's types."""
-    files = {name: entry.sha256 for name, entry in translator.manifest.files.items()}
+def translate_stream(
+    engine: Engine,
+    source: Source,
+    sink: TextIO,
+    task: LineTask,
+    *,
+    tell: Callable[[LineResult], object] = lambda line: None,
+) -> int:
+    """Translate lines into a stream that is open, such as a pipe or a terminal.
+
+    Args:
+        engine: of an open bundle.
+        source: UTF-8 lines: a path, or a binary stream.
+        sink: flushed after every line.
+        task: how to decode and write the lines.
+        tell: called with every result, before it is written.
+
+    Returns:
+        How many lines could not be decoded.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    bad = 0
+    with ExitStack() as stack:
+        lines = stack.enter_context(open_lines(source))
+        prefixes: Iterable[bytes | tuple[int, ...]] = repeat(task.prefix)
+        if task.prefix_file is not None:
+            prefixes = stack.enter_context(open_lines(task.prefix_file))
+        # A person at a terminal wants an answer to every line.
+        at_once = lines.is_terminal or task.options.batch_size == 1
+        for line in translate_lines(
+            engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
+            chunk=1 if at_once else rows_ahead(task.options),
+        ):  # fmt: skip
+            bad += line.problem is not None
+            tell(line)
+            sink.writelines(f"{text}\n" for text in task.line_format.write(line))
+            sink.flush()
+    return bad
+
+
+def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> dict[str, Any]:
+    """Everything that an output depends on, in JSON's types; not how its lines are batched."""
+    files = {name: entry.sha256 for name, entry in engine.manifest.files.items()}
+    free = ("callback", "batch_size", "batch_type")
+    asked = {
+        name: task.options.given.get(name, default)
+        for name, default in DEFAULTS.items()
+        if name not in free
+    }
+    lines, *prefixes = inputs
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
-        "prefix_file": prefixes.fingerprint() if prefixes is not None else None,
-        "prefix": list(prefix),
+        "prefix_file": prefixes[0].fingerprint() if prefixes else None,
+        "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
-        **described,
+        "options": asked,
+        **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))
     return plain

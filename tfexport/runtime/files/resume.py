@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import OutputExistsError
+from tfexport.errors import Message, Option, OutputExistsError
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.files.input_lines import InputLines
 from tfexport.runtime.files.journal import progress_path, read_journal
-from tfexport.runtime.files.line_format import Format, LineResult, find_bad_lines, translate_lines
-from tfexport.runtime.files.line_stream import InputLines
+from tfexport.runtime.files.line_stream import LineResult, find_bad_lines, translate_lines
+from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.translator import Translator
 
 BLOCK = 1 << 20
 CLOSE = 1e-3  # scores of an equal model on another processor
@@ -27,15 +27,12 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
-        raise OutputExistsError(
-            f"{output}: was begun from a pipe, so it cannot be gone on with. Begin anew with "
-            "--force."
-        )
+        raise _begin_anew(f"{output}: was begun from a pipe, so it cannot be gone on with. Begin")
     differing = sorted(key for key in {*began, *made_of} if began.get(key) != made_of.get(key))
     if differing:
-        raise OutputExistsError(
+        raise _begin_anew(
             f"{output}: was begun with another {', '.join(differing)}, so it cannot be gone on "
-            "with. Give the same input, bundle and options, or begin anew with --force."
+            "with. Give the same input, bundle and options, or begin"
         )
     return bad
 
@@ -58,14 +55,11 @@ def cut_torn_lines(output: Path, lines_each: int) -> int:
 
 
 def check_finished(
-    translator: Translator,
+    engine: Engine,
+    task: LineTask,
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    options: ResolvedOptions,
-    write: Format,
-    ids: bool,
-    lines_each: int,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
     """The bad lines of an output that has no journal: it is whole, or it is not ours.
@@ -76,6 +70,7 @@ def check_finished(
     Raises:
         OutputExistsError: it is not what these options make of this input.
     """
+    options, lines_each = task.options, task.line_format.lines_each
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
@@ -85,21 +80,21 @@ def check_finished(
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            translator, islice(lines, compared), options, ids=ids, prefixes=prefixes,
+            engine, islice(lines, compared), options, ids=task.line_format.ids, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
-            expected = [f"{line}\n".encode() for line in write(result)]
+            expected = [f"{line}\n".encode() for line in task.line_format.write(result)]
             if not all(map(_is_alike, expected, islice(file, lines_each))):
-                raise OutputExistsError(
+                raise _begin_anew(
                     f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
                     "input, bundle and options give, so it was made in another way. Name another "
-                    "output, or begin anew with --force."
+                    "output, or begin"
                 )
             if result.problem is not None:
                 bad.append(result.number)
                 tell(result, lines.size)
     for result in find_bad_lines(
-        translator, lines, options, ids=ids, prefixes=prefixes, first=compared + 1
+        engine, lines, options, ids=task.line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
         tell(result, lines.size)
@@ -110,10 +105,14 @@ def check_finished(
 
 
 def _is_not_ours(output: Path, found: str) -> OutputExistsError:
-    return OutputExistsError(
+    return _begin_anew(
         f"{output}: {found}, and no {progress_path(output).name}: it is not an unfinished output "
-        "of this. Name another output, or begin anew with --force."
+        "of this. Name another output, or begin"
     )
+
+
+def _begin_anew(problem: str) -> OutputExistsError:
+    return OutputExistsError(Message(f"{problem} anew with ", Option("force", True), "."))
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:

@@ -1,117 +1,134 @@
-"""How likely given targets are: what ``Translator.score`` and ``tfexport score`` do."""
+"""Files of sources and of targets, scored line by line."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from typing import TextIO
 
-from tfexport.errors import InputError, join_problems
-from tfexport.runtime.model.bundle_model import Model
-from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.parallel.batches import make_batches
+from tfexport.atomic import new_file
+from tfexport.errors import InputError, Message
+from tfexport.runtime.files.input_lines import (
+    InputLines,
+    Source,
+    open_lines,
+    read_line,
+    read_numbers,
+)
+from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, ResolvedOptions, score_targets
-from tfexport.runtime.text.codec import check_rows
-
-if TYPE_CHECKING:
-    from tfexport.runtime.translator import Translator
-
-_OPTIONS = frozenset(field.name for field in fields(DecodingOptions))
-SCORE_OPTIONS = frozenset({
-    "length_penalty", "coverage_penalty", "return_attention", "attention_layer", "attention_head",
-    "return_token_scores", "return_end_token", "batch_size", "batch_type", "max_input_length",
-    "truncate",
-})  # fmt: skip
+from tfexport.runtime.scorer import Scorer
+from tfexport.runtime.search import Request, ResolvedOptions
 
 
-class Scorer:
-    """Scores pairs of a source and a target with a translator's model."""
+@dataclass(frozen=True)
+class LineScore:
+    """The score of one pair of lines.
 
-    def __init__(self, translator: "Translator", model: Model) -> None:
-        self._translator, self._model = translator, model
+    Attributes:
+        number: of the lines, from 1.
+        hypothesis: the target, scored; None if the pair was bad.
+        problem: what was wrong with the pair, if anything.
+    """
 
-    def score(
-        self,
-        sources: Iterable[str | Sequence[int]],
-        targets: Iterable[str | Sequence[int]],
-        options: Mapping[str, Any],
-    ) -> list[Hypothesis]:
-        """See ``Translator.score``."""
-        resolved = self.resolve(options)
-        pairs = (
-            check_rows("sources", sources, "texts or rows of ids"),
-            check_rows("targets", targets, "texts or rows of ids"),
-        )
-        if len(pairs[0]) != len(pairs[1]):
-            raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
-        rows: list[Request | None] = []
+    number: int
+    hypothesis: Hypothesis | None
+    problem: Message | None = None
+
+    def write(self, jsonl: bool) -> str:
+        """The output line: a number, or a JSON object in the form of ``Hypothesis.to_dict``."""
+        if self.hypothesis is None:
+            return json.dumps({"score": None, "error": str(self.problem)}) if jsonl else ""
+        return json.dumps(self.hypothesis.to_dict()) if jsonl else f"{self.hypothesis.score:.6f}"
+
+
+def score_file(
+    scorer: Scorer,
+    pair: tuple[Source, Source],
+    output: str | os.PathLike[str] | TextIO,
+    options: ResolvedOptions,
+    *,
+    ids: bool = False,
+    jsonl: bool = False,
+    force: bool = False,
+    tell: Callable[[LineScore], object] = lambda line: None,
+) -> int:
+    """Score the lines of a file as translations of the same lines of another, in constant memory.
+
+    Args:
+        scorer: of an open bundle.
+        pair: sources and targets; UTF-8 lines.
+        output: a line for each pair, empty for a bad one; a file appears when it is whole.
+        options: of the scorer.
+        ids: lines are ids between spaces instead of text.
+        jsonl: write JSON objects instead of numbers.
+        force: replace an output that exists.
+        tell: called with every result.
+
+    Returns:
+        How many pairs could not be scored.
+
+    Raises:
+        OutputExistsError: the output stands in the way.
+        OSError: a file cannot be read or written.
+    """
+    bad = 0
+    with contextlib.ExitStack() as stack:
+        sources, targets = (stack.enter_context(open_lines(source)) for source in pair)
+        sink = stack.enter_context(_open_output(output, force))
+        for result in score_lines(scorer, sources, targets, options, ids=ids):
+            bad += result.problem is not None
+            tell(result)
+            sink.write(result.write(jsonl) + "\n")
+            sink.flush()
+    return bad
+
+
+def score_lines(
+    scorer: Scorer,
+    sources: InputLines,
+    targets: InputLines,
+    options: ResolvedOptions,
+    *,
+    ids: bool = False,
+) -> Iterator[LineScore]:
+    """Score pairs of lines in their order; a bad pair comes back with its problem."""
+    pairs = enumerate(zip_longest(sources, targets), start=1)
+    while chunk := list(islice(pairs, rows_ahead(options))):
+        requests: list[Request | None] = []
         wanted: list[list[int]] = []
-        problems = []
-        for i, (source, target) in enumerate(zip(*pairs, strict=True)):
+        problems: dict[int, Message] = {}
+        for number, lines in chunk:
+            request, tokens = None, list[int]()
             try:
-                request, ids = self.request(source, target, i, resolved)
-                rows.append(request)
-                wanted.append(ids)
+                source, target = (
+                    _read(line, file.name, number, ids)
+                    for line, file in zip(lines, (sources, targets), strict=True)
+                )
+                request, tokens = scorer.request(source, target, number - 1, options)
             except InputError as error:
-                problems.append(f"pair {i}: {error}")
-        if problems:
-            raise InputError(join_problems("score", problems))
-        return self.run(rows, wanted, resolved)
+                problems[number] = error.message
+            requests.append(request)
+            wanted.append(tokens)
+        scored = scorer.run(requests, wanted, options)
+        for (number, _), made in zip(chunk, scored, strict=True):
+            problem = problems.get(number)
+            yield LineScore(number, made if problem is None else None, problem)
 
-    def resolve(self, options: Mapping[str, Any]) -> ResolvedOptions:
-        """Options, checked; see ``Translator.score``."""
-        extra = [f"{name} says how to choose tokens, and scoring chooses none"
-                 for name in options if name in _OPTIONS - SCORE_OPTIONS]  # fmt: skip
-        if options.get("coverage_penalty"):
-            # Decoding has it weigh the hypotheses of a beam; here there is one.
-            options = {"beam_size": 2, **options}
-        return self._translator.resolver.resolve(options, extra=extra)[0]
 
-    def request(
-        self,
-        source: str | Sequence[int],
-        target: str | Sequence[int],
-        number: int,
-        options: ResolvedOptions,
-    ) -> tuple[Request | None, list[int]]:
-        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
+def _read(line: bytes | None, name: str, number: int, ids: bool) -> str | list[int]:
+    if line is None:
+        raise InputError(f"{name} has no such line")
+    text = read_line(line, first=number == 1)
+    return read_numbers(text) if ids else text
 
-        Raises:
-            InputError: naming what is wrong.
-        """
-        as_ids = not isinstance(source, str)
-        request = self._translator.request(source, number, (), options, as_ids=as_ids)
-        try:
-            ids = self._translator.texts.encode_target(target)
-        except InputError as error:
-            raise InputError(f"target: {error}") from None
-        if request is None and ids:
-            raise InputError("the source is empty, and the target is not")
-        limit = self._translator.manifest.limits.max_target_length
-        if limit is not None and len(ids) + 1 > limit:
-            raise InputError(
-                f"target: {len(ids)} tokens and the end token are more than the {limit} that the "
-                "model takes"
-            )
-        return request, ids
 
-    def run(
-        self,
-        requests: Sequence[Request | None],
-        targets: Sequence[list[int]],
-        options: ResolvedOptions,
-    ) -> list[Hypothesis]:
-        """Score checked pairs; see ``request``."""
-        results = [Hypothesis([], 0.0) for _ in requests]
-        end = self._translator.manifest.special_ids.eos
-        for batch in make_batches(requests, options):
-            chosen = [request for i in batch if (request := requests[i]) is not None]
-            found = score_targets(
-                self._model,
-                [request.ids for request in chosen],
-                [[*targets[i], end] for i in batch],
-                options,
-                self._model.vocab_size,
-            )
-            for i, made in zip(batch, found, strict=True):
-                results[i] = made
-        return results
+@contextlib.contextmanager
+def _open_output(output: str | os.PathLike[str] | TextIO, force: bool) -> Iterator[TextIO]:
+    if isinstance(output, str | os.PathLike):
+        with new_file(output, force) as partial, partial.open("w", encoding="utf-8") as sink:
+            yield sink
+    else:
+        yield output

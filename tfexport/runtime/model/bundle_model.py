@@ -16,8 +16,9 @@ from onnxruntime import OrtValue
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, Manifest
 from tfexport.runtime.model.graph_check import check_range
-from tfexport.runtime.model.mapped_memory import give_back
+from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime
+from tfexport.runtime.model_shape import ModelShape
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -74,7 +75,7 @@ def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
 
 
 class Generated(NamedTuple):
-    """What a generate graph gives.
+    """Outputs of a generate graph.
 
     Attributes:
         sequences: (B, T), the end token included, padded behind it.
@@ -90,7 +91,7 @@ class Generated(NamedTuple):
 
 
 class BeamRecord(NamedTuple):
-    """What a beam search chose among: (T, B, N) each, N candidates of each step, best first.
+    """Top-k candidates of every step of a beam search: (T, B, N) each, best first.
 
     Attributes:
         tokens: which token each is.
@@ -111,12 +112,10 @@ class Model:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
-        config, self.vocab_size = manifest.config, manifest.limits.target_vocab_size
-        self._cache = graph_io.CacheShape(
-            config["num_decoder_layers"], config["num_heads"], config["head_dim"]
-        )
+        shape, self.vocab_size = ModelShape.of(manifest), manifest.limits.target_vocab_size
+        self._cache = graph_io.CacheShape(shape.num_decoder_layers, shape.num_heads, shape.head_dim)
         self._specs = {
-            "encoder": graph_io.encoder_graph(self._cache, config["d_model"]),
+            "encoder": graph_io.encoder_graph(self._cache, shape.d_model),
             "decoder": graph_io.decoder_graph(self._cache, self.vocab_size),
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
             graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
@@ -142,11 +141,11 @@ class Model:
         with self._opening:
             if role not in self._sessions:
                 self._sessions[role] = Graph(self._files[role], self._specs[role], self._threads)
-                give_back(self._weights)
+                release_mapped_pages(self._weights)
             return self._sessions[role]
 
     def _source(self, rows: Sequence[Sequence[int]]) -> dict[str, Ids]:
-        """What every graph with an encoder takes: rows padded on the right, and their mask."""
+        """Inputs of every graph with an encoder: rows padded on the right, and their mask."""
         ids, mask = pad(rows, self._pad_id)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 

@@ -1,4 +1,4 @@
-"""Memory that mapped files take, given back."""
+"""Release of memory that mapped files take."""
 
 import ctypes
 import mmap
@@ -12,7 +12,7 @@ _SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
 
 
-def give_back(file: Path) -> int:
+def release_mapped_pages(file: Path) -> int:
     """Give the system back what it holds in memory of a file that this process has mapped.
 
     onnxruntime maps weights, makes packed copies of most, and keeps what it copied from mapped: up
@@ -38,7 +38,7 @@ def give_back(file: Path) -> int:
 
 
 def _unwritten(path: bytes) -> Iterator[tuple[int, int]]:
-    """Where the mappings of a file start and end, but for those that hold pages of their own."""
+    """Starts and ends of a file's mappings, but for those that hold pages of their own."""
     where = None
     with _SMAPS.open("rb") as smaps:
         for line in smaps.readlines():

@@ -1,4 +1,4 @@
-"""Which rows are decoded together."""
+"""Batches of rows of like length."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ USUAL_LENGTH = 32  # tokens of a row, where a batch is counted in tokens
 
 
 def rows_ahead(options: DecodingOptions) -> int:
-    """How many rows of an endless input to read before any is decoded."""
+    """The number of rows of an endless input that are read before any is decoded."""
     rows = options.batch_size
     if options.batch_type == "tokens":
         rows = max(1, rows // USUAL_LENGTH)

@@ -20,7 +20,7 @@ class ClosedError(Exception):
 class Workers:
     """Threads over one model. onnxruntime leaves Python while it computes, so they do run at once.
 
-    ``submit`` waits while ``queue_size`` jobs wait or run.
+    ``submit`` waits while ``queue_size`` jobs wait or run; ``try_submit`` refuses.
     """
 
     def __init__(self, workers: int, queue_size: int) -> None:
@@ -29,6 +29,7 @@ class Workers:
         )
         self._room = threading.BoundedSemaphore(queue_size)
         self._closed = False
+        self._asking = threading.Lock()  # several jobs at once, or to close
         self._process = os.getpid()
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
@@ -42,6 +43,34 @@ class Workers:
         if hasattr(_here, "inside"):
             return _do(work, *arguments)
         self._room.acquire()
+        return self._start(work, *arguments)
+
+    def try_submit(
+        self, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]]
+    ) -> "list[Future[Result]] | None":
+        """Do this with the arguments of every job, if there is room for all of them now.
+
+        Returns:
+            A future for each; None if there is no room, and then nothing is done.
+
+        Raises:
+            ClosedError: by another thread; nothing is done then either.
+        """
+        if hasattr(_here, "inside"):
+            return [_do(work, *arguments) for arguments in jobs]
+        with self._asking:
+            if self._closed:
+                raise ClosedError
+            taken = 0
+            while taken < len(jobs) and self._room.acquire(blocking=False):
+                taken += 1
+            if taken == len(jobs):
+                return [self._start(work, *arguments) for arguments in jobs]
+            if taken:
+                self._room.release(taken)
+            return None
+
+    def _start(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         try:
             job = self._pool.submit(work, *arguments)
         except BaseException as error:
@@ -59,7 +88,8 @@ class Workers:
 
     def close(self) -> None:
         """Finish what was submitted, and stop; a worker itself does not wait for that."""
-        self._closed = True
+        with self._asking:
+            self._closed = True
         if self.are_here:
             self._pool.shutdown(wait=not hasattr(_here, "inside"))
 

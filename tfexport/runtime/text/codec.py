@@ -1,4 +1,4 @@
-"""Text to ids as the encoder sees them, and target ids to text: tokenizers and framing."""
+"""Text to ids as the encoder sees them, and target ids to text: tokenizers and special tokens."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,24 +8,25 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, TokenizerError, shown
+from tfexport.errors import InputError, Message, Option, TokenizerError, shown
+from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
 
 
-class Texts:
+class TextCodec:
     """The tokenizers of one bundle. They are loaded when text is first asked for."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
-        special, config = manifest.special_ids, manifest.config
-        self._before = [special.bos] if config["add_source_bos"] else []
-        self._after = [special.eos] if config["add_source_eos"] else []
+        special, shape = manifest.special_ids, ModelShape.of(manifest)
+        self._before = [special.bos] if shape.add_source_bos else []
+        self._after = [special.eos] if shape.add_source_eos else []
 
     @property
-    def framing(self) -> tuple[int, int]:
-        """How many source tokens stand before and behind those of the text."""
+    def num_special_tokens(self) -> tuple[int, int]:
+        """Numbers of special tokens in front of a source text's own tokens, and behind them."""
         return len(self._before), len(self._after)
 
     def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
@@ -43,7 +44,7 @@ class Texts:
         pieces = tokenizer.encode(text)
         limit = self._limit(limit)
         if truncate and limit is not None:
-            pieces = pieces[: max(0, limit - sum(self.framing))]
+            pieces = pieces[: max(0, limit - sum(self.num_special_tokens))]
         return self.check_ids([*self._before, *pieces, *self._after], limit=limit)
 
     def check_ids(
@@ -58,10 +59,10 @@ class Texts:
         limit = self._limit(limit)
         if limit is not None and len(ids) > limit:
             if not truncate:
-                raise InputError(
+                raise InputError(Message(
                     f"{len(ids)} tokens are more than the {limit} that the model takes; "
-                    "shorten the input, or cut it with truncate"
-                )
+                    "shorten the input, or cut it with ", Option("truncate", True),
+                ))  # fmt: skip
             ids = ids[:limit]
         return ids
 
@@ -70,7 +71,7 @@ class Texts:
         return min(limits, default=None)
 
     def encode_target(self, value: str | Sequence[int]) -> list[int]:
-        """Target text, without framing, or target ids, checked.
+        """Target text, without special tokens, or target ids, checked.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -136,10 +137,11 @@ class Texts:
         """
         found = self._load("source")
         if found is None:
-            raise TokenizerError(
-                f"{self._folder}: holds no tokenizer, so it takes ids only (--ids, or generate). "
-                "Export it with --tokenizer to translate text."
-            )
+            raise TokenizerError(Message(
+                f"{self._folder}: holds no tokenizer, so it takes ids only (on the command line ",
+                Option("ids"), ", in Python ``generate``). Export it with ", Option("tokenizer"),
+                " to translate text.",
+            ))  # fmt: skip
         return found
 
     @cached_property
@@ -169,7 +171,7 @@ class Texts:
 
 
 def check_rows(name: str, given: Any, kind: str) -> list[Any]:
-    """What was given for every row of a call, as a list.
+    """Turn an argument with a value for every row of a call into a list.
 
     Args:
         name: of the argument.
@@ -180,11 +182,12 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
         InputError: it is one text, or cannot be walked over.
     """
     if isinstance(given, str | bytes):
-        raise InputError(f"{name}: expected a list of {kind}, found one string")
+        raise InputError(Message(Option(name), f": expected a list of {kind}, found one string"))
     try:
         rows = iter(given)
     except TypeError:
-        raise InputError(f"{name}: expected a list of {kind}, found {shown(given)}") from None
+        text = f": expected a list of {kind}, found {shown(given)}"
+        raise InputError(Message(Option(name), text)) from None
     return list(rows)
 
 
@@ -214,9 +217,17 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
         values = list(row)
     except TypeError:
         raise InputError(f"expected a list of ids, found {shown(row)}") from None
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise InputError(f"{shown(value)} is not a whole number")
-        if not 0 <= value < size:
-            raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
-    return [int(value) for value in values]
+    return [check_id(value, size) for value in values]
+
+
+def check_id(value: Any, size: int, least: int = 0) -> int:
+    """An id of a vocabulary of ``size``, as a plain integer.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise InputError(f"{shown(value)} is not a whole number")
+    if not least <= value < size:
+        raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
+    return int(value)

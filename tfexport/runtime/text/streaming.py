@@ -35,7 +35,7 @@ class TextStream:
         return self._show(certain)
 
     def end(self) -> str:
-        """What was held back."""
+        """The rest of the text, which was held back."""
         return self._show(self._decode(self._tokens))
 
     def _show(self, text: str) -> str:

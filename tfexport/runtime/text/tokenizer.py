@@ -16,7 +16,7 @@ from tfexport.runtime.text.vocabulary_files import describe_foreign, read_words
 
 
 class Tokenizer(Protocol):
-    """What the translator asks of a tokenizer; framing is the translator's own business."""
+    """Text to ids and back. Special tokens around a text are added elsewhere."""
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, without start or end token.

@@ -1,4 +1,4 @@
-"""A lexical shortlist: which target tokens may stand for which source tokens."""
+"""A lexical shortlist: the target tokens that source tokens allow."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
-from tfexport.runtime.text.codec import Texts, check_ids
+from tfexport.runtime.text.codec import TextCodec, check_id, check_ids
 
 SHOWN = 5  # problems of a file that are named; it may have as many as lines
 
@@ -29,7 +29,7 @@ class VocabularyMap:
         cls,
         given: str | os.PathLike[str] | Mapping[int, Sequence[int]],
         manifest: Manifest,
-        texts: Texts,
+        texts: TextCodec,
     ) -> "VocabularyMap":
         """Read a map.
 
@@ -63,7 +63,7 @@ class VocabularyMap:
                     key = -1 if not source else _find(texts.source.find(source), source)
                     ids = [_find(texts.target.find(token), token) for token in _pieces(found)]
                 else:
-                    key = _check(source, -1, limits.source_vocab_size)
+                    key = check_id(source, limits.source_vocab_size, least=-1)
                     ids = check_ids(found, limits.target_vocab_size)
             except InputError as error:
                 problems.append(f"{where}: {error}")
@@ -103,7 +103,7 @@ def _read_lines(path: Path) -> list[tuple[str, Any, Any]]:
 
 
 def _pieces(given: Any) -> list[str]:
-    """What a token, and not an id, is mapped to: tokens too."""
+    """The tokens that a token is mapped to; ids are not among them."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InputError(f"expected a list of tokens, found {shown(given)}")
     for piece in given:
@@ -118,11 +118,3 @@ def _find(token: int | None, piece: str) -> int:
     if token is None:
         raise InputError(f"{shown(piece)} is no token of the vocabulary")
     return token
-
-
-def _check(token: Any, least: int, size: int) -> int:
-    if isinstance(token, bool) or not isinstance(token, int | np.integer):
-        raise InputError(f"{shown(token)} is not a whole number")
-    if not least <= token < size:
-        raise InputError(f"id {shown(token)} is not in the vocabulary (0 to {size - 1})")
-    return int(token)

@@ -1,0 +1,87 @@
+"""The engine beneath the public calls: requests, batches and workers."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfexport.errors import InputError
+from tfexport.runtime import Translator
+from tfexport.runtime.engine import Engine, Hypotheses
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+
+ROWS = [[5, 6], [7], [8, 9, 4]]
+
+
+@pytest.fixture(name="engine")
+def _engine(tiny_bundle: Path) -> Iterator[Engine]:
+    engine = Engine(tiny_bundle, ThreadLayout(workers=1, threads=1, queue_size=2))
+    yield engine
+    engine.close()
+
+
+def submit(engine: Engine, rows: list[list[int]], **keywords: Any) -> "Future[Hypotheses] | None":
+    options, prefixes = engine.resolver.resolve_rows(keywords, None, len(rows))
+    requests = engine.requests(rows, prefixes, options, as_ids=True)
+    return engine.try_submit(requests, options, lambda found: found)
+
+
+def test_what_finds_room_is_decoded(engine: Engine, tiny_bundle: Path) -> None:
+    found = submit(engine, [*ROWS, []], max_length=5)
+    assert found is not None
+    expected = Translator(tiny_bundle, threads=1).generate([*ROWS, []], max_length=5)
+    assert [row[0].tokens for row in found.result(60)] == [
+        result.hypotheses[0].tokens for result in expected
+    ]
+
+
+def test_a_full_queue_refuses_at_once_and_takes_again_when_it_is_empty(engine: Engine) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    decoded: list[int] = []
+
+    def hold(step: Any) -> None:
+        decoded.append(step.row)
+        inside.set()
+        assert go_on.wait(60)
+
+    running = submit(engine, ROWS[:1], max_length=1, callback=hold)
+    assert running is not None
+    assert inside.wait(60)
+    # One batch runs, one more may wait.
+    assert submit(engine, ROWS, max_length=1, batch_size=1) is None
+    waiting = submit(engine, ROWS[:1], max_length=1)
+    assert waiting is not None
+    assert submit(engine, ROWS[:1], max_length=1) is None
+    go_on.set()
+    assert len(running.result(60)) == len(waiting.result(60)) == 1
+    assert decoded == [0], "what was refused is not decoded"
+    for _ in range(3):  # a refusal keeps no room
+        again = submit(engine, ROWS[:2], max_length=1, batch_size=1)
+        assert again is not None
+        again.result(60)
+
+
+def test_more_batches_than_the_queue_takes_are_never_taken(engine: Engine) -> None:
+    assert submit(engine, ROWS, max_length=1, batch_size=1) is None
+
+
+def test_a_closed_engine_starts_other_workers(engine: Engine) -> None:
+    for _ in range(2):
+        found = submit(engine, ROWS, max_length=1)
+        assert found is not None
+        engine.close()
+        assert found.done(), "closing waits for what was submitted"
+
+
+def test_bad_input_is_named_before_anything_is_submitted(engine: Engine) -> None:
+    with pytest.raises(InputError, match=r"(?s)row 0: id 99 .*row 2: 'x' is not"):
+        submit(engine, [[99], [5], ["x"]])  # type: ignore[list-item]
+
+
+def test_a_translator_stands_on_one(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, 1, workers=2, queue_size=3) as translator:
+        assert translator.engine.layout == ThreadLayout(2, 1, 3)
+        assert translator.engine.manifest is translator.manifest

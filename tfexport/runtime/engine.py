@@ -1,0 +1,282 @@
+"""The engine: an open bundle that turns requests into hypotheses, now or in worker threads.
+
+``Translator``, files and scores stand on it, and so can a server.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tfexport.bundle import open_bundle
+from tfexport.errors import ForkError, InputError, Message, join_problems
+from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
+from tfexport.runtime.resolve import Resolver
+from tfexport.runtime.results import Hypothesis, TranslationResult
+from tfexport.runtime.search import Request, ResolvedOptions, decode
+from tfexport.runtime.text.codec import TextCodec
+from tfexport.runtime.text.vocabulary_map import VocabularyMap
+
+Result = TypeVar("Result")
+Hypotheses = list[list[Hypothesis]]  # of each row, best first
+
+
+class Job(Protocol):
+    """One row of a stream; it is not decoded if it has no request."""
+
+    @property
+    def request(self) -> Request | None:
+        """The row to decode."""
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+class Engine:
+    """An open bundle with its tokenizers and workers. Safe to call from several threads.
+
+    Attributes:
+        path: of the bundle.
+        manifest: of the bundle.
+        model: its graphs.
+        texts: its tokenizers.
+        layout: of workers and threads.
+        pool_size: threads of onnxruntime's pool; 0 if it chooses them.
+    """
+
+    def __init__(
+        self,
+        bundle: str | os.PathLike[str],
+        layout: ThreadLayout | None = None,
+        vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Check a bundle and open it; see ``Translator``."""
+        self.path, self.layout = Path(bundle), layout or ThreadLayout()
+        self.manifest = open_bundle(self.path)
+        self._opening = threading.Lock()
+        self._workers: Workers | None = None
+        self._process = os.getpid()
+        self.pool_size = self.layout.pool_size()
+        self.model = Model(self.path, self.manifest, self.pool_size)
+        self.texts = TextCodec(self.path, self.manifest)
+        self._map = None
+        if vocabulary_map is not None:
+            self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
+
+    @cached_property
+    def resolver(self) -> Resolver:
+        """The check of options against this bundle."""
+        return Resolver(self.manifest, self.texts, lambda: self.model.has_attention)
+
+    def request(
+        self,
+        source: str | Sequence[int],
+        number: int,
+        prefix: tuple[int, ...],
+        options: ResolvedOptions,
+        *,
+        as_ids: bool,
+    ) -> Request | None:
+        """One input, checked; None for one that is blank or empty.
+
+        Args:
+            source: a text, or ids as the encoder sees them.
+            number: of the input in its call; draws depend on it.
+            prefix: of its target.
+            options: how to decode it.
+            as_ids: which of the two it has to be.
+
+        Raises:
+            InputError: naming what is wrong with it.
+            ForkError: the process was forked after the bundle was opened.
+        """
+        self._check_process()
+        read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
+        ids = read(source, options.truncate, options.max_input_length)
+        if not ids:
+            return None
+        candidates = None
+        if self._map is not None:
+            candidates = self._map.candidates(ids, options.end_tokens)
+        return Request(ids, number, prefix, candidates)
+
+    def requests(
+        self,
+        sources: Sequence[Any],
+        prefixes: Sequence[tuple[int, ...]],
+        options: ResolvedOptions,
+        *,
+        as_ids: bool,
+    ) -> list[Request | None]:
+        """All inputs of a call, checked; see ``request``.
+
+        Raises:
+            InputError: naming everything that is wrong with any of them.
+        """
+        verb, noun = ("generate", "row") if as_ids else ("translate", "text")
+        requests: list[Request | None] = []
+        problems = []
+        for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+            try:
+                requests.append(self.request(source, i, prefix, options, as_ids=as_ids))
+            except InputError as error:
+                problems.append(Message(f"{noun} {i}: ", error.message))
+        if problems:
+            raise InputError(join_problems(verb, problems))
+        return requests
+
+    def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
+        """Hypotheses of every row, in their order; a row without a request has an empty one."""
+        if self.layout.workers > 1:
+            return self.submit(requests, options, lambda found: found).result()
+        batches = make_batches(requests, options)
+        found = [self._decode(requests, batch, options) for batch in batches]
+        return _in_order(len(requests), batches, found)
+
+    def submit(
+        self,
+        requests: Sequence[Request | None],
+        options: ResolvedOptions,
+        assemble: Callable[[Hypotheses], Result],
+    ) -> "Future[Result]":
+        """Decode in the workers. The call waits while their queue is full.
+
+        Args:
+            requests: None for a row that needs no decoding.
+            options: how to decode all of them.
+            assemble: hypotheses of all rows, in their order, to the future's result.
+        """
+        batches = make_batches(requests, options)
+        parts = [
+            self._in_workers(lambda w, b=batch: w.submit(self._decode, requests, b, options))  # type: ignore[misc]
+            for batch in batches
+        ]
+        return gather(parts, lambda found: assemble(_in_order(len(requests), batches, found)))
+
+    def try_submit(
+        self,
+        requests: Sequence[Request | None],
+        options: ResolvedOptions,
+        assemble: Callable[[Hypotheses], Result],
+    ) -> "Future[Result] | None":
+        """``submit`` without waiting: None, and nothing is decoded, if not all batches fit now.
+
+        More batches than the queue takes never do.
+        """
+        batches = make_batches(requests, options)
+        jobs = [(requests, batch, options) for batch in batches]
+        parts = self._in_workers(lambda workers: workers.try_submit(self._decode, jobs))
+        if parts is None:
+            return None
+        return gather(parts, lambda found: assemble(_in_order(len(requests), batches, found)))
+
+    def decode_stream(
+        self, jobs: Iterable[AnyJob], options: ResolvedOptions, chunk: int
+    ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+        """Decode jobs in their order, ``chunk`` of them read at a time.
+
+        While a chunk is decoded the next one is read, except if ``chunk`` is 1: then every job is
+        answered before the next is asked for.
+        """
+        source = iter(jobs)
+        ahead = 0 if chunk == 1 else 1
+        waiting: deque[tuple[list[AnyJob], Future[Hypotheses]]] = deque()
+        while read := list(islice(source, chunk)):
+            requests = [job.request for job in read]
+            waiting.append((read, self.submit(requests, options, lambda found: found)))
+            while len(waiting) > ahead:
+                yield from _pairs(*waiting.popleft())
+        while waiting:
+            yield from _pairs(*waiting.popleft())
+
+    def result(
+        self, text: str, ids: list[int], hypotheses: list[Hypothesis], options: ResolvedOptions
+    ) -> TranslationResult:
+        """Hypotheses to a result, with the texts of all.
+
+        Args:
+            text: the source.
+            ids: of it, as the encoder saw them.
+            hypotheses: best first.
+            options: how they were decoded.
+        """
+        around = self.texts.num_special_tokens if ids else (0, 0)
+        result = TranslationResult(None, hypotheses, ids, framing=around)
+        texts = []
+        for place, made in enumerate(hypotheses):
+            if options.replace_unknowns and ids:
+                alignment = result.alignment(place)
+                texts.append(self.texts.fill_unknowns(made.tokens, alignment, text))
+            else:
+                texts.append(self.texts.decode(made.tokens))
+        if options.replace_unknowns and not options.return_attention:
+            hypotheses = [replace(made, attention=None) for made in hypotheses]
+        return TranslationResult(texts[0], hypotheses, ids, texts, around)
+
+    def close(self) -> None:
+        """Wait for what was submitted, and stop the workers; a later call starts others."""
+        with self._opening:
+            workers, self._workers = self._workers, None
+        # Outside the lock, which a worker may need to finish.
+        if workers is not None:
+            workers.close()
+
+    def _decode(
+        self, requests: Sequence[Request | None], batch: Sequence[int], options: ResolvedOptions
+    ) -> Hypotheses:
+        chosen = [request for i in batch if (request := requests[i]) is not None]
+        return decode(self.model, chosen, options)
+
+    def _in_workers(self, submit: Callable[[Workers], Result]) -> Result:
+        """Start the workers, if none are running, and submit to them."""
+        while True:
+            with self._opening:
+                self._workers = self._workers or Workers(
+                    self.layout.workers, self.layout.most_waiting
+                )
+                workers = self._workers
+            try:
+                return submit(workers)
+            except ClosedError:  # by another thread, after we took them: open new ones
+                continue
+
+    def _check_process(self) -> None:
+        """Refuse to decode where the engine's threads are not.
+
+        Raises:
+            ForkError: the process was forked after the bundle was opened.
+        """
+        threaded = self.pool_size != 1 or (self._workers is not None and not self._workers.are_here)
+        if threaded and os.getpid() != self._process:
+            raise ForkError(
+                f"{self.path}: was opened in process {self._process}, and this is its fork "
+                f"{os.getpid()}, to which threads do not pass. Open the translator after the fork, "
+                "or start processes by 'spawn'."
+            )
+
+
+def _pairs(
+    jobs: list[AnyJob], found: "Future[Hypotheses]"
+) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
+    return zip(jobs, found.result(), strict=True)
+
+
+def _in_order(
+    count: int, batches: Sequence[Sequence[int]], found: Sequence[Hypotheses]
+) -> Hypotheses:
+    """The hypotheses of all batches, in the order of the rows; rows of no batch are empty."""
+    # A new one each time: its list of tokens is the caller's.
+    results = [[Hypothesis([], 0.0)] for _ in range(count)]
+    for batch, rows in zip(batches, found, strict=True):
+        for i, hypotheses in zip(batch, rows, strict=True):
+            results[i] = hypotheses
+    return results

@@ -1,0 +1,31 @@
+"""The part of a model's config that decoding needs, typed."""
+
+from dataclasses import dataclass
+
+from tfexport.bundle import Manifest
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a model's caches, and the special tokens around a source text.
+
+    Attributes:
+        d_model: width of the encoder's output.
+        num_decoder_layers: decoder layers, each with a cache.
+        num_heads: attention heads of each.
+        head_dim: width of a head.
+        add_source_bos: the encoder sees the start token in front of a text.
+        add_source_eos: the encoder sees the end token behind a text.
+    """
+
+    d_model: int
+    num_decoder_layers: int
+    num_heads: int
+    head_dim: int
+    add_source_bos: bool
+    add_source_eos: bool
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "ModelShape":
+        """Read it from a manifest, whose config was checked when it was read."""
+        return cls(**{name: manifest.config[name] for name in cls.__dataclass_fields__})

@@ -1,0 +1,188 @@
+"""Bad values of decoding options, and contradictions between good ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from tfexport.errors import Message, Option, Problem, shown
+from tfexport.near_names import nearest_name
+
+Token = int | str
+
+_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
+_WIDEST = 1024  # hypotheses of one row: each has caches of its own
+# Whole numbers: name to least and largest value.
+WHOLE = {
+    "beam_size": (1, _WIDEST),
+    "num_hypotheses": (1, _WIDEST),
+    "beam_groups": (1, _WIDEST),
+    "top_k": (0, _LONGEST),
+    "seed": (0, 2**64 - 1),
+    "min_length": (0, _LONGEST),
+    "max_length": (0, _LONGEST),
+    "max_input_length": (1, _LONGEST),
+    "no_repeat_ngram_size": (0, _LONGEST),
+    "attention_layer": (-_LONGEST, _LONGEST),
+    "attention_head": (0, _LONGEST),
+    "batch_size": (1, 2**20),
+}
+# Real numbers: name to bounds, and whether the lower one itself is allowed.
+REAL = {
+    # A length to the power of ten times this is still a float.
+    "length_penalty": (-10.0, 10.0, True),
+    "coverage_penalty": (0.0, 1e6, True),
+    "patience": (0.0, 1e6, False),
+    "diversity_penalty": (0.0, 1e6, True),
+    "temperature": (0.0, 1e6, False),
+    "top_p": (0.0, 1.0, True),
+    # Beyond, logits leave the range of float32.
+    "repetition_penalty": (1e-3, 1e3, True),
+    "min_alternative_probability": (0.0, 1.0, True),
+}
+_NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
+_NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+def unknown_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Problem]:
+    """A problem for each keyword that is no option."""
+    for key in given:
+        if key not in known:
+            near = nearest_name(str(key), known)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+            yield Problem(None, f"unknown option {shown(key)}; {hint}")
+
+
+def find_problems(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[Problem]:
+    """Every bad value, with its option; then contradictions between good ones, without.
+
+    Args:
+        given: options by name; others than those of ``defaults`` are left out.
+        defaults: of all options.
+    """
+    values = {**defaults, **{name: given[name] for name in given if name in defaults}}
+    bad = {
+        name: problem
+        for name, value in values.items()
+        if (problem := _bad_value(name, value, defaults[name]))
+    }
+    yield from (Problem(name, problem) for name, problem in bad.items())
+    # A bad value contradicts nothing: its default stands in for it.
+    sound = {**values, **{name: defaults[name] for name in bad}}
+    for text in _contradictions(sound, changed_from(defaults, sound)):
+        yield Problem(None, text)
+
+
+def changed_from(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> set[str]:
+    """Names of the options whose values are not their defaults; the values must be good ones."""
+    return {
+        name
+        for name, value in values.items()
+        if value is not defaults[name] and (callable(value) or value != defaults[name])
+    }
+
+
+def _bad_value(name: str, value: Any, default: Any) -> str | None:
+    if name in WHOLE:
+        return None if value is None and default is None else _bad_whole(value, *WHOLE[name])
+    if name in REAL:
+        return _bad_real(value, *REAL[name])
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
+    if name in ("suppress_tokens", "end_tokens"):
+        return _bad_tokens(value)
+    if name == "suppress_sequences":
+        return _bad_sequences(value)
+    if name == "batch_type" and not (isinstance(value, str) and value in ("rows", "tokens")):
+        return f"{shown(value)} is not 'rows' or 'tokens'"
+    if name == "callback" and value is not None and not callable(value):
+        return f"{shown(value)} cannot be called"
+    return None
+
+
+def _bad_whole(value: Any, least: int, most: int) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"{shown(value)} is not a whole number"
+    if value < least:
+        return f"{shown(value)} is less than {least}"
+    return f"{shown(value)} is more than {most}" if value > most else None
+
+
+def _bad_real(value: Any, low: float, high: float, inclusive: bool) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return f"{shown(value)} is not a number"
+    if low < value <= high or (inclusive and value == low):
+        return None
+    if inclusive:
+        return f"{shown(value)} is not between {low:g} and {high:g}"
+    return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
+
+
+def _bad_tokens(value: Any) -> str | None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return f"{shown(value)} is not a list of tokens"
+    wrong = [token for token in value if isinstance(token, bool) or not isinstance(token, Token)]
+    return f"{shown(wrong[0])} is neither an id nor a token" if wrong else None
+
+
+def _bad_sequences(value: Any) -> str | None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        return f"{shown(value)} is not a list of sequences"
+    for sequence in value:
+        if not isinstance(sequence, str) and (problem := _bad_tokens(sequence)):
+            return problem
+        if not sequence:
+            return "an empty sequence would ban every token"
+    return None
+
+
+def _needs(name: str, needed: str, how: str = "") -> Message:
+    return Message(Option(name), " needs ", Option(needed), how)
+
+
+def _contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Iterator[Message]:
+    yield from _search_contradictions(values, changed)
+    beam, groups = values["beam_size"], values["beam_groups"]
+    if "patience" in changed and not values["early_stopping"]:
+        yield _needs("patience", "early_stopping")
+    if "diversity_penalty" in changed and groups == 1:
+        yield _needs("diversity_penalty", "beam_groups", " above 1")
+    if beam > 1 and beam % groups:
+        yield _two("beam_groups", groups, "does not divide", "beam_size", beam)
+    least, most = values["min_length"], values["max_length"]
+    if least > most:
+        yield _two("min_length", least, "exceeds", "max_length", most)
+    if "min_alternative_probability" in changed and not values["return_alternatives"]:
+        yield _needs("min_alternative_probability", "return_alternatives")
+    if not changed & {"return_attention", "replace_unknowns", "coverage_penalty"}:
+        for name in sorted(changed & {"attention_layer", "attention_head"}):
+            yield Message(
+                Option(name), " needs ", Option("return_attention"), ", ",
+                Option("replace_unknowns"), " or ", Option("coverage_penalty"),
+            )  # fmt: skip
+
+
+def _search_contradictions(
+    values: Mapping[str, Any], changed: AbstractSet[str]
+) -> Iterator[Message]:
+    """Between greedy search, sampling and beam search."""
+    beam, count = values["beam_size"], values["num_hypotheses"]
+    if values["sampling"]:
+        if beam > 1:
+            yield Message(Option("beam_size"), f" {beam} excludes ", Option("sampling"))
+    else:
+        yield from (_needs(name, "sampling") for name in _NEEDS_SAMPLING if name in changed)
+        if count > beam and not values["return_alternatives"]:
+            yield _two("num_hypotheses", count, "exceeds", "beam_size", beam)
+    if beam == 1:
+        yield from (
+            _needs(name, "beam_size", " above 1") for name in _NEEDS_BEAM if name in changed
+        )
+    elif values["callback"] is not None:
+        yield Message(
+            Option("callback"), " excludes ", Option("beam_size"),
+            f" {beam}: a beam's tokens are not known before its end",
+        )  # fmt: skip
+
+
+def _two(name: str, value: object, verb: str, other: str, others: object) -> Message:
+    return Message(Option(name), f" {value} {verb} ", Option(other), f" {others}")

@@ -1,0 +1,112 @@
+"""Log-probabilities of given targets: ``Translator.score`` and ``tfexport score``."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tfexport.errors import InputError, Message, Option, Problem, join_problems
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import DEFAULTS, ScoringKeywords
+from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search import Request, ResolvedOptions, score_targets
+from tfexport.runtime.text.codec import check_rows
+
+SCORE_OPTIONS = frozenset(ScoringKeywords.__annotations__)
+
+
+class Scorer:
+    """Scores pairs of a source and a target with an engine's model."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def score(
+        self,
+        sources: Iterable[str | Sequence[int]],
+        targets: Iterable[str | Sequence[int]],
+        keywords: Mapping[str, Any],
+    ) -> list[Hypothesis]:
+        """See ``Translator.score``."""
+        options = self.resolve(keywords)
+        pairs = (
+            check_rows("sources", sources, "texts or rows of ids"),
+            check_rows("targets", targets, "texts or rows of ids"),
+        )
+        if len(pairs[0]) != len(pairs[1]):
+            raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
+        rows: list[Request | None] = []
+        wanted: list[list[int]] = []
+        problems = []
+        for i, (source, target) in enumerate(zip(*pairs, strict=True)):
+            try:
+                request, ids = self.request(source, target, i, options)
+                rows.append(request)
+                wanted.append(ids)
+            except InputError as error:
+                problems.append(Message(f"pair {i}: ", error.message))
+        if problems:
+            raise InputError(join_problems("score", problems))
+        return self.run(rows, wanted, options)
+
+    def resolve(self, keywords: Mapping[str, Any]) -> ResolvedOptions:
+        """Options, checked and resolved; see ``Translator.score``."""
+        text = " says how to choose tokens, and scoring chooses none"
+        extra = [
+            Problem(None, Message(Option(name), text))
+            for name in keywords
+            if name in DEFAULTS.keys() - SCORE_OPTIONS
+        ]
+        if keywords.get("coverage_penalty"):
+            # Decoding has it weigh the hypotheses of a beam; here there is one.
+            keywords = {"beam_size": 2, **keywords}
+        return self._engine.resolver.resolve(keywords, extra=extra)[0]
+
+    def request(
+        self,
+        source: str | Sequence[int],
+        target: str | Sequence[int],
+        number: int,
+        options: ResolvedOptions,
+    ) -> tuple[Request | None, list[int]]:
+        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
+
+        Raises:
+            InputError: naming what is wrong.
+        """
+        as_ids = not isinstance(source, str)
+        request = self._engine.request(source, number, (), options, as_ids=as_ids)
+        try:
+            ids = self._engine.texts.encode_target(target)
+        except InputError as error:
+            raise InputError(Message("target: ", error.message)) from None
+        if request is None and ids:
+            raise InputError("the source is empty, and the target is not")
+        limit = self._engine.manifest.limits.max_target_length
+        if limit is not None and len(ids) + 1 > limit:
+            raise InputError(
+                f"target: {len(ids)} tokens and the end token are more than the {limit} that the "
+                "model takes"
+            )
+        return request, ids
+
+    def run(
+        self,
+        requests: Sequence[Request | None],
+        targets: Sequence[list[int]],
+        options: ResolvedOptions,
+    ) -> list[Hypothesis]:
+        """Score checked pairs; see ``request``."""
+        results = [Hypothesis([], 0.0) for _ in requests]
+        model, end = self._engine.model, self._engine.manifest.special_ids.eos
+        for batch in make_batches(requests, options):
+            chosen = [request for i in batch if (request := requests[i]) is not None]
+            found = score_targets(
+                model,
+                [request.ids for request in chosen],
+                [[*targets[i], end] for i in batch],
+                options,
+                model.vocab_size,
+            )
+            for i, made in zip(batch, found, strict=True):
+                results[i] = made
+        return results

@@ -1,0 +1,88 @@
+"""Texts that come one by one, and a text that goes out piece by piece."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfexport.errors import InputError, Message, Option, Problem
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.parallel.batches import rows_ahead
+from tfexport.runtime.parallel.thread_layout import is_whole
+from tfexport.runtime.resolve import Prefix
+from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch
+from tfexport.runtime.text.streaming import TextStream
+
+
+@dataclass(frozen=True)
+class _TextJob:
+    text: str
+    request: Request | None
+    problem: InputError | None
+
+
+def translate_texts(
+    engine: Engine,
+    texts: Iterable[str],
+    prefixes: Iterable[Prefix] | None,
+    options: ResolvedOptions,
+) -> Iterator[TranslationResult]:
+    """Translate any number of texts in their order; see ``Translator.translate_iterable``."""
+    jobs = _read_texts(engine, texts, prefixes, options)
+    for job, found in engine.decode_stream(jobs, options, rows_ahead(options)):
+        if job.problem is not None:
+            raise job.problem
+        yield engine.result(job.text, job.request.ids if job.request else [], found, options)
+
+
+def _read_texts(
+    engine: Engine,
+    texts: Iterable[str],
+    prefixes: Iterable[Prefix] | None,
+    options: ResolvedOptions,
+) -> Iterator[_TextJob]:
+    given = iter(prefixes) if prefixes is not None else None
+    for number, text in enumerate(texts):
+        try:
+            prefix = engine.resolver.check_prefix(
+                next(given, None) if given else None, options.max_length, options.end_tokens
+            )
+            request = engine.request(text, number, prefix, options, as_ids=False)
+            yield _TextJob(text, request, None)
+        except InputError as error:
+            named = InputError(Message(f"text {number}: ", error.message))
+            yield _TextJob(text, None, named)
+
+
+def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
+    """A problem for each option under which tokens would have to be taken back."""
+    texts = [
+        Message(Option(name), " cannot be streamed: tokens would have to be taken back")
+        for name in ("return_alternatives", "replace_unknowns")
+        if keywords.get(name) is True
+    ]
+    texts += [
+        Message(Option(name), f" {keywords[name]} cannot be streamed: it must be 1")
+        for name in ("beam_size", "num_hypotheses")
+        if is_whole(keywords.get(name)) and keywords[name] > 1
+    ]
+    return [Problem(None, text) for text in texts]
+
+
+def stream_text(engine: Engine, request: Request | None, options: ResolvedOptions) -> Iterator[str]:
+    """The translation of one text, piece by piece as it is decoded."""
+    if request is None:
+        return
+    shown = TextStream(engine.texts.decode, engine.texts.target.unknown_is_word)
+    for token in request.prefix:
+        if piece := shown.add(token):
+            yield piece
+    search = StepwiseSearch(engine.model, [request], options)
+    while search.active:
+        for step in search.step():
+            if options.return_end_token or step.token not in options.end_tokens:
+                piece = shown.add(step.token)
+                if piece:
+                    yield piece
+    if piece := shown.end():
+        yield piece
