@@ -156,10 +156,13 @@ class Engine:
             assemble: hypotheses of all rows, in their order, to the future's result.
         """
         batches = make_batches(requests, options)
-        parts = [
-            self._in_workers(lambda w, b=batch: w.submit(self._decode, requests, b, options))  # type: ignore[misc]
-            for batch in batches
-        ]
+
+        def submit(batch: Sequence[int]) -> "Future[Hypotheses]":
+            return self._in_workers(
+                lambda workers: workers.submit(self._decode, requests, batch, options)
+            )
+
+        parts = [submit(batch) for batch in batches]
         return gather(parts, lambda found: assemble(_in_order(len(requests), batches, found)))
 
     def try_submit(

@@ -38,7 +38,7 @@ class Resolver:
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[Problem] = (),
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
-        """Resolved options and prefixes.
+        """Resolved options and prefixes. In one piece: each step fills in one value or problem.
 
         Args:
             keywords: what ``DecodingOptions`` takes.
@@ -52,9 +52,7 @@ class Resolver:
         # Only what is right on its own can be held against the bundle.
         wrong = {problem.option for problem in problems}
         sound = {
-            name: value
-            for name, value in keywords.items()
-            if name in DEFAULTS and name not in wrong
+            name: keywords[name] for name in keywords if name in DEFAULTS and name not in wrong
         }
         options = {**DEFAULTS, **sound}
         tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
@@ -72,30 +70,22 @@ class Resolver:
         ]
         limit = self._manifest.limits.max_target_length
         longest = options["max_length"] if limit is None else min(options["max_length"], limit)
-        checked = []
-        for row, prefix in enumerate(prefixes):
-            try:
-                checked.append(self.check_prefix(prefix, longest, ends))
-            except InputError as error:
-                where = Message(Option("target_prefix"), f" of row {row}: ")
-                tokens.problems.append(Problem(None, Message(where, error.message)))
-        problems.extend([*tokens.problems, *extra])
+        checked, bad_prefixes = self._check_prefixes(prefixes, longest, ends)
+        problems.extend([*tokens.problems, *bad_prefixes, *extra])
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
         seed = options["seed"]
-        return (
-            ResolvedOptions.of(
-                DecodingOptions(**sound),
-                self._manifest.special_ids.bos,
-                ends,
-                longest,
-                tuple(suppressed),
-                tuple(sequences),
-                own_end=ends == (own_end,),
-                seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
-            ),
-            checked,
+        resolved = ResolvedOptions.of(
+            DecodingOptions(**sound),
+            self._manifest.special_ids.bos,
+            ends,
+            longest,
+            tuple(suppressed),
+            tuple(sequences),
+            own_end=ends == (own_end,),
+            seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
         )
+        return resolved, checked
 
     def resolve_rows(
         self,
@@ -134,6 +124,18 @@ class Resolver:
         if ended:
             raise InputError(f"holds the end token {ended[0]}")
         return tuple(ids)
+
+    def _check_prefixes(
+        self, prefixes: Iterable[Prefix], longest: int, ends: tuple[int, ...]
+    ) -> tuple[list[tuple[int, ...]], list[Problem]]:
+        checked, problems = list[tuple[int, ...]](), list[Problem]()
+        for row, prefix in enumerate(prefixes):
+            try:
+                checked.append(self.check_prefix(prefix, longest, ends))
+            except InputError as error:
+                where = Message(Option("target_prefix"), f" of row {row}: ")
+                problems.append(Problem(None, Message(where, error.message)))
+        return checked, problems
 
     def _model_problems(self, options: Mapping[str, Any]) -> Iterator[Problem]:
         shape, unk = ModelShape.of(self._manifest), self._manifest.special_ids.unk

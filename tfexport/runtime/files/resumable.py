@@ -86,7 +86,7 @@ def translate_file(
     force: bool = False,
     tell: Callable[[LineResult, int], object] = lambda line, offset: None,
 ) -> FileSummary:
-    """Translate a file line by line.
+    """Translate a file line by line. Half of this is its documentation.
 
     Args:
         engine: of an open bundle.
@@ -111,19 +111,16 @@ def translate_file(
     with ExitStack() as stack:
         stack.enter_context(naming(output, progress_path(output)))
         lines = stack.enter_context(open_lines(source))
-        asked = (
-            stack.enter_context(open_lines(task.prefix_file))
-            if task.prefix_file is not None
-            else None
-        )
-        inputs = [lines] if asked is None else [lines, asked]
+        inputs = [lines]
+        if task.prefix_file is not None:
+            inputs.append(stack.enter_context(open_lines(task.prefix_file)))
         if any(file.is_at(output) for file in inputs):
             raise _is_input(output)
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
         check_output(None, output, force, resume)  # which another run may have written meanwhile
         made_of = _identity(engine, task, inputs)
-        prefixes = repeat(task.prefix) if asked is None else asked
+        prefixes = inputs[1] if len(inputs) > 1 else repeat(task.prefix)
         done, bad = 0, list[int]()
         if resume and output.exists():
             if not progress_path(output).exists():
@@ -134,8 +131,26 @@ def translate_file(
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
-        # To append: what another program does to the file in between shows in its size.
-        sink = stack.enter_context(output.open("ab"))
+        bad += _append(engine, task, lines, prefixes, output, done=done, journal=journal, tell=tell)
+        journal.remove()
+    return FileSummary(lines.count, done, tuple(bad))
+
+
+def _append(
+    engine: Engine,
+    task: LineTask,
+    lines: InputLines,
+    prefixes: Iterable[bytes | tuple[int, ...]],
+    output: Path,
+    *,
+    done: int,
+    journal: Journal,
+    tell: Callable[[LineResult, int], object],
+) -> list[int]:
+    """Translate the lines that are left behind those of the output; the numbers of bad ones."""
+    bad: list[int] = []
+    # To append: what another program does to the file in between shows in its size.
+    with output.open("ab") as sink:
         if not done:
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
@@ -149,14 +164,12 @@ def translate_file(
                 bad.append(result.number)
                 # Before the output line: a line that is there has said what is wrong with it.
                 journal.note_bad(result.number)
-            size += sink.write(
-                "".join(f"{line}\n" for line in task.line_format.write(result)).encode()
-            )
+            written = "".join(f"{line}\n" for line in task.line_format.write(result))
+            size += sink.write(written.encode())
             sink.flush()
             tell(result, lines.size)
         _check_whole(sink, output, size)
-        journal.remove()
-    return FileSummary(lines.count, done, tuple(bad))
+    return bad
 
 
 def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
