@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from tfexport.cli.checkpoint_report import checkpoint_facts, print_checkpoint
 from tfexport.cli.console import checkpoint_options, human_size, needs
 from tfexport.cli.file_kinds import ONNX_FILE, name_kind
 from tfexport.errors import BundleError, MissingDependencyError, shown
+
+if TYPE_CHECKING:
+    from tfexport.export import ArtifactInfo
 
 
 @click.command(short_help="Say what a checkpoint, a bundle or a single file is.")
@@ -42,13 +45,13 @@ def inspect(
         with needs("export"):
             if kind != ONNX_FILE:
                 import torch  # noqa: F401 - named before the others, where several are missing
-            from tfexport.export import describe_file
+            from tfexport.export import read_info
             from tfexport.model_src.checkpoint.read import BUNDLE_IDS, examine_checkpoint
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
-    facts = describe_file(path)
-    if facts is not None:
-        _print_file(path, facts, as_json)
+    info = read_info(path)
+    if info is not None:
+        _print_file(path, info, as_json)
         return
     if kind == ONNX_FILE:
         raise BundleError(f"{path}: an ONNX file that tfexport did not write.")
@@ -83,7 +86,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         except RecursionError as error:
             raise BundleError(f"{path}: its manifest is nested too deep to be printed.") from error
         return
-    size = human_size(sum(entry.size for entry in manifest.files.values()))
+    size = human_size(manifest.size)
     click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
     limits, parity = manifest.limits, manifest.parity
     domains = _domains(manifest.opset)
@@ -111,23 +114,22 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     _print_config(manifest.config)
 
 
-def _print_file(path: str, facts: dict[str, Any], as_json: bool) -> None:
+def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
     if as_json:
-        _print_json(facts)
+        _print_json(info.to_dict())
         return
     size = human_size(Path(path).stat().st_size)
-    click.echo(f"{path}: {facts['kind']}, of tfexport {facts['tfexport_version']}, {size}")
-    for key in ("needs", "written_with"):
-        for library, version in facts.get(key, {}).items():
-            click.echo(f"{key.replace('_', ' ') + ':':<14}{library} {version}")
-    for key in ("inputs", "outputs"):
-        for name, shape in facts.get(key, {}).items():
-            click.echo(f"{key.removesuffix('s') + ':':<14}{name} ({', '.join(map(str, shape))})")
-    quantization = facts.get("quantization")
-    before = ", before quantising" if quantization else ""
-    click.echo(f"{'parity:':<14}{_parity(facts['parity'])}{before}")
-    click.echo(f"{'weights:':<14}{_weights(quantization)}")
-    _print_config(facts["config"])
+    click.echo(f"{path}: {info.kind}, of tfexport {info.tfexport_version}, {size}")
+    for title, versions in (("needs:", info.needs), ("written with:", info.written_with)):
+        for library, version in versions.items():
+            click.echo(f"{title:<14}{library} {version}")
+    for title, tensors in (("input:", info.inputs), ("output:", info.outputs)):
+        for name, axes in tensors.items():
+            click.echo(f"{title:<14}{name} ({', '.join(map(str, axes))})")
+    before = ", before quantising" if info.quantization else ""
+    click.echo(f"{'parity:':<14}{_parity(info.parity)}{before}")
+    click.echo(f"{'weights:':<14}{_weights(info.quantization)}")
+    _print_config(info.config)
 
 
 def _parity(parity: Any) -> str:

@@ -198,7 +198,8 @@ def read_torch_info(path: PathLike) -> ArtifactInfo:
                 raise ValueError("more than the export writes")
             values = json.loads(archive.read(name))
         found = ArtifactInfo(**{name: values[name] for name in _OF_TORCH_FILES})
-        if found.kind in (TORCHSCRIPT, TORCH_EXPORT) and isinstance(found.config, dict):
+        objects = isinstance(found.config, dict) and isinstance(found.written_with, dict)
+        if found.kind in (TORCHSCRIPT, TORCH_EXPORT) and objects:
             return found
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, TypeError):
         pass

@@ -171,7 +171,7 @@ def _share_buffers(model: Transformer) -> None:
 
 
 def _drop_dropout(model: Transformer) -> None:
-    """Leave out what does nothing in a trained model; the program would name each of them."""
+    """Leave out dropout, which does nothing in a trained model but would stand in the program."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):

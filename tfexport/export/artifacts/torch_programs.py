@@ -1,4 +1,4 @@
-"""What a torch file holds: the Transformer with its inputs checked, and greedy decoding.
+"""The modules inside torch files: the Transformer with its inputs checked, and greedy decoding.
 
 Axes: B batch, S source, T target, P past, H heads, D head size, E model width, V vocabulary.
 """
@@ -113,18 +113,15 @@ class GreedyModule(TransformerModule):
     """``TransformerModule`` and ``generate``.
 
     Attributes:
-        bos_id: what decoding starts from.
-        eos_id: what ends a row.
-        pad_id: what stands after the end.
+        bos_id: the start token.
+        eos_id: the end token.
+        pad_id: after the end token.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
-        config = model.config
-        assert config.bos_id is not None
-        assert config.eos_id is not None
-        assert config.pad_id is not None
-        self.bos_id, self.eos_id, self.pad_id = config.bos_id, config.eos_id, config.pad_id
+        ids = model.config.special_ids
+        self.bos_id, self.eos_id, self.pad_id = ids.bos, ids.eos, ids.pad
 
     @torch.jit.export
     def generate(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
@@ -164,18 +161,15 @@ class GreedyModule(TransformerModule):
 class GreedyProgram(nn.Module):
     """``GreedyModule.generate`` for ``torch.export``, whose only loop carries fixed shapes.
 
-    The caches have their full length from the start; a turn reads the part that is filled, runs the
-    decoder on it as everywhere else, and writes the one new position.
+    The caches have their full length from the start; a step reads the part that is filled,
+    runs the decoder on it as everywhere else, and writes the one new position.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
-        config = model.config
-        assert config.bos_id is not None
-        assert config.eos_id is not None
-        assert config.pad_id is not None
-        self.bos_id, self.eos_id, self.pad_id = config.bos_id, config.eos_id, config.pad_id
+        ids = model.config.special_ids
+        self.bos_id, self.eos_id, self.pad_id = ids.bos, ids.eos, ids.pad
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
         """See ``GreedyModule.generate``; B and S may not be 0, ``max_length`` not negative."""
@@ -194,10 +188,10 @@ class GreedyProgram(nn.Module):
         position = torch.zeros(1, dtype=torch.int64)
         limit = torch.full((1,), max_length)
 
-        def going(position: Tensor, token: Tensor, ended: Tensor, *others: Tensor) -> Tensor:
+        def keep_going(position: Tensor, token: Tensor, ended: Tensor, *others: Tensor) -> Tensor:
             return (position < limit)[0] & ~ended.all()
 
-        def turn(
+        def step(
             position: Tensor,
             token: Tensor,
             ended: Tensor,
@@ -220,7 +214,7 @@ class GreedyProgram(nn.Module):
             return (position + 1, token, ended, sequences, *written)
 
         state = (position, token, ended, sequences, *caches)
-        done = while_loop(going, turn, state)
+        done = while_loop(keep_going, step, state)
         length = cast(int, done[0].item())
         torch._check(length >= 0)
         torch._check(length <= sequences.size(1))

@@ -1,0 +1,66 @@
+"""Which options of an ONNX export go together."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, OutputExistsError
+from tfexport.export.artifacts.option_rules import check_onnx_export, check_options
+
+
+@pytest.mark.parametrize(
+    ("graph", "given", "message"),
+    [
+        (None, {"log_probs": True}, "log_probs goes with graph='forward'."),
+        ("forward", {"text": True}, "text goes with graph='generate'."),
+        (
+            "forward",
+            {"output_attentions": True},
+            "output_attentions goes with a bundle or with graph='generate'.",
+        ),
+        (
+            None,
+            {"quantize": "int8", "portable": True},
+            "quantize takes onnxruntime's own operators; leave portable out.",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_option_that_does_not_go_with_a_graph_is_named(
+    graph: str | None, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_options(graph, given)
+    assert str(raised.value) == message
+
+
+def test_all_contradictions_are_told_at_once_and_spelled_as_flags() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_options("generate", {"log_probs": True, "text": True, "output_attentions": True})
+    told = raised.value.message.spelled(spell)
+    assert "--log-probs goes with --graph forward." in told
+    assert "leave --attention out" in told
+
+
+def test_options_that_are_not_given_contradict_nothing(tmp_path: Path) -> None:
+    given = {"graph": "forward", "text": False, "quantize": None, "samples": None}
+    check_onnx_export(tmp_path / "f.onnx", False, given)
+
+
+def test_samples_and_tokenizers_need_a_use(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="samples goes with text or quantize"):
+        check_onnx_export(tmp_path / "b.bundle", False, {"samples": "s.txt"})
+    of_ids = {"graph": "generate", "tokenizer": "t.json", "quantize": "int8"}
+    with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer"):
+        check_onnx_export(tmp_path / "g.onnx", False, of_ids)
+    check_onnx_export(tmp_path / "g.onnx", False, {**of_ids, "samples": "s.txt"})
+
+
+def test_output_is_looked_at_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a bundle is a folder"):
+        check_onnx_export(tmp_path / "b.onnx", False, {})
+    (tmp_path / "g.onnx").write_bytes(b"")
+    with pytest.raises(OutputExistsError, match="already exists"):
+        check_onnx_export(tmp_path / "g.onnx", False, {"graph": "generate"})
