@@ -39,7 +39,7 @@ LENGTH = 30  # new tokens
 SOURCE = 20  # source tokens
 BEAM_BATCH = 8
 # How those that screen the vocabulary choose their tokens; see roofline.work_of.
-GREEDY = {"tfexport": "screened", "tfexport, scores": "scored", "generate.onnx": "scored"}
+GREEDY = {"tfexport": "preselected", "tfexport, scores": "scored", "generate.onnx": "scored"}
 Rows = list[list[int]]
 Key = tuple[str, str]  # a system and the name of a configuration
 
@@ -172,7 +172,7 @@ class Bench:
         self, batch: int, chosen: dict[str, dict[int, dict[str, float]]],
         answers: dict[Key, list[dict[str, Any]]], peaks: dict[int, Machine],
     ) -> dict[str, Any]:  # fmt: skip
-        """What was measured with one batch, in the form that is written as JSON."""
+        """The measurements of one batch, in the form that is written as JSON."""
         reference = (self.size, batch, self.beam)
         for (system, _), found in answers.items():
             if found and system == "eager, cached":
@@ -201,7 +201,7 @@ class Bench:
     def figures(
         self, system: str, batch: int, answers: list[dict[str, Any]], peak: Machine
     ) -> dict[str, Any]:
-        """What the runs of one configuration say."""
+        """Figures of one configuration, from its runs."""
         tokens = answers[0]["tokens"]
         expected = self.expected.get((self.size, batch, self.beam))
         pairs = [

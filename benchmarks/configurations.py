@@ -89,7 +89,7 @@ def configurations_of(system: str) -> list[Configuration]:
 
 
 def weights_of(system: str) -> str:
-    """What a system's weights are: "float32" or "int8"."""
+    """Data type of a system's weights: "float32" or "int8"."""
     return "int8" if "int8" in system else "float32"
 
 

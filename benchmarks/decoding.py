@@ -20,10 +20,11 @@ from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import Model, pad
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search import greedy, greedy_in_one_call, until
+from tfexport.runtime.search import greedy, greedy_in_one_call, truncate_at_eos
 
 RUNS = 5
 LIMIT = 60
+EAGER = "eager PyTorch, uncached"
 
 
 def eager_loop(
@@ -84,10 +85,10 @@ def main() -> None:
             ids, mask = pad(batch, special.pad)
             feeds = {"input_ids": ids, "attention_mask": mask, "max_length": np.array(LIMIT)}
             sequences = portable.run(["sequences"], feeds)[0].tolist()
-            return [until(row, special.eos) for row in sequences]
+            return [truncate_at_eos(row, special.eos) for row in sequences]
 
         systems: dict[str, Callable[[], list[list[int]]]] = {
-            "eager PyTorch, uncached": lambda: eager_loop(reference, rows, special.bos, special.eos)
+            EAGER: lambda: eager_loop(reference, rows, special.bos, special.eos)
         }
         for size in (1, 8, 32):
             for title, decode in (
@@ -105,21 +106,25 @@ def main() -> None:
                 ],
                 size,
             )
-        found: dict[str, list[float]] = {name: [] for name in systems}
-        tokens: dict[str, list[list[int]]] = {}
-        for _ in range(RUNS):
-            for name, system in systems.items():
-                start = time.perf_counter()
-                tokens[name] = system()
-                found[name].append(time.perf_counter() - start)
+        report(systems, len(texts))
+
+
+def report(systems: dict[str, Callable[[], list[list[int]]]], sentences: int) -> None:
+    """Run all systems in turn and print how fast each is, and whether its tokens are eager's."""
+    found: dict[str, list[float]] = {name: [] for name in systems}
+    tokens: dict[str, list[list[int]]] = {}
+    for _ in range(RUNS):
+        for name, system in systems.items():
+            start = time.perf_counter()
+            tokens[name] = system()
+            found[name].append(time.perf_counter() - start)
     medians = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
-    slowest = medians["eager PyTorch, uncached"]
     print(machine())
-    print(f"{len(texts)} sentences, greedy, median of {RUNS} interleaved runs")
+    print(f"{sentences} sentences, greedy, median of {RUNS} interleaved runs")
     for name, seconds in medians.items():
-        same = "same tokens" if tokens[name] == tokens["eager PyTorch, uncached"] else "DIFFERENT"
-        rate = len(texts) / seconds
-        print(f"  {name:<36}{rate:8.0f} sentences/s  {slowest / seconds:5.1f} x  {same}")
+        same = "same tokens" if tokens[name] == tokens[EAGER] else "DIFFERENT"
+        times = medians[EAGER] / seconds
+        print(f"  {name:<36}{sentences / seconds:8.0f} sentences/s  {times:5.1f} x  {same}")
 
 
 if __name__ == "__main__":

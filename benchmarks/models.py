@@ -19,7 +19,7 @@ NEVER = -1e4  # added to the logit of the end token
 
 @dataclass(frozen=True)
 class Size:
-    """What a random model is made of."""
+    """Dimensions of a random model."""
 
     d_model: int
     layers: int

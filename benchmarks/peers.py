@@ -139,7 +139,7 @@ def build_marian(checkpoint: Checkpoint) -> Any:
 
 
 def save_optimum(checkpoint: Checkpoint, folder: Path) -> None:
-    """What Optimum makes of that model, in memory: a saved one loses its position table."""
+    """Export that model with Optimum, in memory: a saved one loses its position table."""
     from optimum.exporters.onnx import onnx_export_from_model
 
     task = "text2text-generation-with-past"

@@ -1,4 +1,4 @@
-"""What the machine can do at most, and how near a decoder comes to it.
+"""Peaks of the machine, and how near a decoder comes to them.
 
 A step of one row reads every weight of the decoder once and computes two operations with each: it
 is bound by memory. With many rows the same weights serve all of them: it is bound by the matrix
@@ -39,7 +39,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Work:
-    """What decoding one batch takes at least: bytes of weights, operations of either kind."""
+    """The least that decoding one batch takes: bytes of weights, operations of either kind."""
 
     bytes: float
     float32: float
@@ -66,16 +66,16 @@ def measure_machine(threads: int) -> Machine:
 
 
 def work_of(size: Size, batch: int, source: int, target: int, weights: str, beams: int = 1) -> Work:
-    """What one batch takes.
+    """The work of one batch.
 
     Args:
         size: of the model.
         batch: rows.
         source: tokens of each.
         target: new tokens of each.
-        weights: "float32", "int8"; or float32 that chooses tokens by the projection onto the
-            vocabulary in int8, "screened" (the few words that are computed again are left out), or
-            "scored", which multiplies by it in float32 as well, behind the loop.
+        weights: "float32", "int8"; or float32 whose tokens are chosen by an int8 pre-selection over
+            the vocabulary: "preselected" (without the few logits that are computed again in
+            float32), or "scored", which computes all logits in float32 as well, after the loop.
         beams: hypotheses of each row.
     """
     feed_forward = 2 * size.d_model * size.d_ff

@@ -21,7 +21,7 @@ WAKE = 4  # tokens, which read every weight
 
 @dataclass(frozen=True)
 class Setup:
-    """What a system is started with.
+    """Settings that a system is started with.
 
     Attributes:
         folder: where benchmarks.models.prepare wrote what the systems load.
@@ -243,9 +243,9 @@ def _padded(rows: Rows) -> Any:
 
 
 def _cut(rows: Rows) -> Rows:
-    from tfexport.runtime.search import until
+    from tfexport.runtime.search import truncate_at_eos
 
-    return [until(row, EOS) for row in rows]
+    return [truncate_at_eos(row, EOS) for row in rows]
 
 
 SYSTEMS: dict[str, Callable[[Setup], Decode]] = {

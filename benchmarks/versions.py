@@ -1,4 +1,4 @@
-"""Which releases are measured."""
+"""Releases of the packages that are measured."""
 
 import subprocess
 from importlib.metadata import PackageNotFoundError, version

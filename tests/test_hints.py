@@ -1,4 +1,4 @@
-"""What messages say to install: libraries that pip can find, where tfexport itself need not be."""
+"""Messages about missing libraries: they name packages that pip finds, never tfexport itself."""
 
 import re
 import shlex

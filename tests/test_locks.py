@@ -1,4 +1,4 @@
-"""One writer for each output, whatever the writers do."""
+"""Locks: each output has one writer at a time, even if writers are killed or race."""
 
 import json
 import os

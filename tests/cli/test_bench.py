@@ -1,4 +1,4 @@
-"""``tfexport bench``: what it measures, and what ``--tune`` leaves for ``translate``."""
+"""``tfexport bench``: timings, and the split of cores that ``--tune`` keeps for ``translate``."""
 
 import json
 import os
@@ -111,7 +111,9 @@ def test_tune_tries_every_split_and_translate_takes_the_fastest(
         '{"KEY": {"workers": true, "threads": 1}}',
     ],
 )  # fmt: skip
-def test_a_tuning_file_that_says_nothing(text: str | None, tiny_bundle: Path, lines: Path) -> None:
+def test_a_broken_or_missing_tuning_file_is_ignored(
+    text: str | None, tiny_bundle: Path, lines: Path
+) -> None:
     tuning.write_split(tiny_bundle, tuning.Split(1, 1))
     path = tuning.tuning_file()
     (key,) = json.loads(path.read_text())

@@ -1,12 +1,14 @@
-"""``--help`` of every command, as it is shown."""
+"""The command as a whole: ``--help`` and the docs of every verb, and the version."""
 
 import re
+from pathlib import Path
 
 import click
 import pytest
 
 from tests.support.command import invoke
-from tests.support.paths import VERSION_1
+from tests.support.paths import REPOSITORY, VERSION_1
+from tfexport import __version__
 from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
 from tfexport.runtime import options, translator
@@ -62,3 +64,36 @@ def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
         done = invoke("translate", VERSION_1, f"--{option}", number, stdin="w5\n")
         assert done.exit_code == 2
         assert f"--{option}" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_every_command_and_option_has_help(name: str) -> None:
+    result = invoke(*name.split(), "--help")
+    assert result.exit_code == 0
+    command = cli.commands[name] if name else cli
+    assert command.help
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help or parameter.show_default, parameter.name
+
+
+def test_every_command_and_option_stands_in_the_docs() -> None:
+    text = (REPOSITORY / "docs" / "commands.md").read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        section = text.partition(f"## tfexport {name}\n")[2].partition("\n## ")[0]
+        assert section, name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                long = max(parameter.opts, key=len)
+                assert f"`{long}`" in section, f"{name}: {long}"
+
+
+def test_version() -> None:
+    assert invoke("--version").output == f"tfexport, version {__version__}\n"
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_every_command_has_a_test_file_that_runs_it(name: str) -> None:
+    file = Path(__file__).with_name(f"test_{name}.py")
+    assert file.exists()
+    assert f'("{name}", ' in file.read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
-"""``tfexport inspect``: what a thing is, what stands in its way, whatever it holds."""
+"""``tfexport inspect``, of bundles, checkpoints, single files and things of other kinds."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,15 @@ import onnx_ir as ir
 import pytest
 import torch
 
+from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tests.support.command import IDS, invoke, run
-from tests.support.paths import REPOSITORY
-from tfexport.bundle import MANIFEST
+from tests.support.paths import VERSION_1
+from tfexport.bundle import MANIFEST, _digest
 from tfexport.cli import inspect_command
 from tfexport.cli.checkpoint_report import compact
 from tfexport.errors import TfexportError
-
-BUNDLE = REPOSITORY / "tests" / "fixtures" / "version-1.bundle"
+from tfexport.export import export_graph, export_torchscript
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         ("empty", b"", "it is empty"),
     ],
 )
-def test_what_is_nothing_of_ours_is_named(
+def test_a_file_that_is_no_artifact_is_named_for_its_content(
     tmp_path: Path, name: str, content: bytes, what: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -175,10 +176,8 @@ def test_any_value_of_a_manifest_or_of_metadata_is_printed(value: Any, tmp_path:
 
 def rewritten(folder: Path, changes: dict[str, Any]) -> Path:
     """A bundle whose manifest says something else, with the digest that fits."""
-    from tfexport.bundle import _digest
-
     bundle = folder / "b.bundle"
-    shutil.copytree(BUNDLE, bundle)
+    shutil.copytree(VERSION_1, bundle)
     values = {**json.loads((bundle / MANIFEST).read_text()), **changes}
     values["digest"] = _digest(values)
     (bundle / MANIFEST).write_text(json.dumps(values))
@@ -190,7 +189,7 @@ def rewritten(folder: Path, changes: dict[str, Any]) -> Path:
 def test_bundle_with_odd_values_gives_no_traceback(
     tmp_path: Path, key: str, flags: list[str]
 ) -> None:
-    values = json.loads((BUNDLE / MANIFEST).read_text())
+    values = json.loads((VERSION_1 / MANIFEST).read_text())
     nested: Any = 1
     for _ in range(940):
         nested = [nested]
@@ -200,3 +199,62 @@ def test_bundle_with_odd_values_gives_no_traceback(
         shown = invoke("inspect", bundle, *flags)
         assert shown.exception is None or isinstance(shown.exception, SystemExit | TfexportError)
         assert shown.exit_code in (0, 1)
+
+
+def test_inspect_of_a_checkpoint_shows_what_was_read_and_assumed(tiny_checkpoint: Path) -> None:
+    facts = json.loads(invoke("inspect", tiny_checkpoint, "--json").stdout)
+    assert facts["layout"] == "nn-transformer"
+    assert facts["config"]["d_model"] == {"value": 8, "origin": "weights"}
+    assert facts["config"]["activation"] == {"value": "relu", "origin": "assumed"}
+    assert facts["config"]["num_heads"] == {"value": None, "origin": "missing"}
+    assert facts["keys"]["generator.bias"] == ["output_proj.bias"]
+    trained = sum(
+        value.numel()
+        for key, value in torch.load(tiny_checkpoint).items()
+        if key != "positional_encoding.pos_embedding"
+    )
+    assert facts["parameters"] == trained
+    text = invoke("inspect", tiny_checkpoint, "--set", "num_heads=2").stdout
+    assert re.search(r"num_heads\W+2\W+--set", text)
+
+
+def test_inspect_of_a_broken_checkpoint_names_its_problems(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    state = dict(tutorial_model.state_dict())
+    del state["generator.weight"]
+    torch.save({**state, "other": torch.ones(1)}, tmp_path / "a.pt")
+    done = invoke("inspect", tmp_path / "a.pt")
+    assert done.exit_code == 1
+    assert "problem: generator.weight [19, 8] is missing" in done.stdout
+    assert "problem: other was not read" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["generate", "torchscript"])
+def test_inspect_of_a_single_file(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, kind: str
+) -> None:
+    path = tmp_path / ("g.onnx" if kind == "generate" else "m.ts")
+    if kind == "generate":
+        export_graph(tutorial_model, path, "generate", config=CONFIG, verify=False)
+    else:
+        export_torchscript(tutorial_model, path, config=SETTINGS, verify=False)
+    shown = invoke("inspect", str(path))
+    assert shown.exit_code == 0, shown.output
+    assert f"{kind}, of tfexport" in shown.output
+    assert "not compared with eager PyTorch" in shown.output
+    assert "eos_id" in shown.output
+    if kind == "generate":
+        assert "needs:        onnxruntime 1.21" in shown.output
+        assert "input:        input_ids (batch, source_length)" in shown.output
+    facts = json.loads(invoke("inspect", str(path), "--json").stdout)
+    assert facts["kind"] == kind
+    assert facts["config"]["eos_id"] == 2
+
+
+def test_inspect_of_a_bundle(tiny_bundle: Path) -> None:
+    text = invoke("inspect", tiny_bundle).stdout
+    assert "checksums good" in text
+    assert "equal to torch.nn.Transformer" in text
+    assert json.loads(invoke("inspect", tiny_bundle, "--json").stdout)["format_version"] == 1
+    assert invoke("inspect", tiny_bundle.parent / "none").exit_code == 1

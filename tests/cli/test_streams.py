@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or pipes; and what libraries write into them."""
+"""Standard streams that are closed, full, or pipes; and output of libraries into them."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def test_a_stream_that_cannot_be_used_is_named(command: str, message: str, tmp_p
 
 
 def test_a_closed_stream_is_no_place_for_an_output(tmp_path: Path) -> None:
-    """The next file that is opened would take its number, and what libraries write to it."""
+    """The next file to be opened would get its descriptor, and the output of libraries."""
     code = (
         "import os; from tfexport.cli import main as m; m._replace_closed_streams(); "
         "number = os.open('out.txt', os.O_CREAT | os.O_WRONLY); os.write(number, b'%d' % number)"
@@ -58,7 +58,7 @@ def test_a_closed_stream_is_no_place_for_an_output(tmp_path: Path) -> None:
     assert int((tmp_path / "out.txt").read_text()) > 2
 
 
-def test_who_stops_reading_ends_the_command_in_silence(tmp_path: Path) -> None:
+def test_a_reader_that_stops_ends_the_command_without_a_message(tmp_path: Path) -> None:
     (tmp_path / "many.txt").write_text("w5 w6\n" * 3000)
     done = shell(
         "tfexport translate BUNDLE many.txt --max-length 2 | head -n 1; echo ${PIPESTATUS[0]}",
@@ -91,7 +91,7 @@ def test_stdin_is_not_its_own_output(tmp_path: Path) -> None:
 
 
 def test_no_telemetry_wherever_the_home_folder_is(tmp_path: Path) -> None:
-    """Its thread would warn that it cannot keep the machine's id there, and report."""
+    """Telemetry of onnxruntime would report, or warn that it cannot store a machine id."""
     code = (
         "import os, sys, tfexport\n"
         "from tfexport.runtime import Translator\n"

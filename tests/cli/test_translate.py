@@ -1,4 +1,4 @@
-"""``tfexport translate`` and ``score`` as people run them: streams, files, options, exit codes."""
+"""``tfexport translate`` as people run it: streams, files, options, exit codes."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_file_goes_to_file_and_is_not_overwritten(tmp_path: Path, tiny_bundle: P
     assert invoke(*args, "--force", "--truncate").exit_code == 0
 
 
-def test_what_fails_at_the_start_leaves_an_old_output_as_it_was(
+def test_a_failure_at_the_start_leaves_an_old_output_as_it_was(
     tmp_path: Path, tiny_bundle: Path
 ) -> None:
     output = tmp_path / "out.txt"
@@ -241,42 +241,3 @@ def test_attention_is_drawn(tmp_path: Path, tiny_bundle: Path) -> None:
     wrong = invoke(*args, tmp_path / "a.gif", stdin="w5\n")
     assert wrong.exit_code == 2
     assert ".png, .svg, .pdf" in wrong.stderr
-
-
-def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle)
-    sources = ["w5 w6", "w7", "", "w8 w9"]
-    found = translator.translate(sources, max_length=30, beam_size=2)
-    (tmp_path / "a.txt").write_text("".join(f"{s}\n" for s in sources) + "w4\n", encoding="utf-8")
-    (tmp_path / "b.txt").write_text("".join(f"{r.text}\n" for r in found), encoding="utf-8")
-    done = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
-    assert done.exit_code == 1
-    assert "a.txt:5: " in done.stderr
-    assert "has no such line" in done.stderr
-    *scores, last = done.stdout.split("\n")[:-1]
-    assert last == ""
-    for line, result in zip(scores, found, strict=True):
-        if result.hypotheses[0].finished:
-            assert float(line) == pytest.approx(result.hypotheses[0].score, abs=2e-6)
-    # As Windows writes files: a byte-order mark is no part of the first word.
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + (tmp_path / name).read_bytes())
-    marked = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
-    assert marked.stdout == done.stdout
-    for names, stdin in ((("-", "b.txt"), "a.txt"), (("a.txt", "-"), "b.txt")):
-        paths = [name if name == "-" else tmp_path / name for name in names]
-        piped = invoke("score", tiny_bundle, *paths, stdin=(tmp_path / stdin).read_bytes())
-        assert piped.stdout == done.stdout
-    both = invoke("score", tiny_bundle, "-", "-")
-    assert both.exit_code == 2
-    assert "cannot both be stdin" in both.stderr
-    wrong = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--beam-size", 2)
-    assert wrong.exit_code == 2
-    jsonl = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt", "--jsonl",
-                   "--return-token-scores", "-o", tmp_path / "c.jsonl")  # fmt: skip
-    assert jsonl.exit_code == 1
-    values = [json.loads(line) for line in (tmp_path / "c.jsonl").read_text().splitlines()]
-    assert values[4]["score"] is None
-    assert sum(values[0]["token_scores"]) / len(values[0]["token_scores"]) == pytest.approx(
-        values[0]["score"]
-    )

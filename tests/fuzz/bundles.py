@@ -1,4 +1,4 @@
-"""Copies of bundles to be changed, and what is done with them."""
+"""Copies of bundles for cases to change and use, and calls of the command line."""
 
 import contextlib
 import functools
@@ -30,7 +30,7 @@ def copy_bundle(rng: Random, bundle: Path, scratch: Path) -> Path:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change a manifest and give it a right digest again, if it can have one."""
+    """Change a manifest and compute its digest again, if it can have one."""
     path = folder / MANIFEST
     values = change(json.loads(path.read_text(encoding="utf-8")))
     if isinstance(values, dict):
@@ -42,7 +42,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def use(rng: Random, folder: Path) -> None:
-    """Open a bundle and decode with it, in every way once in a while."""
+    """Open a bundle and decode with it: text, ids, and one drawn kind of search or scoring."""
     translator = Translator(folder, threads=1)
     rows = [[4, 5, 2], [6, 2]]
     translator.generate(rows, max_length=4)
@@ -63,7 +63,7 @@ def use(rng: Random, folder: Path) -> None:
 
 
 def warm_up(bundle: Path) -> None:
-    """Do once what cases do, so that imports are not in their time."""
+    """Do once what cases do, so that their time does not include imports."""
     use(Random(0), bundle)
     command("inspect", bundle)
     # What commands import when they look into a file that is no bundle.
@@ -84,7 +84,8 @@ class _Runner(CliRunner):
 def command(*words: object, stdin: bytes = b"") -> int:
     """Run the command in this process; its exit code.
 
-    What is no error of the project's own, and would be a traceback, is raised.
+    Raises:
+        Exception: any that the command line does not turn into a message.
     """
     done = _Runner().invoke(cli, [str(word) for word in words], input=stdin)
     if done.exception is not None and not isinstance(done.exception, SystemExit):

@@ -1,4 +1,4 @@
-"""Cases to worker processes, and what became of them."""
+"""Run cases in worker processes and collect their outcomes."""
 
 import contextlib
 import json
@@ -28,20 +28,20 @@ PREPARE = 300.0  # seconds until a group's first case begins
 
 @dataclass(frozen=True)
 class Case:
-    """One case, which its group and seed alone decide."""
+    """One case, determined by its group and seed."""
 
     group: str
     seed: int
 
     @property
     def command(self) -> str:
-        """What runs it again, alone."""
+        """The shell command that runs this case alone."""
         return f"python -m tests.fuzz --group {self.group} --seed {self.seed} --cases 1"
 
 
 @dataclass
 class Outcome:
-    """What became of a run: how many cases of each group, and what is wrong with which."""
+    """Result of a run: the number of cases of each group, and the problem of each that failed."""
 
     cases: Counter[str] = field(default_factory=Counter)
     failures: dict[Case, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def run(
 
 
 class _Worker:
-    """A worker process, and another in its place when it dies."""
+    """A worker process that is replaced when it dies."""
 
     def __init__(self, bundle: Path, wait: float) -> None:
         self._bundle, self._wait = bundle, wait
@@ -118,7 +118,7 @@ class _Worker:
         self._log.close()
 
     def run(self, case: Case) -> str | None:
-        """What is wrong with a case; None if nothing is."""
+        """Run a case; the problem found, or None."""
         process = self._start()
         assert process.stdin is not None
         self._log.seek(0)
@@ -158,18 +158,18 @@ class _Worker:
             return process.stdout.readline() if selector.select(seconds) else None
 
     def _hanging(self) -> str:
-        """Where a process hangs, which ends it."""
+        """The source line at which the process hangs; ends the process."""
         assert self._process is not None
         self._process.send_signal(signal.SIGUSR1)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
-        said = self._said()
+        log = self._read_log()
         self._end()
-        frames = [line.strip() for line in said if line.strip().startswith("File ")]
+        frames = [line.strip() for line in log if line.strip().startswith("File ")]
         own = [frame for frame in frames if "/tfexport/" in frame] or frames
         return own[0] if own else "not in Python code"
 
-    def _said(self) -> list[str]:
+    def _read_log(self) -> list[str]:
         self._log.seek(0)
         return self._log.read().decode(errors="replace").strip().splitlines()
 
@@ -177,9 +177,9 @@ class _Worker:
         assert self._process is not None
         code = self._process.wait()
         why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        said = self._said()
+        log = self._read_log()
         self._end()
-        return f"process died {stage}: {why}; {said[-1] if said else 'it said nothing'}"
+        return f"process died {stage}: {why}; {log[-1] if log else 'it said nothing'}"
 
     def _end(self) -> None:
         if self._process is not None:

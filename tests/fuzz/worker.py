@@ -1,7 +1,7 @@
-"""One worker process: cases come in as lines, what became of them goes out as lines.
+"""One worker process: reads cases as lines, writes their results as lines of JSON.
 
-A case that takes more memory than it may meets the limit of the address space; one that crashes
-takes this process with it, and one that hangs is killed with it: the runner notices both.
+A case that takes too much memory meets the limit of the address space. One that crashes or hangs
+ends this process, which the runner notices.
 """
 
 import contextlib

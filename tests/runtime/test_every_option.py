@@ -15,7 +15,7 @@ from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.resolved_options import (
     BEAM_GRAPH_OPTIONS,
     GREEDY_GRAPH_OPTIONS,
-    Settings,
+    ResolvedOptions,
 )
 
 ROWS = [[4, 5, 6, 2], [12, 8, 4, 16, 2], [7, 2], [9, 9, 10, 2], [15, 11, 13, 14, 5, 2], [6, 2]]
@@ -94,9 +94,9 @@ def outcome(translator: Translator, options: dict[str, Any], monkeypatch: Any) -
     batches: list[int] = []
     decode = Translator._decode
 
-    def counted(self: Translator, requests: Any, batch: Any, settings: Settings) -> Any:
+    def counted(self: Translator, requests: Any, batch: Any, options: ResolvedOptions) -> Any:
         batches.append(len(batch))
-        return decode(self, requests, batch, settings)
+        return decode(self, requests, batch, options)
 
     monkeypatch.setattr(Translator, "_decode", counted)
     # Ids as text: the options that act on text do, too.
@@ -143,7 +143,7 @@ def test_every_option_does_something_or_is_refused(
 
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_a_graph_that_holds_a_search_is_given_only_what_it_knows(name: str) -> None:
-    cases: tuple[tuple[frozenset[str], Callable[[Settings], bool], dict[str, Any]], ...] = (
+    cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], dict[str, Any]], ...] = (
         (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, {}),
         (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, {"beam_size": 4}),
     )
@@ -153,12 +153,12 @@ def test_a_graph_that_holds_a_search_is_given_only_what_it_knows(name: str) -> N
         assert fits(made) == (name in known or resolved)
 
 
-def _unchecked(options: dict[str, Any]) -> Settings:
-    """Settings whatever their contradictions, as if nobody had thought of them."""
+def _unchecked(options: dict[str, Any]) -> ResolvedOptions:
+    """Options whatever their contradictions, as if nobody had thought of them."""
     made = object.__new__(DecodingOptions)
     for option in fields(DecodingOptions):
         object.__setattr__(made, option.name, options.get(option.name, option.default))
-    return Settings(made, 1, (2,), 5)
+    return ResolvedOptions.of(made, 1, (2,), 5)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_options_were_resolved_to_keeps_them_out_of_the_graphs(
     resolved: dict[str, Any],
 ) -> None:
     for options in (DecodingOptions(), DecodingOptions(beam_size=2)):
-        made = Settings(options, 1, (2,), 5, **resolved)
+        made = ResolvedOptions.of(options, 1, (2,), 5, **resolved)
         assert not made.fits_greedy_graph
         assert not made.fits_beam_graph
 

@@ -1,4 +1,4 @@
-"""Draws batches, and compares each with its sentences alone.
+"""Random batches, each compared with its sentences alone.
 
 Neighbours that finish at once are what batches go wrong by, so they are drawn on purpose: end
 tokens that are likely, prefixes that are whole translations, limits of one token, patience that one

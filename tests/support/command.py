@@ -1,4 +1,4 @@
-"""The command, called as a person calls it."""
+"""The command line, called in this process or in one of its own."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The code blocks of the pages that people read."""
+"""Code blocks of the README and of docs/."""
 
 import os
 import re
@@ -24,13 +24,13 @@ class Block:
     """A code block.
 
     Attributes:
-        page: it stands on.
-        line: of the page, on which its first line stands.
-        language: behind the backticks; empty for a shell.
-        text: what it holds.
-        heading: the section of the page that it stands in.
-        not_run: why it is not run; empty if it is.
-        run_by: the test file that runs it; empty for those that run all blocks.
+        page: the file that it is in.
+        line: number of its first line in the page.
+        language: named after the backticks; empty for a shell.
+        text: content, without the backticks.
+        heading: of the section that it is in.
+        not_run: reason why no test runs it; empty if one does.
+        run_by: the test file that runs it, if not the one that runs all blocks; else empty.
     """
 
     page: Path
@@ -42,12 +42,12 @@ class Block:
     run_by: str = ""
 
     def __str__(self) -> str:
-        """Where it stands."""
+        """Its page and line."""
         return f"{self.page.relative_to(REPOSITORY).as_posix()}:{self.line}"
 
     @property
     def commands(self) -> list[str]:
-        """Of a shell block: its lines, those that end with a backslash joined to the next."""
+        """Lines of a shell block; those that end with a backslash are joined to the next."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for line in lines if line.strip()]
 
@@ -68,7 +68,7 @@ def read_blocks(page: Path) -> list[Block]:
 
 
 def words(command: str) -> list[str]:
-    """What the shell would pass on: without comments, redirections and pipes."""
+    """Split a command into words as a shell does, without comments and pipes."""
     return shlex.split(command.partition("|")[0], comments=True)
 
 

@@ -1,4 +1,4 @@
-"""Where tests find what the repository holds."""
+"""Paths in the repository that tests use."""
 
 from pathlib import Path
 

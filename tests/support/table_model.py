@@ -1,6 +1,7 @@
 """A model that is a table: logits that depend on the source and on every token so far.
 
-It stands in for ``runtime.model.Model`` in tests of the search, and knows nothing of it.
+It stands in for ``runtime.model.bundle_model.Model`` in tests of the search, and imports nothing
+of the package.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ Logits = NDArray[np.float32]
 
 
 class TableState:
-    """What each row of the batch has seen."""
+    """The rows of a batch: the source of each, and the tokens it has seen."""
 
     def __init__(self, ids: Sequence[Sequence[int]], longest: int) -> None:
         self.ids = [list(row) for row in ids]

@@ -1,4 +1,4 @@
-"""Only of equal modules may one trace stand for all."""
+"""Keys of traces: equal for equal modules, else different."""
 
 import copy
 from typing import Any
@@ -26,7 +26,7 @@ def test_equal_modules_have_one_key() -> None:
     assert trace_key(EncoderGraph(make()), 20) == trace_key(EncoderGraph(make()), 20)
 
 
-def test_whatever_a_trace_depends_on_changes_the_key() -> None:
+def test_everything_that_a_trace_depends_on_changes_the_key() -> None:
     changed = make()
     with torch.no_grad():
         changed.get_parameter("output_proj.bias")[0] += 1

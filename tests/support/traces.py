@@ -1,8 +1,7 @@
-"""What torch made of one module, kept for all tests of a run.
+"""Keys of modules, by which a test run traces equal modules once.
 
-Tracing takes seconds a module, and most tests trace one of a few models again, to look at what is
-done with the graphs. Of equal modules it gives equal graphs, so one trace is enough for all of
-them, whichever worker asks for it.
+Tracing takes seconds a module, and most tests export one of a few models to look at the graphs.
+Equal modules give equal graphs, so one trace serves all tests in all workers.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from tfexport.export.ir_tools.initializers import content_key
 
 
 class _Contents(pickle.Pickler):
-    """Classes and values of a module; tensors by their contents, and by which are one tensor."""
+    """Pickles a module's classes and values; tensors as content keys, shared ones as shared."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -32,7 +31,7 @@ class _Contents(pickle.Pickler):
 
 
 def trace_key(module: nn.Module, *options: Any) -> str:
-    """Equal for modules of the same classes with the same values, asked for in the same way."""
+    """A key that is equal for modules of the same classes, values and options."""
     written = io.BytesIO()
     _Contents(written).dump(module)
     return hashlib.sha256(written.getvalue() + repr(options).encode()).hexdigest()[:24]

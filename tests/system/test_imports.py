@@ -1,4 +1,4 @@
-"""What each part pulls in: the runtime and the command line live without torch and onnx."""
+"""Libraries that each part imports: the runtime and the command line need no torch and no onnx."""
 
 import subprocess
 import sys

@@ -109,7 +109,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     samples.write_text("".join(lines[:SAMPLES]), encoding="utf-8")
     shutil.copy(str(tutorial.__file__), folder / "tutorial.py")
     made: dict[str, tutorial.TutorialModel] = {}
-    exec(MODEL.replace("import tutorial", "from tests import tutorial"), made)
+    exec(MODEL.replace("import tutorial", "from tests.support import tutorial"), made)
     torch.save(made["model"].state_dict(), folder / "model.pt")
     words = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(4, VOCABULARY))]
     vocabulary = {word: i for i, word in enumerate(words)}

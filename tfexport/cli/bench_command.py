@@ -159,14 +159,14 @@ def _read_rows(translator: "Translator", file: str, ids: bool) -> list[list[int]
     """
     from tfexport.runtime.files.line_format import read_line, read_numbers
 
-    settings, _ = translator.resolver.resolve({"truncate": True})
+    options, _ = translator.resolver.resolve({"truncate": True})
     rows, problems = [], []
     with Path(file).open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 text = read_line(line, first=number == 1)
                 source = read_numbers(text) if ids else text
-                request = translator.request(source, number, (), settings, as_ids=ids)
+                request = translator.request(source, number, (), options, as_ids=ids)
             except InputError as error:
                 problems.append(f"line {number}: {error}")
                 continue

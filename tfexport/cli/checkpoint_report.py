@@ -30,7 +30,7 @@ def checkpoint_facts(found: "Examination") -> dict[str, Any]:
             }
             for key, value in values.items()
         },
-        "keys": {key: list(targets) for key, targets in checkpoint.fates.items()},
+        "keys": {key: list(targets) for key, targets in checkpoint.key_report.items()},
         "notes": [Message(note).spelled(spell) for note in found.notes],
         "problems": [
             Message(problem).spelled(spell) for problem in found.problems + found.config_problems

@@ -69,7 +69,7 @@ def score(
     if not ids:
         translator.encode("")  # says at once that there is no tokenizer
     with spelled_as_options():
-        settings = translator.scorer.settings(keywords)
+        resolved = translator.scorer.resolve(keywords)
     bad = 0
     with contextlib.ExitStack() as stack:
         sources, targets = (
@@ -78,7 +78,7 @@ def score(
         )
         sink = stack.enter_context(_open(output, force))
         pairs = enumerate(zip_longest(sources, targets), start=1)
-        while chunk := list(islice(pairs, rows_ahead(settings.options))):
+        while chunk := list(islice(pairs, rows_ahead(resolved))):
             requests, wanted, problems = [], [], {}
             for number, lines in chunk:
                 request, tokens = None, list[int]()
@@ -86,13 +86,13 @@ def score(
                     found = [_read(line, name, number, ids) for line, name in zip(
                         lines, (source, target), strict=True)]  # fmt: skip
                     request, tokens = translator.scorer.request(
-                        found[0], found[1], number - 1, settings
+                        found[0], found[1], number - 1, resolved
                     )
                 except InputError as error:
                     problems[number] = str(error)
                 requests.append(request)
                 wanted.append(tokens)
-            scored = translator.scorer.run(requests, wanted, settings)
+            scored = translator.scorer.run(requests, wanted, resolved)
             for (number, _), made in zip(chunk, scored, strict=True):
                 problem = problems.get(number)
                 if problem is not None:

@@ -22,7 +22,7 @@ from tfexport.errors import ConfigError
 if TYPE_CHECKING:
     from tfexport.runtime import Translator
     from tfexport.runtime.files.line_format import Format, LineResult
-    from tfexport.runtime.search import Settings
+    from tfexport.runtime.search import ResolvedOptions
 
 
 @click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
@@ -109,10 +109,10 @@ def translate(
         translator.encode("")  # says at once that there is no tokenizer
     prefix: Any = None if target_prefix is None else _prefix(target_prefix, ids)
     with spelled_as_options():
-        settings, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
+        resolved, (start,) = translator.resolver.resolve(keywords, [prefix], problems)
     count = keywords.get("num_hypotheses", 1)
     write = json_format(ids, count > 1) if jsonl else text_format(count, alignment)
-    run = _Run(translator, settings, write, ids, start, target_prefix_file)
+    run = _Run(translator, resolved, write, ids, start, target_prefix_file)
     if attention_plot:
         from tfexport.cli.attention_plot import Plotter
 
@@ -160,13 +160,13 @@ class _Run:
     def __init__(
         self,
         translator: "Translator",
-        settings: "Settings",
+        options: "ResolvedOptions",
         write: "Format",
         ids: bool,
         prefix: tuple[int, ...],
         prefix_file: str | None,
     ) -> None:
-        self.translator, self.settings, self.write, self.ids = translator, settings, write, ids
+        self.translator, self.options, self.write, self.ids = translator, options, write, ids
         self.prefix, self.prefix_file = prefix, prefix_file
         self.plotter: Callable[[LineResult], object] = lambda line: None
 
@@ -176,7 +176,7 @@ class _Run:
         """Translate into a file that a later run could go on with; how many lines were bad."""
         from tfexport.runtime.files.resumable import describe_run, translate_file
 
-        count = self.settings.options.num_hypotheses
+        count = self.options.num_hypotheses
         with _progress(Path(file)) as advance:
 
             def tell(line: "LineResult", offset: int) -> None:
@@ -185,9 +185,9 @@ class _Run:
 
             summary = translate_file(
                 self.translator, sys.stdin.buffer if file == "-" else file, output,
-                self.settings, self.write,
+                self.options, self.write,
                 ids=self.ids, prefix=self.prefix, prefix_file=self.prefix_file,
-                described=describe_run(self.settings, jsonl, alignment, self.ids),
+                described=describe_run(self.options, jsonl, alignment, self.ids),
                 lines_each=1 if jsonl else count,
                 resume=resume, force=force, tell=tell,
             )  # fmt: skip
@@ -209,12 +209,12 @@ class _Run:
             prefixes: Any = repeat(self.prefix)
             if self.prefix_file is not None:
                 prefixes = stack.enter_context(open_lines(self.prefix_file))
-            options = self.settings.options
+            options = self.options
             # A person at a terminal wants an answer to every line.
             at_once = source.is_terminal or options.batch_size == 1
             chunk = 1 if at_once else rows_ahead(options)
             for line in translate_lines(
-                self.translator, source, self.settings, ids=self.ids, prefixes=prefixes, chunk=chunk
+                self.translator, source, self.options, ids=self.ids, prefixes=prefixes, chunk=chunk
             ):
                 bad += line.problem is not None
                 self.report(file, line)

@@ -1,6 +1,9 @@
 """Where the model comes from: its mathematics and its checkpoints (torch)."""
 
 from tfexport.model_src.build import build_transformer
+from tfexport.model_src.checkpoint.keymap import KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.layouts import register_layout
 from tfexport.model_src.checkpoint.layouts.native import save_checkpoint
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -15,6 +18,8 @@ from tfexport.model_src.transformer import Transformer
 __all__ = [
     "AnnotatedTransformer",
     "Checkpoint",
+    "KeyTable",
+    "Layout",
     "MultiheadAttention",
     "RMSNormTransformer",
     "TorchTransformer",
@@ -22,5 +27,6 @@ __all__ = [
     "TransformerConfig",
     "build_transformer",
     "load_checkpoint",
+    "register_layout",
     "save_checkpoint",
 ]

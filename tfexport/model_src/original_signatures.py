@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from tfexport.errors import ConfigError, InputError
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer, initialise
-from tfexport.model_src.checkpoint.keymap import Layout, Rule, convert_weights, thirds
+from tfexport.model_src.checkpoint.conversions import THIRDS
+from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 from tfexport.model_src.config import Activation, TransformerConfig
 from tfexport.model_src.masks import (
     bias_from_blocked,
@@ -20,17 +21,12 @@ from tfexport.model_src.masks import (
 )
 from tfexport.model_src.transformer import Decoder, Transformer
 
-_MULTIHEAD_ATTENTION = Layout(
-    name="multihead-attention",
-    title="torch.nn.MultiheadAttention",
-    rules=(
-        *(
-            Rule(f"in_proj_{kind}", tuple(f"{part}_proj.{kind}" for part in "qkv"), thirds)
-            for kind in ("weight", "bias")
-        ),
-        *(Rule(f"{part}_proj_weight", (f"{part}_proj.weight",)) for part in "qkv"),
-        *(Rule(f"out_proj.{kind}", (f"out_proj.{kind}",)) for kind in ("weight", "bias")),
-    ),
+_MULTIHEAD_ATTENTION = KeyTable(
+    {
+        "in_proj_{kind}": ("{part}_proj.{kind}", THIRDS),
+        "{part}_proj_weight": "{part}_proj.weight",
+        "out_proj.{kind}": "out_proj.{kind}",
+    }
 )
 
 

@@ -14,14 +14,14 @@ from tfexport.runtime.options import (
     find_problems,
     unknown_options,
 )
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.text.codec import Texts
 
 Prefix = str | Sequence[int] | None
 
 
 class Resolver:
-    """Turns options into settings for one bundle."""
+    """Resolves options for one bundle."""
 
     def __init__(self, manifest: Manifest, texts: Texts, has_attention: Callable[[], bool]) -> None:
         self._manifest, self._texts, self._has_attention = manifest, texts, has_attention
@@ -31,8 +31,8 @@ class Resolver:
         keywords: Mapping[str, Any],
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[str] = (),
-    ) -> tuple[Settings, list[tuple[int, ...]]]:
-        """Settings and prefixes.
+    ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
+        """Resolved options and prefixes.
 
         Args:
             keywords: what ``DecodingOptions`` takes.
@@ -79,7 +79,7 @@ class Resolver:
             raise ConfigError(join_problems(SUBJECT, problems))
         seed = options["seed"]
         return (
-            Settings(
+            ResolvedOptions.of(
                 DecodingOptions(**sound),
                 self._manifest.special_ids.bos,
                 ends,

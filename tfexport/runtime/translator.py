@@ -21,7 +21,7 @@ from tfexport.runtime.parallel.cpu import are_restricted, usable_cores
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
 from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.results import Hypothesis, TranslationResult
-from tfexport.runtime.search import PathSearch, Request, Settings, decode
+from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch, decode
 from tfexport.runtime.text.codec import Texts, check_rows
 from tfexport.runtime.text.streaming import TextStream
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
@@ -148,16 +148,16 @@ class Translator:
             TokenizerError: the bundle holds no tokenizer.
         """
         sources = check_rows("texts", texts, "strings")
-        settings, prefixes = self._resolve(options, target_prefix, len(sources))
-        requests = self._requests(sources, prefixes, settings, as_ids=False)
+        resolved, prefixes = self._resolve(options, target_prefix, len(sources))
+        requests = self._requests(sources, prefixes, resolved, as_ids=False)
 
         def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
             return [
-                self.describe(text, request.ids if request else [], hypotheses, settings)
+                self.describe(text, request.ids if request else [], hypotheses, resolved)
                 for text, request, hypotheses in zip(sources, requests, found, strict=True)
             ]
 
-        return self._run(requests, settings, assemble, asynchronous)
+        return self._run(requests, resolved, assemble, asynchronous)
 
     @overload
     def generate(
@@ -205,8 +205,8 @@ class Translator:
             if options.get("replace_unknowns") is True
             else []
         )
-        settings, prefixes = self._resolve(options, target_prefix, len(rows), extra)
-        requests = self._requests(rows, prefixes, settings, as_ids=True)
+        resolved, prefixes = self._resolve(options, target_prefix, len(rows), extra)
+        requests = self._requests(rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: list[list[Hypothesis]]) -> list[TranslationResult]:
             return [
@@ -214,7 +214,7 @@ class Translator:
                 for request, hypotheses in zip(requests, found, strict=True)
             ]
 
-        return self._run(requests, settings, assemble, asynchronous)
+        return self._run(requests, resolved, assemble, asynchronous)
 
     def score(
         self,
@@ -267,22 +267,22 @@ class Translator:
         for name in ("beam_size", "num_hypotheses"):
             if _is_whole(options.get(name)) and options[name] > 1:
                 extra.append(f"{name} {options[name]} cannot be streamed: it must be 1")
-        settings, (prefix,) = self.resolver.resolve(options, [target_prefix], extra)
-        request = self.request(text, 0, prefix, settings, as_ids=False)
-        return self._stream(request, settings)
+        resolved, (prefix,) = self.resolver.resolve(options, [target_prefix], extra)
+        request = self.request(text, 0, prefix, resolved, as_ids=False)
+        return self._stream(request, resolved)
 
-    def _stream(self, request: Request | None, settings: Settings) -> Iterator[str]:
+    def _stream(self, request: Request | None, options: ResolvedOptions) -> Iterator[str]:
         if request is None:
             return
         shown = TextStream(self.decode, self.texts.target.unknown_is_word)
         for token in request.prefix:
             if piece := shown.add(token):
                 yield piece
-        search = PathSearch(self._model, [request], settings)
-        keep_end = settings.options.return_end_token
+        search = StepwiseSearch(self._model, [request], options)
+        keep_end = options.return_end_token
         while search.active:
             for step in search.step():
-                if keep_end or step.token not in settings.end_tokens:
+                if keep_end or step.token not in options.end_tokens:
                     piece = shown.add(step.token)
                     if piece:
                         yield piece
@@ -310,11 +310,11 @@ class Translator:
             InputError: a text cannot be decoded; when its turn comes.
             ConfigError: unknown or contradictory options; at once.
         """
-        settings, _ = self.resolver.resolve(options)
-        return self._translate_iterable(texts, target_prefix, settings)
+        resolved, _ = self.resolver.resolve(options)
+        return self._translate_iterable(texts, target_prefix, resolved)
 
     def _translate_iterable(
-        self, texts: Iterable[str], prefixes: Iterable[Prefix] | None, settings: Settings
+        self, texts: Iterable[str], prefixes: Iterable[Prefix] | None, options: ResolvedOptions
     ) -> Iterator[TranslationResult]:
         def jobs() -> Iterator[_TextJob]:
             given = iter(prefixes) if prefixes is not None else None
@@ -322,19 +322,19 @@ class Translator:
                 try:
                     prefix = self.resolver.check_prefix(
                         next(given, None) if given else None,
-                        settings.max_length,
-                        settings.end_tokens,
+                        options.max_length,
+                        options.end_tokens,
                     )
-                    request = self.request(text, number, prefix, settings, as_ids=False)
+                    request = self.request(text, number, prefix, options, as_ids=False)
                     yield _TextJob(text, request, None)
                 except InputError as error:
                     yield _TextJob(text, None, InputError(f"text {number}: {error}"))
 
-        for job, found in self.decode_stream(jobs(), settings, rows_ahead(settings.options)):
+        for job, found in self.decode_stream(jobs(), options, rows_ahead(options)):
             if job.problem is not None:
                 raise job.problem
             ids = job.request.ids if job.request else []
-            yield self.describe(job.text, ids, found, settings)
+            yield self.describe(job.text, ids, found, options)
 
     def translate_file(
         self,
@@ -371,17 +371,17 @@ class Translator:
 
         # Lines of text say no scores.
         options = {"return_scores": jsonl, **options}
-        settings, (prefix,) = self.resolver.resolve(options, [target_prefix])
-        count = settings.options.num_hypotheses
+        resolved, (prefix,) = self.resolver.resolve(options, [target_prefix])
+        count = resolved.num_hypotheses
         write = json_format(several=count > 1) if jsonl else text_format(count)
         return translate_file(
-            self, source, output, settings, write, prefix=prefix,
-            described=describe_run(settings, jsonl=jsonl), lines_each=1 if jsonl else count,
+            self, source, output, resolved, write, prefix=prefix,
+            described=describe_run(resolved, jsonl=jsonl), lines_each=1 if jsonl else count,
             resume=resume, force=force,
         )  # fmt: skip
 
     def decode_stream(
-        self, jobs: Iterable[AnyJob], settings: Settings, chunk: int
+        self, jobs: Iterable[AnyJob], options: ResolvedOptions, chunk: int
     ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
         """Decode jobs in their order, ``chunk`` of them read at a time.
 
@@ -393,7 +393,7 @@ class Translator:
         waiting: deque[tuple[list[AnyJob], Future[list[list[Hypothesis]]]]] = deque()
         while read := list(islice(source, chunk)):
             requests = [job.request for job in read]
-            waiting.append((read, self._submit(requests, settings, lambda found: found)))
+            waiting.append((read, self._submit(requests, options, lambda found: found)))
             while len(waiting) > ahead:
                 yield from _pairs(*waiting.popleft())
         while waiting:
@@ -404,7 +404,7 @@ class Translator:
         source: str | Sequence[int],
         number: int,
         prefix: tuple[int, ...],
-        settings: Settings,
+        options: ResolvedOptions,
         *,
         as_ids: bool,
     ) -> Request | None:
@@ -414,7 +414,7 @@ class Translator:
             source: a text, or ids as the encoder sees them.
             number: of the input in its call; draws depend on it.
             prefix: of its target.
-            settings: how to decode it.
+            options: how to decode it.
             as_ids: which of the two it has to be.
 
         Raises:
@@ -422,18 +422,17 @@ class Translator:
             ForkError: see ``_check_process``.
         """
         self._check_process()
-        options = settings.options
         read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
         ids = read(source, options.truncate, options.max_input_length)
         if not ids:
             return None
         candidates = None
         if self._map is not None:
-            candidates = self._map.candidates(ids, settings.end_tokens)
+            candidates = self._map.candidates(ids, options.end_tokens)
         return Request(ids, number, prefix, candidates)
 
     def describe(
-        self, text: str, ids: list[int], hypotheses: list[Hypothesis], settings: Settings
+        self, text: str, ids: list[int], hypotheses: list[Hypothesis], options: ResolvedOptions
     ) -> TranslationResult:
         """Hypotheses to a result, with the texts of all.
 
@@ -441,18 +440,18 @@ class Translator:
             text: what was translated.
             ids: of it, as the encoder saw them.
             hypotheses: best first.
-            settings: how they were decoded.
+            options: how they were decoded.
         """
         before, after = self.texts.framing if ids else (0, 0)
         result = TranslationResult(None, hypotheses, ids, framing=(before, after))
         texts = []
         for place, made in enumerate(hypotheses):
-            if settings.options.replace_unknowns and ids:
+            if options.replace_unknowns and ids:
                 alignment = result.alignment(place)
                 texts.append(self.texts.fill_unknowns(made.tokens, alignment, text))
             else:
                 texts.append(self.decode(made.tokens))
-        if not settings.options.return_attention and settings.options.replace_unknowns:
+        if not options.return_attention and options.replace_unknowns:
             hypotheses = [
                 Hypothesis(made.tokens, made.score, None, made.token_scores, made.finished)
                 for made in hypotheses
@@ -478,7 +477,7 @@ class Translator:
         prefixes: Sequence[Prefix] | None,
         count: int,
         extra: Sequence[str] = (),
-    ) -> tuple[Settings, list[tuple[int, ...]]]:
+    ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         if prefixes is None:
             return self.resolver.resolve(options, [None] * count, extra)
         try:
@@ -494,7 +493,7 @@ class Translator:
         self,
         sources: Sequence[Any],
         prefixes: Sequence[tuple[int, ...]],
-        settings: Settings,
+        options: ResolvedOptions,
         as_ids: bool,
     ) -> list[Request | None]:
         verb, noun = ("generate", "row") if as_ids else ("translate", "text")
@@ -502,7 +501,7 @@ class Translator:
         problems = []
         for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
             try:
-                requests.append(self.request(source, i, prefix, settings, as_ids=as_ids))
+                requests.append(self.request(source, i, prefix, options, as_ids=as_ids))
             except InputError as error:
                 problems.append(f"{noun} {i}: {error}")
         if problems:
@@ -512,45 +511,45 @@ class Translator:
     def _run(
         self,
         requests: Sequence[Request | None],
-        settings: Settings,
+        options: ResolvedOptions,
         assemble: Callable[[list[list[Hypothesis]]], Result],
         asynchronous: bool,
     ) -> "Result | Future[Result]":
         if asynchronous:
-            return self._submit(requests, settings, assemble)
+            return self._submit(requests, options, assemble)
         if self._workers > 1:
-            return self._submit(requests, settings, assemble).result()
-        batches = make_batches(requests, settings.options)
-        found = [self._decode(requests, batch, settings) for batch in batches]
+            return self._submit(requests, options, assemble).result()
+        batches = make_batches(requests, options)
+        found = [self._decode(requests, batch, options) for batch in batches]
         return assemble(_in_order(len(requests), batches, found))
 
     def _submit(
         self,
         requests: Sequence[Request | None],
-        settings: Settings,
+        options: ResolvedOptions,
         assemble: Callable[[list[list[Hypothesis]]], Result],
     ) -> "Future[Result]":
-        batches = make_batches(requests, settings.options)
-        jobs = [self._work(requests, batch, settings) for batch in batches]
+        batches = make_batches(requests, options)
+        jobs = [self._work(requests, batch, options) for batch in batches]
         return gather(jobs, lambda found: assemble(_in_order(len(requests), batches, found)))
 
     def _work(
-        self, requests: Sequence[Request | None], batch: Sequence[int], settings: Settings
+        self, requests: Sequence[Request | None], batch: Sequence[int], options: ResolvedOptions
     ) -> "Future[list[list[Hypothesis]]]":
         while True:
             with self._opening:
                 self._pool = self._pool or Workers(self._workers, self._queue_size)
                 pool = self._pool
             try:
-                return pool.submit(self._decode, requests, batch, settings)
+                return pool.submit(self._decode, requests, batch, options)
             except ClosedError:  # by another thread, after we took it: open new ones
                 continue
 
     def _decode(
-        self, requests: Sequence[Request | None], batch: Sequence[int], settings: Settings
+        self, requests: Sequence[Request | None], batch: Sequence[int], options: ResolvedOptions
     ) -> list[list[Hypothesis]]:
         chosen = [request for i in batch if (request := requests[i]) is not None]
-        return decode(self._model, chosen, settings)
+        return decode(self._model, chosen, options)
 
     def _check_process(self) -> None:
         """Refuse to decode where this translator's threads are not.

@@ -55,7 +55,7 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
     from tfexport.runtime.files.resumable import describe_run, translate_file
 
     translator = translator_of(VERSION_1)
-    settings, _ = translator.resolver.resolve({
+    resolved, _ = translator.resolver.resolve({
         "max_length": 2, "batch_size": 2, "beam_size": several, "num_hypotheses": several,
         "return_scores": False,
     })  # fmt: skip
@@ -69,8 +69,8 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
 
     try:
         translate_file(
-            translator, source, output, settings, text_format(several),
-            described=describe_run(settings), lines_each=several, tell=tell,
+            translator, source, output, resolved, text_format(several),
+            described=describe_run(resolved), lines_each=several, tell=tell,
         )  # fmt: skip
     except _StopError:
         return

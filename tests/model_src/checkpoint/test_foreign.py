@@ -146,7 +146,7 @@ def test_prefix_that_all_keys_have_is_taken_off_and_noted(
 ) -> None:
     torch.save({prefix + key: value for key, value in state.items()}, tmp_path / "model.pt")
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"], layout=layout)
-    assert set(found.require_usable().fates) == {prefix + key for key in state}
+    assert set(found.require_usable().key_report) == {prefix + key for key in state}
     assert found.notes == [f"every key starts with {prefix!r}, which was taken off"]
 
 
@@ -168,7 +168,7 @@ def test_state_dict_under_a_key_of_its_own_is_found_and_noted(
     torch.save({"net": state, "optimizer": {"state": {0: state}}, **others}, tmp_path / "model.pt")
     found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
     assert found.notes == ["weights taken from net"]
-    assert set(found.require_usable().fates) == set(state)
+    assert set(found.require_usable().key_report) == set(state)
 
 
 def test_several_state_dicts_are_named_with_the_line_that_takes_one(

@@ -56,9 +56,9 @@ def test_config_comes_from_weights_then_files_then_settings(state: State, tmp_pa
 
 def test_every_key_is_accounted_for(state: State, tmp_path: Path) -> None:
     found = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
-    assert set(found.fates) == set(state)
-    assert all(found.fates.values())
-    became = {target for targets in found.fates.values() for target in targets}
+    assert set(found.key_report) == set(state)
+    assert all(found.key_report.values())
+    became = {target for targets in found.key_report.values() for target in targets}
     assert became == set(found.weights) == set(found.build().state_dict())
 
 
@@ -158,8 +158,8 @@ def test_foreign_names_are_mapped_by_the_first_pattern_that_matches(
         ignore=[r"^criterion\."],
     )
     found = load_checkpoint(path)
-    assert found.fates["criterion.weight"] == ()
-    assert found.fates["embed_in.weight"] == ("source_embedding.tokens.weight",)
+    assert found.key_report["criterion.weight"] == ()
+    assert found.key_report["embed_in.weight"] == ("source_embedding.tokens.weight",)
     expected = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
     assert set(found.weights) == set(expected.weights)
 
@@ -411,8 +411,8 @@ def test_docs_list_the_keys_of_every_layout(layout: str) -> None:
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     block = page.partition(f"Keys of `{layout}`")[2].partition("```text\n")[2].partition("```")[0]
     keys = [key for line in block.splitlines() for key in expand(line)]
-    rules = LAYOUTS[layout].rules
+    rules = LAYOUTS[layout].table.rules
     found = {key: [rule.key for rule in rules if rule.match(key) is not None] for key in keys}
     assert [key for key, matches in found.items() if not matches] == []
     listed = {rule for matches in found.values() for rule in matches}
-    assert {rule.key for rule in rules if not rule.key.startswith("transformer.")} <= listed
+    assert {rule.key for rule in rules} <= listed

@@ -42,9 +42,9 @@ def run(
     where = {name: options.pop(name) for name in ("resume", "force") if name in options}
     keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": count,
                 "beam_size": max(count, 2), **options}  # fmt: skip
-    settings, _ = translator.resolver.resolve(keywords)
+    resolved, _ = translator.resolver.resolve(keywords)
     return translate_file(
-        translator, source, output, settings, text_format(count), lines_each=count,
+        translator, source, output, resolved, text_format(count), lines_each=count,
         described={"options": keywords}, **where,
     )  # fmt: skip
 
@@ -88,9 +88,9 @@ def test_a_killed_run_goes_on(
 
     settings_of = {"max_length": 5, "batch_size": 2, "num_hypotheses": count,
                    "beam_size": max(count, 2)}  # fmt: skip
-    settings, _ = translator.resolver.resolve(settings_of)
+    resolved, _ = translator.resolver.resolve(settings_of)
     with pytest.raises(Killed):
-        translate_file(translator, source, output, settings, text_format(count), lines_each=count,
+        translate_file(translator, source, output, resolved, text_format(count), lines_each=count,
                        described={"options": settings_of}, tell=kill)  # fmt: skip
     assert journal.exists()
     with output.open("r+b") as file:
@@ -194,13 +194,13 @@ def test_a_pipe_loses_no_line(
     translator: Translator, source: Path, tmp_path: Path, way: str
 ) -> None:
     data = source.read_bytes()
-    settings, _ = translator.resolver.resolve({"max_length": 5})
+    resolved, _ = translator.resolver.resolve({"max_length": 5})
     expected, output = tmp_path / "expected.txt", tmp_path / "out.txt"
     options: dict[str, Any] = {}
     if way == "prefixes":
         (tmp_path / "prefixes.txt").write_text("w9\n" * 60)
         options["prefix_file"] = tmp_path / "prefixes.txt"
-    translate_file(translator, source, expected, settings, text_format(), **options)
+    translate_file(translator, source, expected, resolved, text_format(), **options)
     if way == "prefixes":
         options["prefix_file"] = feed(b"w9\n" * 60)
     given: Any = source if way == "prefixes" else feed(data)
@@ -210,7 +210,7 @@ def test_a_pipe_loses_no_line(
         given = tmp_path / "fifo"
         os.mkfifo(given)
         threading.Thread(target=lambda: given.write_bytes(data), daemon=True).start()
-    summary = translate_file(translator, given, output, settings, text_format(), **options)
+    summary = translate_file(translator, given, output, resolved, text_format(), **options)
     if way == "stream":
         given.close()
     assert summary == FileSummary(60, 0, (7, 31))
@@ -229,10 +229,10 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
     def stop(line: Any, offset: int) -> None:
         raise KeyboardInterrupt
 
-    settings, _ = translator.resolver.resolve({"max_length": 2})
+    resolved, _ = translator.resolver.resolve({"max_length": 2})
     with pytest.raises(KeyboardInterrupt):
         translate_file(
-            translator, feed(b"w5\n"), output, settings, text_format(), tell=stop,
+            translator, feed(b"w5\n"), output, resolved, text_format(), tell=stop,
             described={"options": {}},
         )  # fmt: skip
     with pytest.raises(OutputExistsError, match="was begun from a pipe"):
@@ -243,12 +243,12 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
 def test_an_open_input_is_never_the_output(translator: Translator, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("w5\n")
-    settings, _ = translator.resolver.resolve({})
+    resolved, _ = translator.resolver.resolve({})
     for options in ({"source": None}, {"source": tmp_path / "in.txt", "prefix_file": output}):
         (tmp_path / "in.txt").write_text("w5\n")
         with output.open("rb") as file, pytest.raises(OutputExistsError, match="also the input"):
             translate_file(
-                translator, options.pop("source") or file, output, settings, text_format(),
+                translator, options.pop("source") or file, output, resolved, text_format(),
                 force=True, **options,
             )  # fmt: skip
         assert output.read_text() == "w5\n"
@@ -269,8 +269,8 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
                     run(translator, source, path, **options)
                 refused.append(caught.value)
 
-    settings, _ = translator.resolver.resolve({"max_length": 5, "beam_size": 2})
-    translate_file(translator, source, output, settings, text_format(), tell=tell)
+    resolved, _ = translator.resolver.resolve({"max_length": 5, "beam_size": 2})
+    translate_file(translator, source, output, resolved, text_format(), tell=tell)
     assert len(refused) == 4
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
@@ -294,9 +294,9 @@ def test_a_program_without_locks_is_noticed(
             else:
                 os.truncate(output, 0)
 
-    settings, _ = translator.resolver.resolve({"max_length": 5})
+    resolved, _ = translator.resolver.resolve({"max_length": 5})
     with pytest.raises(OutputExistsError, match="another program has changed it"):
-        translate_file(translator, source, output, settings, text_format(), tell=tell)
+        translate_file(translator, source, output, resolved, text_format(), tell=tell)
 
 
 @pytest.mark.parametrize(
@@ -339,9 +339,9 @@ def begun(translator: Translator, source: Path, output: Path, stop: int) -> byte
             raise KeyboardInterrupt
 
     keywords = {"max_length": 5, "batch_size": 2, "num_hypotheses": 1, "beam_size": 2}
-    settings, _ = translator.resolver.resolve(keywords)
+    resolved, _ = translator.resolver.resolve(keywords)
     with pytest.raises(KeyboardInterrupt):
-        translate_file(translator, source, output, settings, text_format(),
+        translate_file(translator, source, output, resolved, text_format(),
                        described={"options": keywords}, tell=tell)  # fmt: skip
     return progress_path(output).read_bytes().partition(b"\n")[0]
 
@@ -406,11 +406,11 @@ def test_memory_does_not_grow_with_the_file(translator: Translator, tmp_path: Pa
 def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> None:
     source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
     source.write_bytes(b"w5 w6\n\xff\n\n")
-    settings, _ = translator.resolver.resolve(
+    resolved, _ = translator.resolver.resolve(
         {"beam_size": 2, "num_hypotheses": 2, "max_length": 4, "return_token_scores": True,
          "return_attention": True}
     )  # fmt: skip
-    translate_file(translator, source, output, settings, json_format(several=True))
+    translate_file(translator, source, output, resolved, json_format(several=True))
     first, bad, empty = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert len(first["hypotheses"]) == 2
     best = first["hypotheses"][0]

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
-from tests.test_bundle import rewrite
 from tfexport.bundle import read_manifest, write_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator

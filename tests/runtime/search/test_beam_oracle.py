@@ -14,27 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.table_model import TableModel
+from tests.support.table_search import BOS, search
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, Settings, decode
-
-BOS = 0
-
-
-def search(
-    model: TableModel,
-    requests: Sequence[Request],
-    end_tokens: tuple[int, ...] = (1,),
-    suppress: tuple[int, ...] = (),
-    sequences: tuple[tuple[int, ...], ...] = (),
-    **options: Any,
-) -> list[list[Hypothesis]]:
-    chosen = DecodingOptions(**options)
-    resolved = Settings(
-        chosen, BOS, end_tokens, chosen.max_length, suppress, sequences,
-        own_end=end_tokens == (1,), seed=chosen.seed or 0,
-    )  # fmt: skip
-    return decode(model, requests, resolved)  # type: ignore[arg-type]
+from tfexport.runtime.search import Request
 
 
 class Oracle:

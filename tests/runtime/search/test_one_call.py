@@ -1,9 +1,8 @@
-"""Beam search in one call of a graph gives what the search step by step gives."""
+"""Greedy and beam search in one call of a graph give what the searches step by step give."""
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,16 +12,16 @@ from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import BeamRecord, Model
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search import Request, Settings, decode
+from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.beam import BeamSearch
-from tfexport.runtime.search.one_call import beam_in_one_call
+from tfexport.runtime.search.one_call import beam_in_one_call, truncate_at_eos
 
 VOCABULARY, BOS, EOS = 19, 1, 2
 
 
-def resolved(**options: Any) -> Settings:
+def resolved(**options: Any) -> ResolvedOptions:
     chosen = DecodingOptions(**options)
-    return Settings(chosen, BOS, (EOS,), chosen.max_length)
+    return ResolvedOptions.of(chosen, BOS, (EOS,), chosen.max_length)
 
 
 @pytest.fixture(name="model", scope="module")
@@ -55,43 +54,6 @@ def test_one_call_gives_what_steps_give(model: Model, data: st.DataObject) -> No
         for ours, theirs in zip(one, other, strict=True):
             assert (ours.token_scores is None) == (theirs.token_scores is None)
             assert (ours.token_scores or []) == pytest.approx(theirs.token_scores or [], abs=1e-5)
-
-
-class _Scripted:
-    """A model whose record is written by hand."""
-
-    has_beam, vocab_size = True, VOCABULARY
-
-    def __init__(self, *steps: list[tuple[int, int, float]]) -> None:
-        self.steps = steps
-
-    def beam(self, rows: Any, beam_size: int, enough: int, max_length: int) -> BeamRecord:
-        columns = np.array(self.steps, object).transpose(2, 0, 1)[:, :, None]
-        return BeamRecord(columns[0].astype(np.int64), columns[1].astype(np.int64),
-                          columns[2].astype(np.float32))  # fmt: skip
-
-
-def test_a_candidate_that_stands_for_nothing_is_none() -> None:
-    # One token is possible at first: the others continue beams that are not there, or are banned.
-    model: Any = _Scripted(
-        [(EOS, 0, -1.0), (5, 0, -np.inf), (6, 1, -0.5), (7, 1, -0.5)],
-        [(5, 0, -0.5), (6, 0, -0.5), (7, 1, -0.5), (8, 1, -0.5)],
-    )
-    options = resolved(beam_size=2, num_hypotheses=2, max_length=2)
-    (found,) = beam_in_one_call(model, [Request([4])], options)
-    assert [(h.tokens, h.score) for h in found] == [([], -1.0)]
-
-
-def test_the_way_back_skips_what_ended() -> None:
-    # The end token stands first, so beam 0 of the next step is the second candidate.
-    model: Any = _Scripted(
-        [(EOS, 0, -0.1), (5, 0, -0.2), (6, 0, -0.3), (7, 0, -9.0)],
-        [(8, 1, -0.1), (9, 0, -0.3), (EOS, 0, -5.0), (EOS, 1, -5.0)],
-    )
-    options = resolved(beam_size=2, num_hypotheses=2, max_length=2, length_penalty=0.0)
-    (found,) = beam_in_one_call(model, [Request([4])], options)
-    assert [h.tokens for h in found] == [[], [6, 8]], "and [5, 9], which is one too many"
-    assert [h.score for h in found] == pytest.approx([-0.1, -0.4])
 
 
 @pytest.mark.parametrize(
@@ -139,3 +101,9 @@ def test_a_bundle_without_a_beam_graph_steps(tiny_bundle: Path) -> None:
 def test_a_beam_that_cannot_be_fails_before_memory_is_taken_for_it(model: Model) -> None:
     with pytest.raises(BundleError):
         model.beam([[4, 5]], 2**31, 1, 5)
+
+
+def test_a_row_is_cut_before_its_first_end_token() -> None:
+    assert truncate_at_eos([5, 6, EOS, 7, EOS], EOS) == [5, 6]
+    assert truncate_at_eos([EOS, EOS], EOS) == []
+    assert truncate_at_eos([5, 6], EOS) == [5, 6]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
-from tests.test_bundle import rewrite
 from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
 

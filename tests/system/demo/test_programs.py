@@ -141,7 +141,9 @@ def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
 def wait(page: Any, text: str) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(page, 90).until(lambda page: text in page.find_element("id", "status").text)
+    WebDriverWait(page, 90).until(
+        lambda page: text in page.find_element("id", "status").text
+    )
 
 
 def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]) -> None:
@@ -167,7 +169,9 @@ def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]
                         "box.dispatchEvent(new Event('input'));", box)  # fmt: skip
     from selenium.webdriver.support.ui import WebDriverWait
 
-    WebDriverWait(page, 30).until(lambda p: not p.find_element("id", "attention").is_displayed())
+    WebDriverWait(page, 30).until(
+        lambda p: not p.find_element("id", "attention").is_displayed()
+    )
     assert page.find_element("id", "translation").text == ""
     assert page.get_log("browser") == []
 

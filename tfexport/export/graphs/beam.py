@@ -1,7 +1,7 @@
 """Beam search in one graph: the start and a step in torch, and the loop around them.
 
 The loop keeps no finished hypotheses. It records what every step chose among, and the runtime
-follows the parents back: see ``runtime.search.one_call``.
+follows the parents back: see ``runtime.search.backtrace``.
 
 Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, P past, S source, H heads, D head
 size, E model width, V vocabulary. Of N candidates at most K end, so K are left to go on with.

@@ -6,7 +6,7 @@ import numpy as np
 
 from tfexport.export.parity.eager_run import EagerRun, Floats, Ids, Shape
 from tfexport.export.parity.report import TOLERANCE, Comparison
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 
 def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Comparison:
@@ -46,7 +46,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
     wrong = near_ties = compared = 0
     for row, different in differ.items():
         tokens, logits = run.tokens[row].tolist(), run.logits[row]
-        length = min(len(until(tokens, run.special_ids.eos)) + 1, len(tokens))
+        length = min(len(truncate_at_eos(tokens, run.special_ids.eos)) + 1, len(tokens))
         compared += length
         near = different and any(_is_near_tie(scores) for scores in logits[:length])
         near_ties += near
@@ -57,11 +57,11 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
 def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
     """Compare sequences (B, T) and scores (B,) of a generate graph with eager's."""
     eos_id = run.special_ids.eos
-    rows = [until(row, eos_id) for row in sequences.tolist()]
+    rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
     yield compare_tokens(run, rows, stage="generate")
     # A row that went another way at a near tie has a score of its own.
     same = [
-        ours == until(theirs, eos_id)
+        ours == truncate_at_eos(theirs, eos_id)
         for ours, theirs in zip(rows, run.tokens.tolist(), strict=True)
     ]
     if any(same):
@@ -80,6 +80,6 @@ def _scores(run: EagerRun) -> Floats:
     shifted = run.logits - run.logits.max(-1, keepdims=True)
     log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     chosen = np.take_along_axis(log_probs, run.tokens[:, :, None], -1)[:, :, 0]
-    counts = [len(until(row, eos_id)) + (eos_id in row) for row in run.tokens.tolist()]
+    counts = [len(truncate_at_eos(row, eos_id)) + (eos_id in row) for row in run.tokens.tolist()]
     means = [row[:count].mean() for row, count in zip(chosen, counts, strict=True)]
     return np.array(means, np.float32)

@@ -12,7 +12,7 @@ from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 BATCH = 8
 
@@ -42,7 +42,9 @@ def compare_text(
 
     def compare(eager: Eager, chosen: list[str]) -> Iterator[Comparison]:
         run = eager.decode(make_case([framed[text] for text in chosen], config))
-        expected = [target.decode(until(row, run.special_ids.eos)) for row in run.tokens.tolist()]
+        expected = [
+            target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
+        ]
         # A random model may end within a character; such bytes have no text to compare.
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {

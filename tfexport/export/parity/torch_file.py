@@ -11,7 +11,7 @@ from tfexport.export.parity.eager_run import Eager, EagerRun, Progress, Shape, r
 from tfexport.export.parity.forward import random_inputs
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.runtime.search import until
+from tfexport.runtime.search import truncate_at_eos
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
@@ -80,5 +80,5 @@ def _compare_methods(run: EagerRun, module: Any) -> Iterator[Comparison]:
 
 def _compare_generate(run: EagerRun, generate: Generate) -> Comparison:
     sequences = generate(run.case.ids, run.case.mask, run.tokens.shape[1])
-    rows = [until(row, run.special_ids.eos) for row in sequences.tolist()]
+    rows = [truncate_at_eos(row, run.special_ids.eos) for row in sequences.tolist()]
     return compare_tokens(run, rows, stage="generate")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tfexport.errors import join_some
 from tfexport.model_src.build import build_transformer
-from tfexport.model_src.checkpoint.keymap import Layout
+from tfexport.model_src.checkpoint.keymap import KeyTable
 from tfexport.model_src.checkpoint.shapes import computed_tables
 from tfexport.model_src.config import TransformerConfig
 
@@ -71,9 +71,9 @@ def expected_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 
 
 def wrong_weights(
-    layout: Layout,
+    table: KeyTable,
     weights: Mapping[str, Tensor],
-    fates: Mapping[str, tuple[str, ...]],
+    key_report: Mapping[str, tuple[str, ...]],
     expected: Mapping[str, tuple[int, ...]],
     config: TransformerConfig,
 ) -> list[str]:
@@ -81,12 +81,13 @@ def wrong_weights(
     misshapen, missing = [], []
     computed = computed_tables(expected, weights, config)
     for name, shape in expected.items():
-        key, wanted = layout.origin_of(name, shape)
+        key, wanted = table.origin_of(name, shape, config.num_heads)
         if name in weights:
             if tuple(weights[name].shape) != shape:
-                _, found = layout.origin_of(name, tuple(weights[name].shape))
+                actual = tuple(weights[name].shape)
+                _, found = table.origin_of(name, actual, config.num_heads)
                 misshapen.append(f"{key} has shape {list(found)}, expected {list(wanted)}")
-        elif key not in fates and name not in computed:
+        elif key not in key_report and name not in computed:
             missing.append(f"{key} {list(wanted)}")
     surplus = [name for name in weights if name not in expected]
     return [

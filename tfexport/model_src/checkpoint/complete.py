@@ -1,4 +1,4 @@
-"""A config from what the weights say, what the user says, and the layout's defaults."""
+"""Completion of a config: the layout's defaults, what the weights say, and overrides, in order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from tfexport.errors import ConfigError, Message, Option, shown
-from tfexport.model_src.checkpoint.keymap import Layout
-from tfexport.model_src.checkpoint.overrides import SETTINGS, Given, Text, spoken
+from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, spoken
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
     SOURCE_TABLE,
@@ -18,7 +18,7 @@ from tfexport.model_src.checkpoint.shapes import (
 )
 from tfexport.model_src.config import TransformerConfig
 
-FROM_WEIGHTS, ASSUMED, MISSING = "weights", "assumed", "missing"
+ASSUMED, FROM_BUNDLE, FROM_WEIGHTS, MISSING = "assumed", "bundle", "weights", "missing"
 _EMBEDDINGS = {
     SOURCE_TABLE: ("source_vocab_size", "source"),
     TARGET_TABLE: ("target_vocab_size", "target"),
@@ -31,7 +31,7 @@ class Completion:
 
     Attributes:
         config: with stand-ins where there are problems.
-        origins: config key to "weights", "assumed", "missing", or the source that says it.
+        origins: config key to "assumed", "bundle", "weights", "missing", or a source's origin.
         problems: sentences.
     """
 
@@ -44,7 +44,7 @@ def complete_config(
     layout: Layout,
     weights: Mapping[str, Tensor],
     num_heads: int | None,
-    given: Given,
+    overrides: Overrides,
     require: Iterable[str],
     defaults: Mapping[str, Any],
 ) -> Completion:
@@ -54,26 +54,22 @@ def complete_config(
         layout: gives the defaults of its family.
         weights: by the model's names, tied tables under both of theirs.
         num_heads: where the weights' names count the heads.
-        given: what the user says.
+        overrides: what files, module and caller say.
         require: keys that must have a value although the model could do without.
-        defaults: stand in where neither file nor user says anything.
+        defaults: stand in where neither file nor caller says anything.
     """
-    said = {**layout.defaults, **defaults, **given.values}
-    heads = said.get("num_heads") if num_heads is None else num_heads
+    stated = stated_values(layout, defaults, overrides)
+    heads = stated.get("num_heads") if num_heads is None else num_heads
     heads = heads if isinstance(heads, int) and not isinstance(heads, bool) else None
-    facts = read_shapes(weights, heads)
-    if num_heads is not None:
-        facts["num_heads"] = num_heads
-    for stack in ("encoder", "decoder"):
-        if said.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
-            facts.pop(f"num_{stack}_layers", None)
-        else:  # a file without layers is not believed to have as many as its config says
-            facts.setdefault(f"num_{stack}_layers", 1)
-    values = {**layout.defaults, **defaults, **facts, **given.values}
-    origins = dict.fromkeys(values, ASSUMED)
-    origins |= dict.fromkeys(defaults, "bundle") | dict.fromkeys(facts, FROM_WEIGHTS)
-    origins |= given.origins
-    problems = _contradictions(values, facts, given)
+    inferred = _infer(weights, heads, num_heads is not None, stated)
+    by_precedence = [
+        (ASSUMED, layout.defaults),
+        (FROM_BUNDLE, defaults),
+        (FROM_WEIGHTS, inferred),
+        *overrides.layers,
+    ]
+    values, origins = fold(by_precedence)
+    problems = _contradictions(values, inferred, overrides)
     rows = size_of(weights, QUERY, 0)
     uneven = heads is not None and heads > 0 and rows is not None and rows % heads != 0
     if uneven:
@@ -92,6 +88,30 @@ def complete_config(
     return Completion(_build(values, problems, rows), origins, problems)
 
 
+def stated_values(
+    layout: Layout, defaults: Mapping[str, Any], overrides: Overrides
+) -> dict[str, Any]:
+    """Config values before the weights are looked at."""
+    return fold([(ASSUMED, layout.defaults), (FROM_BUNDLE, defaults), *overrides.layers])[0]
+
+
+def _infer(
+    weights: Mapping[str, Tensor],
+    heads: int | None,
+    heads_are_counted: bool,
+    stated: Mapping[str, Any],
+) -> dict[str, Any]:
+    inferred = read_shapes(weights, heads)
+    if heads_are_counted:
+        inferred["num_heads"] = heads
+    for stack in ("encoder", "decoder"):
+        if stated.get(f"share_{stack}_layers"):  # one layer is stored, however often it is applied
+            inferred.pop(f"num_{stack}_layers", None)
+        else:  # of a file without layers, the number in its config would go unchecked
+            inferred.setdefault(f"num_{stack}_layers", 1)
+    return inferred
+
+
 def needed(keys: Iterable[str]) -> Message:
     """A sentence about config keys that need a value, with the words that give it."""
     keys = list(keys)
@@ -99,18 +119,24 @@ def needed(keys: Iterable[str]) -> Message:
     return Message(f"needed, and not in the file: {', '.join(keys)}; give ", words)
 
 
-def _contradictions(values: dict[str, Any], facts: Mapping[str, Any], given: Given) -> list[Text]:
+def _contradictions(
+    values: dict[str, Any], inferred: Mapping[str, Any], overrides: Overrides
+) -> list[Text]:
     problems: list[Text] = []
-    for key, value in given.values.items():
-        if key in facts and value != facts[key] and not (key.startswith("tie_") and not value):
+    for key, value in overrides.values.items():
+        if (
+            key in inferred
+            and value != inferred[key]
+            and not (key.startswith("tie_") and not value)
+        ):
             problems.append(
                 Message(
                     f"{key} is {shown(value)} in ",
-                    spoken(given.origins[key]),
-                    f", but the weights say {facts[key]!r}",
+                    spoken(overrides.origins[key]),
+                    f", but the weights say {inferred[key]!r}",
                 )
             )
-            values[key] = facts[key]
+            values[key] = inferred[key]
     return problems
 
 
@@ -124,7 +150,7 @@ def _half_embeddings(
     (there,) = present
     (absent,) = set(_EMBEDDINGS) - {there}
     size, side = _EMBEDDINGS[absent]
-    key, _ = layout.origin_of(absent, ())
+    key, _ = layout.table.origin_of(absent, ())
     values[size] = values.get(_EMBEDDINGS[there][0])
     return [
         Message(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tfexport.errors import ConfigError, join_problems
 from tfexport.model_src.checkpoint.layouts import native
-from tfexport.model_src.checkpoint.overrides import SETTINGS, merge, parse_settings
+from tfexport.model_src.checkpoint.overrides import SETTINGS, Source, parse_settings
 from tfexport.model_src.checkpoint.read import Checkpoint, examine
 from tfexport.model_src.checkpoint.wrappers import StateDict, flatten
 from tfexport.model_src.transformer import Transformer
@@ -36,18 +36,20 @@ def checkpoint_of(
         CheckpointError, ConfigError: as ``load_checkpoint``.
     """
     name = type(model).__name__
-    sources: list[tuple[str, Mapping[str, Any]]] = []
     if isinstance(model, Transformer):
-        sources.append(("module", model.config.to_dict()))
-        layout = native.NATIVE.name
+        values, layout = model.config.to_dict(), native.NATIVE.name
     else:
-        sources.append(("module", _read_module(model, name)))
-    sources += [("config", config or {}), (SETTINGS, parse_settings(settings))]
+        values = _read_module(model, name)
+    sources = [
+        Source("module", values),
+        Source("config", config or {}),
+        Source(SETTINGS, parse_settings(settings)),
+    ]
     flat = flatten(model.state_dict(), Path(name))
     # Cloned: what is exported is the module as it is now, whatever training does next.
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
     raw = StateDict(Path(name), tensors, flat.others)
-    found = examine(raw, merge(sources), layout, require, defaults).require_usable()
+    found = examine(raw, sources, layout, require, defaults).require_usable()
     return dataclasses.replace(found, path=None)
 
 
@@ -61,14 +63,14 @@ def _read_module(model: nn.Module, name: str) -> dict[str, Any]:
     ]
     found: dict[str, set[Any]] = {}
     for layer in layers:
-        facts = {
+        of_layer = {
             "num_heads": layer.self_attn.num_heads,
             "norm_placement": "pre" if layer.norm_first else "post",
             "norm_eps": layer.norm1.eps,
             "activation": _activation(layer.activation),
             "dropout": layer.dropout1.p,
         }
-        for key, value in facts.items():
+        for key, value in of_layer.items():
             found.setdefault(key, set()).add(value)
     problems = [
         f"{key} differs between layers: {', '.join(sorted(map(repr, values)))}"

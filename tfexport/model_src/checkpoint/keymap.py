@@ -1,51 +1,56 @@
 """Key tables: which of a checkpoint's tensors becomes which of the model's weights.
 
-A layout is a table of rules and nothing else. A rule's key may hold ``{stack}`` (encoder or
-decoder), ``{layer}`` and ``{head}``, or be ``{weight}``, any name; its targets are the model's own
-state-dict names.
+A table is a literal dict from the checkpoint's keys to the model's weights, both with placeholders:
+
+    {layer} {head}    a number; the tensors of all heads are joined along the first axis
+    {weight}          any name
+    {stack} {kind} {part} …   a word out of a list; see ``WORDS``
+
+A table may bring lists of its own, each a dict of the checkpoint's words to the model's. A word
+that stands in the weight's name alone stands for all of its list: packed projections become
+``{part}_proj``.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-Convert = Callable[[Tensor], Sequence[Tensor]]
+from tfexport.model_src.checkpoint.conversions import UNCHANGED, Convert, Shape
 
-_PLACEHOLDERS = {"{stack}": r"(?P<stack>encoder|decoder)", "{layer}": r"(?P<layer>\d{1,6})"}
-_PLACEHOLDERS |= {"{head}": r"(?P<head>\d{1,6})", "{weight}": r"(?P<weight>.+)"}
+Words = Mapping[str, Mapping[str, str]]
+Entries = Mapping[str, str | tuple[str, Convert]]
 
+WORDS: Words = {
+    "stack": {"encoder": "encoder", "decoder": "decoder"},
+    "kind": {"weight": "weight", "bias": "bias"},
+    "part": {"q": "q", "k": "k", "v": "v"},
+    "side": {"source": "source", "target": "target"},
+}
+_OPEN = {"layer": r"\d{1,6}", "head": r"\d{1,6}", "weight": r".+"}
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _ANY = "{weight}"  # the key of a rule for every key
 _NUMBER = re.compile(r"[0-9]+|\{layer\}|\{head\}")
 
 
-def as_it_is(tensor: Tensor) -> Sequence[Tensor]:
-    """One tensor for one weight."""
-    return (tensor,)
+def placeholders(text: str) -> list[str]:
+    """The names of a key's placeholders."""
+    return _PLACEHOLDER.findall(text)
 
 
-def thirds(tensor: Tensor) -> Sequence[Tensor]:
-    """Packed query, key and value projections, (3 * E, ...), to three of (E, ...)."""
-    return torch.chunk(tensor, 3, dim=0) if tensor.dim() else ()
-
-
-def as_table(tensor: Tensor) -> Sequence[Tensor]:
-    """A position table with axes of length 1 around it to (M, E)."""
-    while tensor.dim() > 2 and 1 in tensor.shape:
-        tensor = tensor.squeeze(list(tensor.shape).index(1))
-    return (tensor,)
-
-
-@functools.cache
-def _pattern(key: str) -> re.Pattern[str]:
-    pattern = re.escape(key)
-    for name, expression in _PLACEHOLDERS.items():
-        pattern = pattern.replace(re.escape(name), expression)
-    return re.compile(pattern, re.ASCII)
+def _pattern(text: str, lists: Mapping[str, Iterable[str]]) -> re.Pattern[str]:
+    """A key with placeholders as a regular expression with a group for each."""
+    expression = ""
+    for literal, name in re.findall(r"([^{]*)(?:\{(\w+)\})?", text):
+        expression += re.escape(literal)
+        if name:
+            choices = _OPEN.get(name) or "|".join(map(re.escape, lists[name]))
+            expression += f"(?P<{name}>{choices})"
+    return re.compile(expression, re.ASCII)
 
 
 def _outline(key: str) -> str:
@@ -59,96 +64,155 @@ class Rule:
 
     Attributes:
         key: the checkpoint's key, with placeholders.
-        targets: the model's weights that it becomes, with the same placeholders. If several keys
-            (the heads of one attention) name one target, they are joined along the first axis.
-        convert: the tensor to one tensor a target.
+        target: the name of the model's weight that it becomes, with placeholders.
+        convert: the tensor to one weight a target.
+        words: placeholder to the checkpoint's words and the model's.
     """
 
     key: str
-    targets: tuple[str, ...]
-    convert: Convert = as_it_is
+    target: str
+    convert: Convert = UNCHANGED
+    words: Words = field(default_factory=lambda: WORDS, hash=False)
+
+    @functools.cached_property
+    def targets(self) -> tuple[str, ...]:
+        """The weights' names, without the words that the key has no placeholder for."""
+        free = [name for name in placeholders(self.target) if name not in placeholders(self.key)]
+        return tuple(_spread(self.target, {name: self.words[name].values() for name in free}))
+
+    @functools.cached_property
+    def _key_pattern(self) -> re.Pattern[str]:
+        return _pattern(self.key, self.words)
+
+    @functools.cached_property
+    def _target_pattern(self) -> re.Pattern[str]:
+        return _pattern(self.target, {name: it.values() for name, it in self.words.items()})
 
     def match(self, key: str) -> dict[str, str] | None:
-        """The placeholders' values, or None if the rule is not for this key."""
-        found = _pattern(self.key).fullmatch(key)
-        return None if found is None else found.groupdict()
+        """The placeholders' values in the model's words; None if the rule is not for this key."""
+        if (found := self._key_pattern.fullmatch(key)) is None:
+            return None
+        lists = self.words
+        return {name: lists.get(name, {}).get(it, it) for name, it in found.groupdict().items()}
+
+    def key_of(self, target: str, head: str = "*") -> str | None:
+        """The key that becomes a weight; None if the rule does not make this one."""
+        if (found := self._target_pattern.fullmatch(target)) is None:
+            return None
+        return self.write_key({"head": head, **found.groupdict()})
+
+    def write_key(self, values: Mapping[str, str]) -> str:
+        """The key for placeholder values in the model's words."""
+        theirs = dict(values)
+        for name in placeholders(self.key):
+            if (words := self.words.get(name)) is not None:
+                # Of words that mean one thing, or nothing to the weight, the first.
+                theirs[name] = next(it for it in words if words[it] == values.get(name, words[it]))
+        return self.key.format(**theirs)
+
+    def original_shape(self, shape: Shape, num_heads: int) -> Shape:
+        """The shape of the tensor, of each head's where there are several, for a weight."""
+        if shape and "{head}" in self.key and num_heads > 0 and shape[0] % num_heads == 0:
+            shape = (shape[0] // num_heads, *shape[1:])
+        return self.convert.original_shape(shape)
+
+    def outlines(self) -> set[str]:
+        """Those of all keys that the rule is for."""
+        return self._outlines(self.key, {name: it.keys() for name, it in self.words.items()})
+
+    def target_outlines(self) -> set[str]:
+        """Those of all weights that the rule makes."""
+        return self._outlines(self.target, {name: it.values() for name, it in self.words.items()})
+
+    @staticmethod
+    def _outlines(text: str, lists: Mapping[str, Iterable[str]]) -> set[str]:
+        used = {name: lists[name] for name in placeholders(text) if name in lists}
+        return {_ANY if _ANY in text else _outline(it) for it in _spread(text, used)}
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How one family of models names its weights.
+def _spread(text: str, lists: Mapping[str, Iterable[str]]) -> list[str]:
+    """A text for every combination of words; other placeholders stay."""
+    spread = []
+    for words in itertools.product(*lists.values()):
+        one = text
+        for name, word in zip(lists, words, strict=True):
+            one = one.replace(f"{{{name}}}", word)
+        spread.append(one)
+    return spread
 
-    Attributes:
-        name: as ``--format`` takes it.
-        title: as people call it.
-        rules: the key table.
-        defaults: config values where the file and the user say nothing.
-        required: config keys that nothing can stand in for.
+
+class KeyTable:
+    """The rules of a layout, found by the outlines of keys and of weights.
+
+    Args:
+        entries: the checkpoint's key to the weight's name, or to the name and a conversion.
+        words: lists of words beside, or instead of, those of ``WORDS``.
     """
 
-    name: str
-    title: str
-    rules: tuple[Rule, ...]
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
+    def __init__(self, entries: Entries, words: Words | None = None) -> None:
+        lists = {**WORDS, **(words or {})}
+        self.rules = tuple(
+            Rule(key, value, words=lists) if isinstance(value, str) else Rule(key, *value, lists)
+            for key, value in entries.items()
+        )
+        # Few rules are for one outline, so that thousands of keys take no time.
+        self._by_key: dict[str, list[Rule]] = {}
+        self._by_target: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            for outline in rule.outlines():
+                self._by_key.setdefault(outline, []).append(rule)
+            for outline in rule.target_outlines():
+                self._by_target.setdefault(outline, []).append(rule)
 
     def map_keys(self, keys: Iterable[str]) -> dict[str, tuple[Rule, dict[str, str]]]:
         """Every key that the table knows, with its rule and placeholder values."""
         mapped = {}
         for key in keys:
-            for rule in (*self._by_outline.get(_outline(key), ()), *self._by_outline[_ANY]):
+            for rule in (*self._by_key.get(_outline(key), ()), *self._by_key.get(_ANY, ())):
                 if (values := rule.match(key)) is not None:
                     mapped[key] = (rule, values)
                     break
         return mapped
 
-    @functools.cached_property
-    def _by_outline(self) -> dict[str, list[Rule]]:
-        """The few rules that a key can be for, so that not all are tried on every key."""
-        rules: dict[str, list[Rule]] = {_ANY: []}
-        for rule in self.rules:
-            for key in {rule.key.replace("{stack}", stack) for stack in ("encoder", "decoder")}:
-                rules.setdefault(_outline(key), []).append(rule)
-        return rules
-
-    def origin_of(self, target: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    def origin_of(self, target: str, shape: Shape, num_heads: int = 1) -> tuple[str, Shape]:
         """The key, and the shape of its tensor, that would become a weight of this shape."""
-        for rule in self.rules:
-            for name in rule.targets:
-                if (values := Rule(name, ()).match(target)) is not None:
-                    key = rule.key.format(**{"head": "*", **values})
-                    return key, (3 * shape[0], *shape[1:]) if rule.convert is thirds else shape
+        for rule in (
+            *self._by_target.get(_outline(target), ()),
+            *self._by_target.get(_ANY, ()),
+        ):
+            if (key := rule.key_of(target)) is not None:
+                return key, rule.original_shape(shape, num_heads)
         return target, shape
 
 
 @dataclass(frozen=True)
-class Conversion:
-    """What a key table made of a state dict.
+class Converted:
+    """A state dict under the model's names.
 
     Attributes:
         weights: by the model's names.
-        fates: what each key that was read became.
+        key_report: every key that was read to the weights that it became.
         num_heads: where every head has a tensor of its own; else None.
         problems: sentences about tensors that could not be converted.
     """
 
     weights: dict[str, Tensor]
-    fates: dict[str, tuple[str, ...]]
+    key_report: dict[str, tuple[str, ...]]
     num_heads: int | None
     problems: list[str]
 
 
-def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion:
+def convert_weights(table: KeyTable, tensors: Mapping[str, Tensor]) -> Converted:
     """Apply a key table."""
-    mapped = layout.map_keys(tensors)
+    mapped = table.map_keys(tensors)
     heads = {int(values["head"]) for _, values in mapped.values() if "head" in values}
     num_heads = len(heads) if heads else None  # a gap shows up below as a head that is missing
     parts: dict[str, dict[int, Tensor]] = {}
-    fates: dict[str, tuple[str, ...]] = {}
+    key_report: dict[str, tuple[str, ...]] = {}
     problems = []
     for key, (rule, values) in mapped.items():
         targets = tuple(target.format(**values) for target in rule.targets)
-        fates[key] = targets
+        key_report[key] = targets
         pieces = rule.convert(tensors[key])
         if len(pieces) == 1:  # one tensor may serve several weights
             pieces = [*pieces] * len(targets)
@@ -160,6 +224,13 @@ def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion
             parts.setdefault(target, {})[int(values.get("head", 0))] = piece
         if num_heads is not None and "head" in values:
             problems += _missing_heads(rule, values, mapped, num_heads)
+    weights = _join_heads(parts, problems)
+    return Converted(weights, key_report, num_heads, list(dict.fromkeys(problems)))
+
+
+def _join_heads(
+    parts: Mapping[str, Mapping[int, Tensor]], problems: list[str]
+) -> dict[str, Tensor]:
     weights = {}
     for target, by_head in parts.items():
         pieces = [by_head[head] for head in sorted(by_head)]
@@ -170,11 +241,11 @@ def convert_weights(layout: Layout, tensors: Mapping[str, Tensor]) -> Conversion
             problems.append(f"the heads of {target} are single values, not matrices")
             continue
         weights[target] = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim=0)
-    return Conversion(weights, fates, num_heads, list(dict.fromkeys(problems)))
+    return weights
 
 
 def _missing_heads(
     rule: Rule, values: Mapping[str, str], mapped: Mapping[str, object], num_heads: int
 ) -> list[str]:
-    keys = (rule.key.format(**{**values, "head": str(head)}) for head in range(num_heads))
+    keys = (rule.write_key({**values, "head": str(head)}) for head in range(num_heads))
     return [f"{key} is missing" for key in keys if key not in mapped]

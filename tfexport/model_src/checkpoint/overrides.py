@@ -1,131 +1,119 @@
-"""Overrides of a checkpoint's config: files, ``key=value`` words, rename and ignore tables."""
+"""Overrides of a checkpoint's config: config files and ``key=value`` words."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
+from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.config import config_keys, unknown_keys
 
-_IMPORT_KEYS = ("rename", "ignore")
-_MAX_PATTERNS, _MAX_PATTERN = 256, 512
-
 SETTINGS = "settings"  # the origin of values that were given as words
+TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
 Text = str | Message
 
 
 @dataclass(frozen=True)
-class Given:
-    """Config values from outside the weights, and where each came from.
+class Source:
+    """Values that a file, a module or the caller gives.
 
     Attributes:
-        values: config keys to values.
-        origins: config keys to "config.json", "settings" and the like.
-        rename: [pattern, replacement] pairs; the first that matches a key wins.
-        ignore: patterns of keys that may stay unread.
+        origin: as messages name it.
+        values: by config keys, or those of the layout's own kind of config.json.
+        path: of the file; None for values that are from none.
+        optional: whether it is skipped if it is another project's, as is a config.json that nobody
+            named.
     """
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-    rename: tuple[tuple[str, str], ...] = ()
-    ignore: tuple[str, ...] = ()
+    origin: str
+    values: Mapping[str, Any]
+    path: Path | None = None
+    optional: bool = False
 
 
-def merge(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> Given:
-    """Merge named sources of values; later ones win.
+@dataclass(frozen=True)
+class Overrides:
+    """Config values from outside the weights.
 
-    Raises:
-        ConfigError: naming every unknown key and every malformed table, with its source.
+    Attributes:
+        layers: origin and values of each source; later ones win.
     """
+
+    layers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    @functools.cached_property
+    def values(self) -> dict[str, Any]:
+        """Config keys to the values that win."""
+        return fold(self.layers)[0]
+
+    @functools.cached_property
+    def origins(self) -> dict[str, str]:
+        """Config keys to "config.json", "settings" and the like."""
+        return fold(self.layers)[1]
+
+
+def fold(
+    layers: Iterable[tuple[str, Mapping[str, Any]]],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values of several origins laid over one another, later ones on top, and their origins."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    for origin, given in layers:
+        values |= given
+        origins |= dict.fromkeys(given, origin)
+    return values, origins
+
+
+def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides, list[Text]]:
+    """Read every source as the layout reads it.
+
+    Returns:
+        The overrides, and notes about what was skipped.
+
+    Raises:
+        ConfigError: a named file is another project's, or there are unknown keys; all are named.
+    """
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    notes: list[Text] = []
     problems: list[Text] = []
-    for origin, given in sources:
-        wrong = unknown_keys(given, (*config_keys(), *_IMPORT_KEYS))
-        problems += [Message(spoken(origin), f": {problem}") for problem in wrong]
-        for key, value in given.items():
-            values[key] = float("-inf") if value == "-inf" else value
-            origins[key] = origin
-    rename = _rename_table(values.pop("rename", ()), problems)
-    ignore = _ignore_table(values.pop("ignore", ()), problems)
+    for source in sources:
+        given: Mapping[str, Any] = source.values
+        if layout.claims(given):
+            given = layout.read_config(given)
+        elif source.optional and not is_ours(given):
+            notes.append(_skipped(source))
+            continue
+        elif source.path and not source.optional and (foreign := describe_config(given)):
+            raise ConfigError(f"{source.path}: the config of {foreign}")
+        wrong = unknown_keys(given, (*config_keys(), *TABLE_KEYS))
+        problems += [Message(spoken(source.origin), f": {problem}") for problem in wrong]
+        layers.append((source.origin, _config_values(given)))
     if problems:
         raise ConfigError(join_problems("config", problems))
-    return Given(values, origins, rename, ignore)
+    return Overrides(tuple(layers)), notes
+
+
+def _config_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: float("-inf") if value == "-inf" else value
+        for key, value in given.items()
+        if key not in TABLE_KEYS
+    }
+
+
+def _skipped(source: Source) -> Message:
+    kind = "is of Hugging Face" if describe_config(source.values) else "is not of tfexport"
+    skipped = f"{source.origin} beside it {kind} and was skipped; "
+    return Message(skipped, Option("config", "FILE"), " names one")
 
 
 def spoken(origin: str) -> str | Option:
     """An origin as a message names it."""
     return Option(SETTINGS) if origin == SETTINGS else origin
-
-
-def _rename_table(table: Any, problems: list[Text]) -> tuple[tuple[str, str], ...]:
-    if not isinstance(table, Sequence) or isinstance(table, str):
-        problems.append("rename: expected a list of [pattern, replacement] pairs")
-        return ()
-    if len(table) > _MAX_PATTERNS:
-        problems.append(f"rename: {len(table)} pairs, more than {_MAX_PATTERNS}")
-        return ()
-    pairs = []
-    for row in table:
-        if not (
-            isinstance(row, Sequence)
-            and not isinstance(row, str)
-            and len(row) == 2
-            and all(isinstance(item, str) for item in row)
-        ):
-            problems.append(f"rename: {shown(row)} is not a [pattern, replacement] pair")
-        elif _compiles("rename", row[0], problems):
-            pairs.append((row[0], row[1]))
-    return tuple(pairs)
-
-
-def _ignore_table(table: Any, problems: list[Text]) -> tuple[str, ...]:
-    if isinstance(table, str):
-        table = [table]
-    if not isinstance(table, Sequence) or not all(isinstance(item, str) for item in table):
-        problems.append("ignore: expected a list of patterns")
-        return ()
-    if len(table) > _MAX_PATTERNS:
-        problems.append(f"ignore: {len(table)} patterns, more than {_MAX_PATTERNS}")
-        return ()
-    return tuple(item for item in table if _compiles("ignore", item, problems))
-
-
-def _compiles(table: str, pattern: str, problems: list[Text]) -> bool:
-    reason = f"it has more than {_MAX_PATTERN} characters"
-    if len(pattern) <= _MAX_PATTERN:
-        try:
-            re.compile(pattern)
-            return True
-        except (re.error, OverflowError, RecursionError, MemoryError) as error:
-            reason = str(error)
-    problems.append(f"{table}: {shown(pattern)} is not a regular expression: {reason}")
-    return False
-
-
-def rename_keys(keys: Iterable[str], given: Given) -> dict[str, str | None]:
-    """Every key with its name after the rename table; None if it is ignored.
-
-    Raises:
-        ConfigError: two keys would get one name, a replacement names no group, or a pattern takes
-            too long.
-    """
-    try:
-        names, problems = rename_within_time(keys, given.rename, given.ignore)
-    except SlowPatternError:
-        raise ConfigError(
-            "rename, ignore: a pattern takes longer than 1.5 seconds on these keys. Repeat no "
-            "group that holds a repetition, as (a+)+ does."
-        ) from None
-    taken: dict[str, str] = {}
-    for key, name in names.items():
-        if name is not None and (other := taken.setdefault(name, key)) != key:
-            problems.append(f"{other} and {key} both become {name}")
-    if problems:
-        raise ConfigError(join_problems("rename", sorted(set(problems))))
-    return names
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:

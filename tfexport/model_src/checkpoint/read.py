@@ -1,7 +1,7 @@
 """A checkpoint to (config, weights), with an account of every key."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,19 @@ from tfexport.model_src.checkpoint.account import (
     upcast,
     wrong_weights,
 )
-from tfexport.model_src.checkpoint.complete import complete_config, needed
-from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
+from tfexport.model_src.checkpoint.complete import complete_config, needed, stated_values
+from tfexport.model_src.checkpoint.detect import Detected, detect_layout
 from tfexport.model_src.checkpoint.keymap import convert_weights
-from tfexport.model_src.checkpoint.layouts import detect_layout, native, require_layout_name
+from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.layouts import native, require_layout_name
 from tfexport.model_src.checkpoint.overrides import (
     SETTINGS,
-    Given,
+    Source,
     Text,
-    merge,
     parse_settings,
-    rename_keys,
+    read_overrides,
 )
+from tfexport.model_src.checkpoint.rename_tables import read_tables, rename_keys
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import load_state_dict, read_json
 from tfexport.model_src.checkpoint.wrappers import StateDict
@@ -51,7 +52,7 @@ class Checkpoint:
         origins: config key to where its value came from: "weights", "assumed", or a source.
         weights: float32, under the model's own names.
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
-        fates: every key of the file to the weights that it became; empty if it was ignored.
+        key_report: every key of the file to the weights that it became; empty if it was ignored.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Checkpoint:
     origins: dict[str, str]
     weights: dict[str, Tensor]
     state_dict: dict[str, Tensor]
-    fates: dict[str, tuple[str, ...]]
+    key_report: dict[str, tuple[str, ...]]
 
     @property
     def special_ids(self) -> SpecialIds:
@@ -160,77 +161,49 @@ def examine_checkpoint(
 ) -> Examination:
     """``load_checkpoint``, with the problems of weights and config as data."""
     raw = load_state_dict(Path(path))
-    beside = raw.path.with_name("config.json")
-    sources: list[tuple[str, Mapping[str, Any]]] = []
-    foreign: Mapping[str, Any] = {}
+    sources = []
     if native.METADATA_KEY in raw.metadata:
-        sources.append((raw.path.name, native.read_config(raw.metadata, raw.path)))
+        sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
+    beside = raw.path.with_name("config.json")
     if beside.is_file():
-        values = read_json(beside)
-        if is_ours(values):
-            sources.append((beside.name, values))
-        else:
-            foreign = values
+        sources.append(Source(beside.name, read_json(beside), beside, optional=True))
     if isinstance(config, Mapping):
-        sources.append(("config", config))
+        sources.append(Source("config", config))
     elif config is not None:
-        sources.append((Path(config).name, _read_named_config(Path(config))))
-    sources.append((SETTINGS, parse_settings(settings)))
-    return examine(raw, merge(sources), layout, require, defaults, foreign)
-
-
-def _read_named_config(path: Path) -> dict[str, Any]:
-    values = read_json(path)
-    if (foreign := describe_config(values)) is not None:
-        raise ConfigError(f"{path}: the config of {foreign}")
-    return values
+        sources.append(Source(Path(config).name, read_json(Path(config)), Path(config)))
+    sources.append(Source(SETTINGS, parse_settings(settings)))
+    return examine(raw, sources, layout, require, defaults)
 
 
 def examine(
     raw: StateDict,
-    given: Given,
+    sources: Sequence[Source],
     layout_name: str | None = None,
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
-    foreign_config: Mapping[str, Any] | None = None,
 ) -> Examination:
-    """Understand a flat state dict and what was said about it."""
-    require_layout_name(layout_name)
-    names = rename_keys((*raw.tensors, *raw.others), given)
-    renamed = {key: name for key in raw.tensors if (name := names[key]) is not None}
-    detected = detect_layout(raw, renamed.values(), layout_name, foreign_config)
-    layout = detected.layout
-    notes: list[Text] = [*raw.notes, *_notes(detected.prefix, foreign_config)]
-    renamed = {key: name.removeprefix(detected.prefix) for key, name in renamed.items()}
-    tensors = {name: raw.tensors[key] for key, name in renamed.items()}
-
-    converted = convert_weights(layout, {name: upcast(it) for name, it in tensors.items()})
-    weights, fates = converted.weights, converted.fates
-    problems: list[Text] = [*converted.problems]
-    problems += [f"{key} is not a tensor" for key in raw.others if names[key] is not None]
+    """Understand a flat state dict: its keys, its layout, its config and its weights, in order."""
+    names, detected = _find_layout(raw, sources, layout_name)
+    layout, defaults = detected.layout, defaults or {}
+    overrides, skipped = read_overrides(sources, layout)
+    tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
+    converted = convert_weights(layout.table, {name: upcast(it) for name, it in tensors.items()})
+    weights, read = converted.weights, converted.key_report
     unread = [
         key if key == name else f"{key} (renamed to {name})"
-        for key, name in renamed.items()
-        if name not in fates
+        for key in raw.tensors
+        if (name := names[key]) is not None and name not in read
     ]
-    problems += listed("was not read", "keys were not read", unread)
-    problems += bad_values({name: tensors[name] for name in fates})
-
-    share_tied_tables(weights, {**layout.defaults, **(defaults or {}), **given.values})
-    completion = complete_config(
-        layout, weights, converted.num_heads, given, require, defaults or {}
-    )
+    share_tied_tables(weights, stated_values(layout, defaults, overrides))
+    completion = complete_config(layout, weights, converted.num_heads, overrides, require, defaults)
     expected = expected_shapes(completion.config)
-    problems += wrong_weights(layout, weights, fates, expected, completion.config)
-    remedy = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
-    if unread:
-        remedy = Message(
-            remedy,
-            " A weight that is not read is one that the model computes with and this layout does "
-            "not: an export without it would be another model. Where it goes by another name, map "
-            "it with the config's 'rename'; only a weight that takes no part in the forward pass "
-            "may be left out, with 'ignore'.",
-        )
+    problems: list[Text] = [
+        *converted.problems,
+        *(f"{key} is not a tensor" for key in raw.others if names[key] is not None),
+        *listed("was not read", "keys were not read", unread),
+        *bad_values({name: tensors[name] for name in read}),
+        *wrong_weights(layout.table, weights, read, expected, completion.config),
+    ]
     checkpoint = Checkpoint(
         name=str(raw.path),
         path=raw.path,
@@ -239,20 +212,43 @@ def examine(
         origins=completion.origins,
         weights=weights,
         state_dict=tensors,
-        fates={
-            **{key: fates.get(name, ()) for key, name in renamed.items()},
+        key_report={
+            **{
+                key: read.get(name, ())
+                for key, name in names.items()
+                if key in raw.tensors and name is not None
+            },
             **{key: () for key, name in names.items() if name is None},
         },
     )
-    return Examination(checkpoint, problems, completion.problems, remedy, notes)
+    notes = [*raw.notes, *detected.notes, *skipped]
+    return Examination(checkpoint, problems, completion.problems, _remedy(layout, unread), notes)
 
 
-def _notes(prefix: str, foreign_config: Mapping[str, Any] | None) -> list[Text]:
-    notes: list[Text] = []
-    if prefix:
-        notes.append(f"every key starts with {prefix!r}, which was taken off")
-    if foreign_config:
-        kind = "is of Hugging Face" if describe_config(foreign_config) else "is not of tfexport"
-        skipped = f"config.json beside it {kind} and was skipped; "
-        notes.append(Message(skipped, Option("config", "FILE"), " names one"))
-    return notes
+def _find_layout(
+    raw: StateDict, sources: Sequence[Source], layout_name: str | None
+) -> tuple[dict[str, str | None], Detected]:
+    """The layout, and every key of the file under the layout's name; None for ignored ones."""
+    require_layout_name(layout_name)
+    names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
+    known = [name for key in raw.tensors if (name := names[key]) is not None]
+    beside = next((source.values for source in sources if source.optional), None)
+    detected = detect_layout(raw, known, layout_name, beside)
+    stripped = {
+        key: None if name is None else name.removeprefix(detected.prefix)
+        for key, name in names.items()
+    }
+    return stripped, detected
+
+
+def _remedy(layout: Layout, unread: list[str]) -> Message:
+    read_as = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
+    if not unread:
+        return read_as
+    return Message(
+        read_as,
+        " A weight that is not read is one that the model computes with and this layout does "
+        "not: an export without it would be another model. Where it goes by another name, map "
+        "it with the config's 'rename'; only a weight that takes no part in the forward pass "
+        "may be left out, with 'ignore'.",
+    )

@@ -1,4 +1,4 @@
-"""What a model's weights say about its config, whatever layout they came from."""
+"""Config values that are read off a model's weights, whatever layout they came from."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,32 +20,32 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
 
     ``num_heads`` is what no shape can say; with it, the head size follows.
     """
-    facts: dict[str, Any] = {}
+    inferred: dict[str, Any] = {}
 
     for stack in ("encoder", "decoder"):
         layers = _layers(weights, stack)
         if layers:
             # How many, not how high they count: of a gap, the checks after this name both sides.
-            facts[f"num_{stack}_layers"] = len(layers)
-        facts[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
-    facts["d_model"] = size_of(weights, QUERY, 1)
-    facts["d_ff"] = size_of(weights, "encoder.layers.0.feed_forward.up_proj.weight", 0)
-    facts["source_vocab_size"] = size_of(weights, SOURCE_TABLE, 0)
-    facts["target_vocab_size"] = size_of(weights, TARGET_TABLE, 0)
+            inferred[f"num_{stack}_layers"] = len(layers)
+        inferred[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
+    inferred["d_model"] = size_of(weights, QUERY, 1)
+    inferred["d_ff"] = size_of(weights, "encoder.layers.0.feed_forward.up_proj.weight", 0)
+    inferred["source_vocab_size"] = size_of(weights, SOURCE_TABLE, 0)
+    inferred["target_vocab_size"] = size_of(weights, TARGET_TABLE, 0)
     for owner in ("encoder", "source_embedding"):
-        facts["max_positions"] = size_of(weights, f"{owner}.positions.table", 0) or facts.get(
+        inferred["max_positions"] = size_of(weights, f"{owner}.positions.table", 0) or inferred.get(
             "max_positions"
         )
     inner = size_of(weights, QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
-        facts["head_dim"] = inner // num_heads
-    facts["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")
-    facts["feed_forward_bias"] = _any(weights, r"feed_forward\.\w+_proj\.bias")
-    facts["norm_bias"] = _any(weights, r"norm\.bias")
-    facts["output_bias"] = "output_proj.bias" in weights
-    facts["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
-    facts["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
-    return {key: value for key, value in facts.items() if value is not None}
+        inferred["head_dim"] = inner // num_heads
+    inferred["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")
+    inferred["feed_forward_bias"] = _any(weights, r"feed_forward\.\w+_proj\.bias")
+    inferred["norm_bias"] = _any(weights, r"norm\.bias")
+    inferred["output_bias"] = "output_proj.bias" in weights
+    inferred["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
+    inferred["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
+    return {key: value for key, value in inferred.items() if value is not None}
 
 
 def size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:

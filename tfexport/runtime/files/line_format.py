@@ -13,7 +13,7 @@ from typing import Any
 from tfexport.errors import InputError
 from tfexport.runtime.results import Hypothesis, TranslationResult, moses
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 
@@ -40,7 +40,7 @@ class LineResult:
 def translate_lines(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
@@ -52,15 +52,15 @@ def translate_lines(
     Args:
         translator: of an open bundle.
         lines: UTF-8, with or without line ends.
-        settings: how to decode, as the translator resolved it.
+        options: how to decode, as the translator resolved it.
         ids: lines are space-separated ids instead of text, in and out.
         prefixes: what the target of each line begins with: lines like the others, or ids.
         chunk: lines read before any is decoded; batches are formed of lines of like length. The
             next chunk is read while one is decoded, except if it is 1.
         first: number of the first line.
     """
-    jobs = _read_all(translator, lines, settings, ids, prefixes, first)
-    for job, found in translator.decode_stream(jobs, settings, chunk):
+    jobs = _read_all(translator, lines, options, ids, prefixes, first)
+    for job, found in translator.decode_stream(jobs, options, chunk):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
         elif ids:
@@ -69,20 +69,20 @@ def translate_lines(
             yield LineResult(job.number, TranslationResult(texts[0], found, tokens, texts))
         else:
             tokens = job.request.ids if job.request else []
-            yield LineResult(job.number, translator.describe(job.text, tokens, found, settings))
+            yield LineResult(job.number, translator.describe(job.text, tokens, found, options))
 
 
 def find_bad_lines(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     ids: bool = False,
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     first: int = 1,
 ) -> Iterator[LineResult]:
     """What ``translate_lines`` gives for lines that cannot be decoded; the others are left out."""
-    for job in _read_all(translator, lines, settings, ids, prefixes, first):
+    for job in _read_all(translator, lines, options, ids, prefixes, first):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
 
@@ -98,7 +98,7 @@ class _Job:
 def _read_all(
     translator: Translator,
     lines: Iterable[bytes],
-    settings: Settings,
+    options: ResolvedOptions,
     ids: bool,
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
@@ -108,14 +108,14 @@ def _read_all(
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )
     for number, (line, prefix) in enumerate(zip(lines, given, strict=False), start=first):
-        yield _read(translator, line, number, settings, ids, prefix)
+        yield _read(translator, line, number, options, ids, prefix)
 
 
 def _read(
     translator: Translator,
     line: bytes,
     number: int,
-    settings: Settings,
+    options: ResolvedOptions,
     ids: bool,
     prefix: bytes | tuple[int, ...] | None,
 ) -> _Job:
@@ -128,12 +128,12 @@ def _read(
             given = read_line(prefix, first=number == 1)
             try:
                 prefix = translator.resolver.check_prefix(
-                    read_numbers(given) if ids else given, settings.max_length, settings.end_tokens
+                    read_numbers(given) if ids else given, options.max_length, options.end_tokens
                 )
             except InputError as error:
                 raise InputError(f"target prefix: {error}") from None
         source = read_numbers(text) if ids else text
-        request = translator.request(source, number - 1, prefix, settings, as_ids=ids)
+        request = translator.request(source, number - 1, prefix, options, as_ids=ids)
     except InputError as error:
         return _Job(number, text, None, str(error))
     return _Job(number, text, request)

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,8 +21,9 @@ from tfexport.runtime.files.journal import Journal, progress_path
 from tfexport.runtime.files.line_format import Format, LineResult, translate_lines
 from tfexport.runtime.files.line_stream import InputLines, Source, open_lines
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
+from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 
@@ -73,7 +74,7 @@ def translate_file(
     translator: Translator,
     source: Source,
     output: str | os.PathLike[str],
-    settings: Settings,
+    options: ResolvedOptions,
     write: Format,
     *,
     ids: bool = False,
@@ -92,7 +93,7 @@ def translate_file(
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
             as good as a file, but for ``resume``.
         output: written as the lines come; complete lines only count.
-        settings: how to decode.
+        options: how to decode.
         write: a result to its output lines.
         ids: see ``translate_lines``.
         prefix: what every target begins with.
@@ -129,7 +130,7 @@ def translate_file(
         if resume and output.exists():
             if not progress_path(output).exists():
                 bad = check_finished(
-                    translator, lines, prefixes, output, settings, write, ids, lines_each, tell
+                    translator, lines, prefixes, output, options, write, ids, lines_each, tell
                 )
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
@@ -143,10 +144,10 @@ def translate_file(
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
         # A person who types wants an answer to every line, and so may who feeds a pipe.
-        at_once = settings.options.batch_size == 1 and not lines.is_file
+        at_once = options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
-            translator, lines, settings, ids=ids, first=done + 1, prefixes=prefixes,
-            chunk=1 if at_once or lines.is_terminal else rows_ahead(settings.options),
+            translator, lines, options, ids=ids, first=done + 1, prefixes=prefixes,
+            chunk=1 if at_once or lines.is_terminal else rows_ahead(options),
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
@@ -161,12 +162,16 @@ def translate_file(
 
 
 def describe_run(
-    settings: Settings, jsonl: bool = False, alignment: bool = False, ids: bool = False
+    options: ResolvedOptions, jsonl: bool = False, alignment: bool = False, ids: bool = False
 ) -> dict[str, Any]:
     """The options that an output depends on, as JSON values; not how its lines are batched."""
     free = ("callback", "batch_size", "batch_type")
-    options = {name: value for name, value in vars(settings.options).items() if name not in free}
-    return {"options": options, "format": [jsonl, alignment, ids]}
+    asked = {
+        option.name: options.given.get(option.name, option.default)
+        for option in fields(DecodingOptions)
+        if option.name not in free
+    }
+    return {"options": asked, "format": [jsonl, alignment, ids]}
 
 
 def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:

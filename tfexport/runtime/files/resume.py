@@ -12,7 +12,7 @@ from tfexport.runtime.files.journal import progress_path, read_journal
 from tfexport.runtime.files.line_format import Format, LineResult, find_bad_lines, translate_lines
 from tfexport.runtime.files.line_stream import InputLines
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.translator import Translator
 
 BLOCK = 1 << 20
@@ -62,7 +62,7 @@ def check_finished(
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    settings: Settings,
+    options: ResolvedOptions,
     write: Format,
     ids: bool,
     lines_each: int,
@@ -76,17 +76,16 @@ def check_finished(
     Raises:
         OutputExistsError: it is not what these options make of this input.
     """
-    options = settings.options
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
         raise _is_not_ours(output, f"{written} lines and half a one")
     # A draw without a seed gives other lines each time, and a callback may do anything.
-    repeatable = (options.seed is not None or not options.sampling) and options.callback is None
+    repeatable = ("seed" in options.given or not options.sampling) and options.callback is None
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
         for result in translate_lines(
-            translator, islice(lines, compared), settings, ids=ids, prefixes=prefixes,
+            translator, islice(lines, compared), options, ids=ids, prefixes=prefixes,
             chunk=max(compared, 1),
         ):  # fmt: skip
             expected = [f"{line}\n".encode() for line in write(result)]
@@ -100,7 +99,7 @@ def check_finished(
                 bad.append(result.number)
                 tell(result, lines.size)
     for result in find_bad_lines(
-        translator, lines, settings, ids=ids, prefixes=prefixes, first=compared + 1
+        translator, lines, options, ids=ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
         tell(result, lines.size)

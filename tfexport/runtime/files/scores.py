@@ -9,7 +9,7 @@ from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search import Request, Settings, score_targets
+from tfexport.runtime.search import Request, ResolvedOptions, score_targets
 from tfexport.runtime.text.codec import check_rows
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Scorer:
         options: Mapping[str, Any],
     ) -> list[Hypothesis]:
         """See ``Translator.score``."""
-        settings = self.settings(options)
+        resolved = self.resolve(options)
         pairs = (
             check_rows("sources", sources, "texts or rows of ids"),
             check_rows("targets", targets, "texts or rows of ids"),
@@ -48,16 +48,16 @@ class Scorer:
         problems = []
         for i, (source, target) in enumerate(zip(*pairs, strict=True)):
             try:
-                request, ids = self.request(source, target, i, settings)
+                request, ids = self.request(source, target, i, resolved)
                 rows.append(request)
                 wanted.append(ids)
             except InputError as error:
                 problems.append(f"pair {i}: {error}")
         if problems:
             raise InputError(join_problems("score", problems))
-        return self.run(rows, wanted, settings)
+        return self.run(rows, wanted, resolved)
 
-    def settings(self, options: Mapping[str, Any]) -> Settings:
+    def resolve(self, options: Mapping[str, Any]) -> ResolvedOptions:
         """Options, checked; see ``Translator.score``."""
         extra = [f"{name} says how to choose tokens, and scoring chooses none"
                  for name in options if name in _OPTIONS - SCORE_OPTIONS]  # fmt: skip
@@ -71,7 +71,7 @@ class Scorer:
         source: str | Sequence[int],
         target: str | Sequence[int],
         number: int,
-        settings: Settings,
+        options: ResolvedOptions,
     ) -> tuple[Request | None, list[int]]:
         """A source and the ids of its target, checked; None for a pair that is blank on both sides.
 
@@ -79,7 +79,7 @@ class Scorer:
             InputError: naming what is wrong.
         """
         as_ids = not isinstance(source, str)
-        request = self._translator.request(source, number, (), settings, as_ids=as_ids)
+        request = self._translator.request(source, number, (), options, as_ids=as_ids)
         try:
             ids = self._translator.texts.encode_target(target)
         except InputError as error:
@@ -95,18 +95,21 @@ class Scorer:
         return request, ids
 
     def run(
-        self, requests: Sequence[Request | None], targets: Sequence[list[int]], settings: Settings
+        self,
+        requests: Sequence[Request | None],
+        targets: Sequence[list[int]],
+        options: ResolvedOptions,
     ) -> list[Hypothesis]:
         """Score checked pairs; see ``request``."""
         results = [Hypothesis([], 0.0) for _ in requests]
         end = self._translator.manifest.special_ids.eos
-        for batch in make_batches(requests, settings.options):
+        for batch in make_batches(requests, options):
             chosen = [request for i in batch if (request := requests[i]) is not None]
             found = score_targets(
                 self._model,
                 [request.ids for request in chosen],
                 [[*targets[i], end] for i in batch],
-                settings,
+                options,
                 self._model.vocab_size,
             )
             for i, made in zip(batch, found, strict=True):

@@ -1,19 +1,19 @@
 """Search: from a model's logits to hypotheses. docs/decoding.md has every definition."""
 
 from tfexport.runtime.search.dispatch import decode
-from tfexport.runtime.search.plain import greedy, greedy_in_one_call, until
+from tfexport.runtime.search.one_call import greedy_in_one_call, truncate_at_eos
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.scoring import score_targets
-from tfexport.runtime.search.stepwise import PathSearch
+from tfexport.runtime.search.stepwise import StepwiseSearch, greedy
 
 __all__ = [
-    "PathSearch",
     "Request",
-    "Settings",
+    "ResolvedOptions",
+    "StepwiseSearch",
     "decode",
     "greedy",
     "greedy_in_one_call",
     "score_targets",
-    "until",
+    "truncate_at_eos",
 ]

@@ -1,80 +1,66 @@
-"""Beam search from a graph's record of it: what ``BeamSearch`` gives, without Python in every step.
+"""Greedy and beam search inside a graph: the whole search of a batch in one call.
 
-Axes: T steps, B sentences, K hypotheses followed, N = 2 K candidates of a step, best first.
+No Python runs between steps. ``StepwiseSearch`` and ``BeamSearch`` give the same results.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-
-from tfexport.runtime.model.bundle_model import BeamRecord, Model
+from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.ranking import enough_hypotheses, finish
+from tfexport.runtime.search.backtrace import Backtrace
+from tfexport.runtime.search.ranking import normalize, stopping_count
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
+
+
+def truncate_at_eos(row: list[int], eos_id: int) -> list[int]:
+    """The tokens before the first end token; all of them if there is none."""
+    return row[: row.index(eos_id)] if eos_id in row else row
+
+
+def greedy_in_one_call(
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    max_length: int,
+    eos_id: int,
+    options: DecodingOptions | None = None,
+) -> list[Hypothesis]:
+    """Decode rows greedily, one hypothesis a row.
+
+    Args:
+        model: with a generate graph.
+        rows: source ids, none of them empty.
+        max_length: tokens a row at most.
+        eos_id: the model's own end token.
+        options: how to score, and whether the end token is kept.
+    """
+    options = options or DecodingOptions()
+    found = model.generate(rows, max_length, options.return_scores)
+    hypotheses = []
+    for row, mean in zip(found.sequences.tolist(), found.scores.tolist(), strict=True):
+        tokens = truncate_at_eos(row, eos_id)
+        finished = len(tokens) < len(row)
+        length = len(tokens) + finished
+        score = normalize(mean * length, length, options.length_penalty)
+        if finished and options.return_end_token:
+            tokens = [*tokens, eos_id]
+        hypotheses.append(Hypothesis(tokens, score, finished=finished))
+    return hypotheses
 
 
 def beam_in_one_call(
-    model: Model, requests: Sequence[Request], settings: Settings
+    model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    """For each request its hypotheses, best first.
+    """Decode requests with a beam; for each its hypotheses, best first.
 
     Args:
         model: with a beam graph.
         requests: without prefixes and candidates.
-        settings: of which ``fits_beam_graph`` holds.
+        options: of which ``fits_beam_graph`` holds.
     """
-    options = settings.options
-    enough = enough_hypotheses(options)
     rows = [request.ids for request in requests]
-    record = model.beam(rows, options.beam_size, enough, settings.max_length)
-    found = _Replay(record, options.beam_size, settings)
-    return [found.hypotheses(sentence, enough) for sentence in range(len(requests))]
-
-
-class _Replay:
-    """A record, and the way back through it."""
-
-    def __init__(self, record: BeamRecord, width: int, settings: Settings) -> None:
-        self._width, self._settings = width, settings
-        self._ends = settings.ends(record.tokens)
-        # Place k holds which candidate hypothesis k of the next step is.
-        self._followed = np.argsort(self._ends, axis=-1, kind="stable")[..., :width].tolist()
-        self._tokens = record.tokens.tolist()
-        self._parents = record.parents.tolist()
-        self._log_probs = record.log_probs
-
-    def hypotheses(self, sentence: int, enough: int) -> list[Hypothesis]:
-        """What one sentence finished until it had enough, best first."""
-        found = []
-        for step, ranks in self._complete(sentence):
-            traced = [self._trace(sentence, step, rank) for rank in ranks]
-            found += [made for made in traced if made is not None]
-            if len(found) >= enough:
-                break
-        # Of equal ones the one that was finished first.
-        found.sort(key=lambda made: -made.score)
-        return found[: self._settings.options.num_hypotheses]
-
-    def _complete(self, sentence: int) -> Iterator[tuple[int, list[int]]]:
-        """Which candidates of each step end, or are at their full length."""
-        for step, ends in enumerate(self._ends[:, sentence, : self._width]):
-            last = step + 1 >= self._settings.max_length
-            yield step, [rank for rank, end in enumerate(ends) if end or last]
-
-    def _trace(self, sentence: int, step: int, rank: int) -> Hypothesis | None:
-        """The hypothesis that a candidate completes; None if it stands for none."""
-        finished = bool(self._ends[step, sentence, rank])
-        tokens, scores = [], []
-        while True:
-            tokens.append(self._tokens[step][sentence][rank])
-            scores.append(self._log_probs[step, sentence, rank])
-            parent = self._parents[step][sentence][rank]
-            if step == 0:
-                break
-            step -= 1
-            rank = self._followed[step][sentence][parent]
-        every = np.array(scores[::-1], np.float64)
-        if parent > 0 or not np.isfinite(every).all():  # at first there is one hypothesis
-            return None
-        return finish(tokens[::-1], every, None, finished, self._settings.options)
+    num_finished = stopping_count(options)
+    record = model.beam(rows, options.beam_size, num_finished, options.max_length)
+    backtrace = Backtrace(record, options)
+    return [backtrace.hypotheses(sentence) for sentence in range(len(requests))]

@@ -1,4 +1,4 @@
-"""How every search begins: encode, and take the prefix in one step.
+"""Prefill: encode the sources, and take the prefixes of the targets in one decoder step.
 
 Axes: B batch, P prefix, S source, V vocabulary, L layers, H heads, T positions.
 """
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from tfexport.runtime.model.bundle_model import DecoderState, Floats, Ids, Model
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
-from tfexport.runtime.search.topk import log_normalizer
+from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.search.topk import token_log_probs
 
 
 @dataclass
-class Beginning:
-    """A batch whose prefix has been taken.
+class Prefilled:
+    """A batch that is encoded, and whose prefixes the decoder has taken.
 
     Attributes:
         state: of the decoder, behind the start token and the prefix.
@@ -35,44 +35,43 @@ class Beginning:
     attention: Floats | None
 
 
-def begin(
+def prefill(
     model: Model,
     requests: Sequence[Request],
-    settings: Settings,
+    options: ResolvedOptions,
     *,
     whole_vocabulary: bool = False,
-) -> Beginning:
-    """Encode rows whose prefixes are equally long, and take these.
+) -> Prefilled:
+    """Encode rows whose prefixes are equally long, and run the decoder over these.
 
     Args:
         model: that decodes.
         requests: the rows.
-        settings: how to decode them.
+        options: how to decode them.
         whole_vocabulary: give logits of every token, whatever the candidates of the rows are.
     """
     state = model.encode([request.ids for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
     prefix = prefix.reshape(len(requests), -1)
     length = prefix.shape[1]
-    start = np.full((len(requests), 1), settings.bos_id, np.int64)
+    start = np.full((len(requests), 1), options.bos_id, np.int64)
     tokens = np.concatenate([start, prefix], axis=1)
-    full = length >= settings.max_length
+    full = length >= options.max_length
     if full:
         # The position behind the last token may be more than the model has.
         tokens = tokens[:, :-1]
     if not tokens.shape[1]:
-        nothing = np.zeros((len(requests), 0))
-        nobody = np.zeros((len(requests), 0, max(len(request.ids) for request in requests)))
-        attended = nobody.astype(np.float32) if settings.options.needs_attention else None
-        return Beginning(state, None, prefix, nothing, attended)
+        longest = max(len(request.ids) for request in requests)
+        none = np.zeros((len(requests), 0, longest), np.float32)
+        attention = none if options.needs_attention else None
+        return Prefilled(state, None, prefix, np.zeros((len(requests), 0)), attention)
     # A prefix may hold what no candidate is: its probability is the whole model's.
     candidates = None if length or whole_vocabulary else all_candidates(requests)
-    logits, attention = advance(model, tokens, state, settings.options, candidates)
+    logits, attention = advance(model, tokens, state, options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):
-        picked = np.take_along_axis(logits[:, i], prefix[:, i, None], -1)[:, 0]
-        scores[:, i] = picked - log_normalizer(logits[:, i])
-    return Beginning(state, None if full else logits[:, -1], prefix, scores, attention)
+        scores[:, i] = token_log_probs(logits[:, i], prefix[:, i])
+    return Prefilled(state, None if full else logits[:, -1], prefix, scores, attention)
 
 
 def advance(
@@ -82,7 +81,7 @@ def advance(
     options: DecodingOptions,
     candidates: Ids | None = None,
 ) -> tuple[Floats, Floats | None]:
-    """Tokens (R, T) to logits (R, T, V) and, if options ask for it, attention (R, T, S).
+    """Run the decoder: tokens (R, T) to logits (R, T, V) and, if needed, attention (R, T, S).
 
     Only ``candidates`` get logits above -inf, if they are given and the model can save the others.
     """
@@ -95,9 +94,9 @@ def advance(
 
 
 def all_candidates(requests: Sequence[Request]) -> Ids | None:
-    """What any row of the batch may choose, ascending; None if one of them may choose anything.
+    """The union of all rows' candidates, ascending; None if a row may choose any token.
 
-    A row's own candidates are a matter of ``Filters``.
+    ``LogitFilters`` keeps each row to its own candidates.
     """
     given = [row.candidates for row in requests if row.candidates is not None]
     if len(given) < len(requests):
@@ -107,7 +106,7 @@ def all_candidates(requests: Sequence[Request]) -> Ids | None:
 
 
 def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
-    """(R, L, H, T, S) to (R, T, S): of the chosen layer, of one head or the mean over all."""
+    """Weights (R, L, H, T, S) to (R, T, S): the chosen layer's, of one head or the heads' mean."""
     layer = weights[:, options.attention_layer]
     if options.attention_head is not None:
         return layer[:, options.attention_head]

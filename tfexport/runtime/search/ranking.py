@@ -1,6 +1,11 @@
-"""What every search ends with: a hypothesis and its score."""
+"""Ranking: scores of hypotheses, and how many of them a beam needs.
+
+Axes: T tokens, S source.
+Sources: Wu et al. 2016 (length and coverage penalty), Kasai et al. 2022 (patience).
+"""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +16,36 @@ from tfexport.runtime.results import Hypothesis
 
 
 def normalize(total: float, length: int, length_penalty: float) -> float:
-    """Summed log-probability to a score; a hypothesis of nothing scores 0."""
+    """Summed log-probability over length ** length_penalty; 0 for a hypothesis of no tokens."""
     return total / length**length_penalty if length else 0.0
 
 
-def enough_hypotheses(options: DecodingOptions) -> int:
-    """Finished hypotheses with which one group of a beam is done, with early stopping."""
-    width = options.beam_size // options.beam_groups
-    enough = math.floor(width * options.patience + 0.5)
-    return max(1, wanted_hypotheses(options), enough)
-
-
-def wanted_hypotheses(options: DecodingOptions) -> int:
-    """Hypotheses that one group of a beam has to finish."""
+def hypotheses_per_group(options: DecodingOptions) -> int:
+    """Hypotheses that each group of a beam has to finish: num_hypotheses / groups, rounded up."""
     return -(-options.num_hypotheses // options.beam_groups)
 
 
-def coverage(attention: Floats) -> float:
-    """How far source positions were left out: 0 if none was, else below.
+def stopping_count(options: DecodingOptions) -> int:
+    """Finished hypotheses with which early stopping ends a group: beam size of it * patience.
 
-    The sum over source positions of ln(min(1, what all tokens attended to it together)).
-    Source: Wu et al. 2016, section 7.
+    Rounded to the nearest whole number, and never less than have to be returned.
+    Source: Kasai et al. 2022.
+    """
+    width = options.beam_size // options.beam_groups
+    patient = math.floor(width * options.patience + 0.5)
+    return max(1, hypotheses_per_group(options), patient)
+
+
+def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Hypotheses by descending score; of equal ones the one that came first stays first."""
+    return sorted(hypotheses, key=lambda made: -made.score)
+
+
+def coverage(attention: Floats) -> float:
+    """Coverage penalty: 0 if every source position was attended to, else negative.
+
+    The sum over source positions s of ln(min(1, sum over tokens t of attention[t, s])).
+    Source: Wu et al. 2016, section 7, equation 14, without its weight beta.
 
     Args:
         attention: (T, S).
@@ -42,14 +56,14 @@ def coverage(attention: Floats) -> float:
     return float(np.log(np.clip(covered, smallest, 1)).sum())
 
 
-def finish(
+def make_hypothesis(
     tokens: list[int],
     scores: NDArray[np.float64],
     attention: Floats | None,
     finished: bool,
     options: DecodingOptions,
 ) -> Hypothesis:
-    """Make a hypothesis.
+    """Score a sequence that is complete, and keep of it what was asked for.
 
     Args:
         tokens: all that count, the end token included if there is one.

@@ -1,6 +1,8 @@
-"""What a search needs to know besides its rows: options with every token turned into an id."""
+"""Decoding options, resolved for one model: every token an id, every limit and seed a number."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -22,29 +24,55 @@ BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Options, resolved for one model.
+@dataclass(frozen=True, kw_only=True)
+class ResolvedOptions(DecodingOptions):
+    """Options by which a search decodes, under the names of ``DecodingOptions``.
+
+    Only ``of`` makes one; a value that differs from what was given is listed here.
 
     Attributes:
-        options: how to decode; its tokens are not looked at.
-        bos_id: what every row starts from.
-        end_tokens: what ends a row.
-        max_length: tokens a row at most; the model's own limit is not above it.
-        suppress_tokens: ids that are never chosen.
-        suppress_sequences: ids of sequences that are never completed.
-        own_end: the model's own end token alone ends a row.
         seed: of all draws.
+        max_length: tokens a row at most; not above the model's own limit.
+        suppress_tokens: ids that are never chosen, with ``disable_unk`` the unknown token's too.
+        suppress_sequences: ids of sequences that are never completed.
+        end_tokens: ids that end a row; at least one.
+        bos_id: what every row starts from.
+        own_end: the model's own end token alone ends a row.
+        given: options that were given and are not the defaults, with the values they came with.
     """
 
-    options: DecodingOptions
-    bos_id: int
-    end_tokens: tuple[int, ...]
-    max_length: int
+    seed: int = 0
     suppress_tokens: tuple[int, ...] = ()
     suppress_sequences: tuple[tuple[int, ...], ...] = ()
+    end_tokens: tuple[int, ...]
+    bos_id: int
     own_end: bool = True
-    seed: int = field(default=0)
+    given: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        options: DecodingOptions,
+        bos_id: int,
+        end_tokens: tuple[int, ...],
+        max_length: int,
+        suppress_tokens: tuple[int, ...] = (),
+        suppress_sequences: tuple[tuple[int, ...], ...] = (),
+        *,
+        own_end: bool = True,
+        seed: int = 0,
+    ) -> "ResolvedOptions":
+        """Put what options were resolved to in the place of what was given."""
+        values = {option.name: getattr(options, option.name) for option in fields(DecodingOptions)}
+        given = {name: values[name] for name in changed_options(values)}
+        values |= {
+            "seed": seed, "max_length": max_length, "suppress_tokens": suppress_tokens,
+            "suppress_sequences": suppress_sequences, "end_tokens": end_tokens,
+        }  # fmt: skip
+        return cls(**values, bos_id=bos_id, own_end=own_end, given=given)
+
+    def __post_init__(self) -> None:
+        """Check nothing: what was given was checked, and a model's limit contradicts none of it."""
 
     @property
     def fits_greedy_graph(self) -> bool:
@@ -54,12 +82,16 @@ class Settings:
     @property
     def fits_beam_graph(self) -> bool:
         """Whether a graph that holds beam search knows every option that was given."""
-        return self.options.beam_size > 1 and self._fits(BEAM_GRAPH_OPTIONS)
+        return self.beam_size > 1 and self._fits(BEAM_GRAPH_OPTIONS)
 
     def _fits(self, known: frozenset[str]) -> bool:
-        given = changed_options(vars(self.options)) - _RESOLVED
         banned = self.suppress_tokens or self.suppress_sequences
-        return given <= known and self.own_end and not banned and self.max_length > 0
+        return (
+            self.given.keys() - _RESOLVED <= known
+            and self.own_end
+            and not banned
+            and self.max_length > 0
+        )
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Which tokens end a row."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search.topk import best
+from tfexport.runtime.search.topk import topk
 
 Doubles = NDArray[np.float64]
 _FLOAT32 = np.finfo(np.float32)
@@ -48,7 +48,7 @@ def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) 
     count = top_k if top_p == 1 else min(64, top_k)
     whole = np.exp(scaled).sum(-1, dtype=np.float64) if top_k == size else None
     while True:
-        ids, values = best(scaled, count)
+        ids, values = topk(scaled, count)
         weights = np.exp(values.astype(np.float64))
         if top_p == 1:
             break

@@ -1,4 +1,4 @@
-"""How likely a given target is.
+"""Scoring: the log-probabilities of given targets, by teacher forcing.
 
 Axes: B batch, S source, T target, V vocabulary.
 """
@@ -10,9 +10,9 @@ import numpy as np
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.prefill import advance
-from tfexport.runtime.search.ranking import finish
-from tfexport.runtime.search.resolved_options import Settings
-from tfexport.runtime.search.topk import log_normalizer
+from tfexport.runtime.search.ranking import make_hypothesis
+from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.search.topk import token_log_probs
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
 
@@ -21,7 +21,7 @@ def score_targets(
     model: Model,
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
-    settings: Settings,
+    options: ResolvedOptions,
     vocab_size: int,
 ) -> list[Hypothesis]:
     """Score one batch.
@@ -30,12 +30,12 @@ def score_targets(
         model: of the bundle.
         sources: ids as the encoder sees them, none empty.
         targets: ids as they count: without the start token, with the end token if it counts.
-        settings: how the score is made; no filter acts.
+        options: how the score is made; no filter acts.
         vocab_size: V.
     """
     state = model.encode(sources)
     longest = max(len(target) for target in targets)
-    given = np.full((len(targets), longest + 1), settings.bos_id, np.int64)
+    given = np.full((len(targets), longest + 1), options.bos_id, np.int64)
     for row, target in enumerate(targets):
         given[row, 1 : len(target) + 1] = target
     width = max(1, LOGITS_AT_ONCE // (len(targets) * vocab_size))
@@ -43,20 +43,19 @@ def score_targets(
     attention: list[Floats] = []
     for start in range(0, longest, width):
         part = given[:, start : min(start + width, longest)]
-        logits, weights = advance(model, part, state, settings.options)
+        logits, weights = advance(model, part, state, options)
         if weights is not None:
             attention.append(weights)
         for i in range(part.shape[1]):
-            picked = np.take_along_axis(logits[:, i], given[:, start + i + 1, None], -1)[:, 0]
-            scores[:, start + i] = picked - log_normalizer(logits[:, i])
+            scores[:, start + i] = token_log_probs(logits[:, i], given[:, start + i + 1])
     attended = np.concatenate(attention, axis=1) if attention else None
     return [
-        finish(
+        make_hypothesis(
             list(target),
             scores[row, : len(target)],
             None if attended is None else attended[row, : len(target), : len(sources[row])],
-            bool(target) and target[-1] in settings.end_tokens,
-            settings.options,
+            bool(target) and target[-1] in options.end_tokens,
+            options,
         )
         for row, target in enumerate(targets)
     ]

@@ -1,4 +1,4 @@
-"""One token a row at every step: greedy search and sampling.
+"""Stepwise decoding: one token a row at every step, the best one or a drawn one.
 
 Axes: R rows, S source, T tokens, V vocabulary.
 """
@@ -6,23 +6,34 @@ Axes: R rows, S source, T tokens, V vocabulary.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Model
-from tfexport.runtime.options import Step
+from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.logit_filters import Filters
-from tfexport.runtime.search.prefill import advance, all_candidates, begin
-from tfexport.runtime.search.ranking import finish
+from tfexport.runtime.search.logit_filters import LogitFilters
+from tfexport.runtime.search.prefill import Prefilled, advance, all_candidates, prefill
+from tfexport.runtime.search.ranking import best_first, make_hypothesis
 from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import Settings
+from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.sampling import draw
-from tfexport.runtime.search.topk import log_normalizer
+from tfexport.runtime.search.topk import token_log_probs
 
 
-class _Path:
-    """What one row has become."""
+class _Sequence:
+    """The tokens of one row so far.
 
-    generator: np.random.Generator  # of a row that is sampled
+    Attributes:
+        request: index of the request that the row decodes.
+        sample: which draw of the request it is.
+        tokens: the prefix, and what was chosen behind it.
+        scores: their natural-log probabilities.
+        attention: (S,) of each token, if it is needed.
+        finished: an end token ended it.
+        generator: of the row's random numbers, if it is sampled.
+    """
+
+    generator: np.random.Generator
 
     def __init__(self, request: int, sample: int, prefix: list[int], scores: list[float]) -> None:
         self.request, self.sample = request, sample
@@ -31,110 +42,153 @@ class _Path:
         self.finished = False
 
 
-class PathSearch:
-    """A batch of rows that grow by a token each at every step, and leave when they end.
+class StepwiseSearch:
+    """Greedy search or sampling over a batch of rows that leave it when they end.
 
     A row ends with an end token, at ``max_length``, where a callback says so, or where no token is
     allowed.
     """
 
-    def __init__(self, model: Model, requests: Sequence[Request], settings: Settings) -> None:
-        self._model, self._requests, self._settings = model, requests, settings
-        self._options = settings.options
-        samples = self._options.num_hypotheses if self._options.sampling else 1
-        begun = begin(model, requests, settings)
-        self._filters = Filters(settings, requests)
+    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
+        self._model, self._requests, self._options = model, requests, options
+        samples = options.num_hypotheses if options.sampling else 1
+        prefilled = prefill(model, requests, options)
+        self._filters = LogitFilters(options, requests)
         self._candidates = all_candidates(requests)
-        self._paths = [
-            _Path(i, sample, [*request.prefix], begun.prefix_scores[i].tolist())
-            for i, request in enumerate(requests)
+        self._sequences = self._start(prefilled, samples)
+        self._active = self._sequences if prefilled.logits is not None else []
+        self._state, self._logits, self._attention = prefilled.state, prefilled.logits, None
+        rows = np.repeat(np.arange(len(requests)), samples)
+        if prefilled.attention is not None and self._active:
+            self._attention = prefilled.attention[rows, -1]
+        if samples > 1 and prefilled.logits is not None:
+            self._state.select(rows)
+            self._logits = prefilled.logits[rows]
+
+    def _start(self, prefilled: Prefilled, samples: int) -> list[_Sequence]:
+        """One sequence for each sample of each request, holding the prefix."""
+        sequences = [
+            _Sequence(i, sample, [*request.prefix], prefilled.prefix_scores[i].tolist())
+            for i, request in enumerate(self._requests)
             for sample in range(request.sample, request.sample + samples)
         ]
-        if self._options.sampling:
-            for path in self._paths:
-                seed = [settings.seed, requests[path.request].number, path.sample]
-                path.generator = np.random.default_rng(seed)
-        self._active = self._paths if begun.logits is not None else []
-        self._state, self._logits, self._attention = begun.state, begun.logits, None
-        rows = np.repeat(np.arange(len(requests)), samples)
-        if begun.attention is not None:
-            for path in self._paths:
-                count = len(path.tokens)
-                path.attention.extend(begun.attention[path.request, :count])
-            if self._active:
-                self._attention = begun.attention[rows, -1]
-        if samples > 1 and begun.logits is not None:
-            self._state.select(rows)
-            self._logits = begun.logits[rows]
+        for sequence in sequences:
+            if self._options.sampling:
+                number = self._requests[sequence.request].number
+                seed = [self._options.seed, number, sequence.sample]
+                sequence.generator = np.random.default_rng(seed)
+            if prefilled.attention is not None:
+                attended = prefilled.attention[sequence.request, : len(sequence.tokens)]
+                sequence.attention.extend(attended)
+        return sequences
 
     @property
     def active(self) -> bool:
         """Whether any row still grows."""
         return bool(self._active)
 
+    def run(self) -> list[list[Hypothesis]]:
+        """Take all steps; for each request its hypotheses, best first."""
+        while self._active:
+            self.step()
+        return self.hypotheses()
+
     def step(self) -> list[Step]:
         """Let every active row grow by one token."""
-        assert self._logits is not None
-        tokens = np.array([path.tokens for path in self._active], np.int64)
-        tokens = tokens.reshape(len(self._active), -1)
-        self._filters.apply(self._logits, tokens, self._state.sources)
-        allowed = np.isfinite(self._logits.max(-1))
-        if not allowed.all():
-            self._continue(allowed)
-            if not self._active:
-                return []
-        if self._options.sampling:
-            chosen = draw(self._logits, [path.generator for path in self._active], self._options)
-        else:
-            chosen = self._logits.argmax(-1)
-        picked = np.take_along_axis(self._logits, chosen[:, None], -1)[:, 0]
-        scores = picked - log_normalizer(self._logits)
-        ends = self._settings.ends(chosen)
-        steps, going = [], np.zeros(len(chosen), bool)
-        for row, path in enumerate(self._active):
-            path.tokens.append(int(chosen[row]))
-            path.scores.append(float(scores[row]))
-            if self._attention is not None:
-                path.attention.append(self._attention[row])
-            path.finished = bool(ends[row])
-            last = path.finished or len(path.tokens) >= self._settings.max_length
-            step = Step(self._requests[path.request].number, path.sample, len(path.tokens) - 1,
-                        path.tokens[-1], path.scores[-1], last)  # fmt: skip
-            steps.append(step)
-            stop = self._options.callback is not None and bool(self._options.callback(step))
-            going[row] = not (last or stop)
-        if not going.all():
-            self._continue(going)
-            chosen = chosen[going]
+        self._filter()
+        if not self._active:
+            return []
+        tokens = self._choose()
+        steps, keep_going = self._append(tokens)
+        if not keep_going.all():
+            self._keep(keep_going)
+            tokens = tokens[keep_going]
         if self._active:
             logits, attention = advance(
-                self._model, chosen[:, None], self._state, self._options, self._candidates
+                self._model, tokens[:, None], self._state, self._options, self._candidates
             )
             self._logits = logits[:, -1]
             self._attention = None if attention is None else attention[:, -1]
         return steps
 
-    def _continue(self, going: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    def _filter(self) -> None:
+        """Let the filters act on the logits; rows without an allowed token leave the batch."""
         assert self._logits is not None
-        self._active = [path for path, on in zip(self._active, going, strict=True) if on]
+        tokens = np.array([sequence.tokens for sequence in self._active], np.int64)
+        tokens = tokens.reshape(len(self._active), -1)
+        self._filters.apply(self._logits, tokens, self._state.sources)
+        allowed = np.isfinite(self._logits.max(-1))
+        if not allowed.all():
+            self._keep(allowed)
+
+    def _choose(self) -> Ids:
+        """The next token of every row, (R,)."""
+        assert self._logits is not None
+        if self._options.sampling:
+            generators = [sequence.generator for sequence in self._active]
+            return draw(self._logits, generators, self._options)
+        best: Ids = self._logits.argmax(-1)
+        return best
+
+    def _append(self, tokens: Ids) -> tuple[list[Step], NDArray[np.bool_]]:
+        """Append a token to every row: the steps for callbacks, and which rows keep going (R,)."""
+        assert self._logits is not None
+        scores = token_log_probs(self._logits, tokens)
+        ends = self._options.ends(tokens)
+        callback = self._options.callback
+        steps, keep_going = [], np.zeros(len(tokens), bool)
+        for row, sequence in enumerate(self._active):
+            sequence.tokens.append(int(tokens[row]))
+            sequence.scores.append(float(scores[row]))
+            if self._attention is not None:
+                sequence.attention.append(self._attention[row])
+            sequence.finished = bool(ends[row])
+            last = sequence.finished or len(sequence.tokens) >= self._options.max_length
+            number = self._requests[sequence.request].number
+            step = Step(number, sequence.sample, len(sequence.tokens) - 1,
+                        sequence.tokens[-1], sequence.scores[-1], last)  # fmt: skip
+            steps.append(step)
+            stop = callback is not None and bool(callback(step))
+            keep_going[row] = not (last or stop)
+        return steps, keep_going
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        """Batch compaction: only these rows (R,) stay."""
+        assert self._logits is not None
+        self._active = [row for row, stays in zip(self._active, kept, strict=True) if stays]
         if not self._active:
             return
-        self._state.select(np.flatnonzero(going))
-        self._logits = self._logits[going]
+        self._state.select(np.flatnonzero(kept))
+        self._logits = self._logits[kept]
         if self._attention is not None:
-            self._attention = self._attention[going]
+            self._attention = self._attention[kept]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """For each request its hypotheses, best first, the earlier one on a tie."""
+        """For each request its hypotheses so far, best first, the earlier one on a tie."""
         found: list[list[Hypothesis]] = [[] for _ in self._requests]
-        for path in self._paths:
-            length = len(self._requests[path.request].ids)
+        for sequence in self._sequences:
+            length = len(self._requests[sequence.request].ids)
             attention = None
             if self._options.needs_attention:
-                rows = [row[:length] for row in path.attention]
+                rows = [row[:length] for row in sequence.attention]
                 attention = np.array(rows, np.float32).reshape(len(rows), length)
-            made = finish(
-                path.tokens, np.array(path.scores), attention, path.finished, self._options
+            scores = np.array(sequence.scores)
+            found[sequence.request].append(
+                make_hypothesis(
+                    sequence.tokens, scores, attention, sequence.finished, self._options
+                )
             )
-            found[path.request].append(made)
-        return [sorted(row, key=lambda made: -made.score) for row in found]
+        return [best_first(row) for row in found]
+
+
+def greedy(
+    model: Model, rows: Sequence[Sequence[int]], max_length: int, bos_id: int, eos_id: int
+) -> list[Hypothesis]:
+    """Decode rows of source ids, none of them empty, taking the best token at every step.
+
+    The best token is the argmax of the logits, the lowest id on a tie. A row ends with ``eos_id``
+    or after ``max_length`` tokens, and then leaves the batch.
+    """
+    options = ResolvedOptions.of(DecodingOptions(), bos_id, (eos_id,), max_length)
+    requests = [Request(list(row), number) for number, row in enumerate(rows)]
+    return [found[0] for found in StepwiseSearch(model, requests, options).run()]

@@ -1,6 +1,6 @@
-"""The best of a vocabulary, without sorting it.
+"""Top-k over a vocabulary without sorting it, and log-probabilities of single tokens.
 
-Axes: R rows, V vocabulary, K candidates.
+Axes: R rows, V vocabulary, K best.
 """
 
 from typing import TypeVar
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 
-BLOCK = 64  # values that are looked at together
+BLOCK = 64  # values of which only the largest is looked at first
 Number = TypeVar("Number", np.float32, np.float64)
 
 
@@ -27,54 +27,61 @@ def log_normalizer(logits: Floats) -> NDArray[np.float64]:
     return normalizer
 
 
-def best(values: NDArray[Number], count: int) -> tuple[Ids, NDArray[Number]]:
-    """The ``count`` largest values of each row, largest first, and of equal ones the lowest ids.
+def token_log_probs(logits: Floats, tokens: Ids) -> NDArray[np.float64]:
+    """Natural-log softmax of one token a row: (R, V) and (R,) to (R,)."""
+    picked = np.take_along_axis(logits, tokens[:, None], -1)[:, 0]
+    log_probs: NDArray[np.float64] = picked - log_normalizer(logits)
+    return log_probs
+
+
+def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
+    """The ``k`` largest values of each row, largest first, and of equal ones the lowest ids.
 
     Args:
         values: (R, V).
-        count: K, from 1 to V.
+        k: from 1 to V.
 
     Returns:
         ids: (R, K).
         values: (R, K).
     """
     size = values.shape[-1]
-    if count == 1:
+    if k == 1:
         ids = values.argmax(-1)[:, None]
         return ids, np.take_along_axis(values, ids, -1)
-    if count >= size:
+    if k >= size:
         ids = np.broadcast_to(np.arange(size), values.shape)
     else:
-        ids = _any_largest(values, count)
+        ids = _any_largest(values, k)
         _settle_ties(values, ids)
     found = np.take_along_axis(values, ids, -1)
     order = np.lexsort((ids, -found), axis=-1)
     return np.take_along_axis(ids, order, -1), np.take_along_axis(found, order, -1)
 
 
-def _any_largest(values: NDArray[Number], count: int) -> NDArray[np.intp]:
-    """The ``count`` largest of each row in any order; which of equal ones is left to chance."""
+def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
+    """The ids of the ``k`` largest of each row, in any order, any of equal ones among them."""
     size = values.shape[-1]
     blocks = size // BLOCK
-    if count * BLOCK * 4 > size:
-        return np.argpartition(values, size - count, axis=-1)[:, size - count :]
+    if k * BLOCK * 4 > size:
+        return np.argpartition(values, size - k, axis=-1)[:, size - k :]
     # The largest values lie in the blocks with the largest maxima: most of a vocabulary is read
     # once, and only these blocks are partitioned.
     highest = values[:, : blocks * BLOCK].reshape(len(values), blocks, BLOCK).max(-1)
-    chosen = np.argpartition(highest, blocks - count, axis=-1)[:, blocks - count :]
+    chosen = np.argpartition(highest, blocks - k, axis=-1)[:, blocks - k :]
     inside = (chosen[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(len(values), -1)
     rest = np.broadcast_to(np.arange(blocks * BLOCK, size), (len(values), size - blocks * BLOCK))
     places = np.concatenate([inside, rest], axis=-1)
     found = np.take_along_axis(values, places, -1)
-    best_places = np.argpartition(found, found.shape[-1] - count, axis=-1)[:, -count:]
+    best_places = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
     return np.take_along_axis(places, best_places, -1)
 
 
 def _settle_ties(values: NDArray[Number], ids: NDArray[np.intp]) -> None:
     """Where more values equal the smallest chosen one, choose the lowest ids among them."""
-    count = ids.shape[-1]
+    k = ids.shape[-1]
     smallest = np.take_along_axis(values, ids, -1).min(-1)
-    for row in np.flatnonzero((values >= smallest[:, None]).sum(-1) > count):
+    for row in np.flatnonzero((values >= smallest[:, None]).sum(-1) > k):
         above = np.flatnonzero(values[row] > smallest[row])
         equal = np.flatnonzero(values[row] == smallest[row])
-        ids[row] = np.concatenate([above, equal[: count - len(above)]])
+        ids[row] = np.concatenate([above, equal[: k - len(above)]])

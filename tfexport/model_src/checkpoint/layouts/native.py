@@ -10,13 +10,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.atomic import new_file
-from tfexport.model_src.checkpoint.keymap import Layout, Rule
+from tfexport.model_src.checkpoint.keymap import KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.state_dict import parse_config
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
 
-NATIVE = Layout(name="native", title="tfexport", rules=(Rule("{weight}", ("{weight}",)),))
+NATIVE = Layout(name="native", title="tfexport", table=KeyTable({"{weight}": "{weight}"}))
 
 
 def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: bool = False) -> None:
@@ -35,7 +36,7 @@ def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: boo
         save_file(tensors, partial, {METADATA_KEY: json.dumps(model.config.to_dict())})
 
 
-def read_config(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+def read_metadata(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     """The config values in a native file's metadata.
 
     Raises:

@@ -1,68 +1,65 @@
 """The stock torch.nn.Transformer, bare or named as in PyTorch's translation tutorial.
 
-    transformer.*, src_tok_emb.embedding.weight, tgt_tok_emb.embedding.weight,
-    positional_encoding.pos_embedding, generator.*
-
 Other names come here through the config's ``rename`` table. The same names with one ``layer`` for
 all (``encoder.layer.*``) are those of an nn.Transformer rebuilt around shared layers.
 """
 
-from tfexport.model_src.checkpoint.keymap import Layout, Rule, as_table, thirds
+from tfexport.model_src.checkpoint.conversions import POSITION_TABLE, THIRDS
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
 
-_KINDS = ("weight", "bias")
-
-
-def _layer_rules(theirs: str) -> list[Rule]:
-    """The rules of one layer, whose keys start with ``theirs``."""
-    ours = "{stack}.layers.{layer}." if "{layer}" in theirs else "{stack}.layers.0."
-    rules = []
-    for their_attn, our_attn in (("self_attn", "self_attn"), ("multihead_attn", "cross_attn")):
-        attention = f"{theirs}{their_attn}."
-        for kind in _KINDS:
-            packed = tuple(f"{ours}{our_attn}.{part}_proj.{kind}" for part in "qkv")
-            rules += [
-                Rule(f"{attention}in_proj_{kind}", packed, thirds),
-                Rule(f"{attention}out_proj.{kind}", (f"{ours}{our_attn}.out_proj.{kind}",)),
-            ]
-        rules += [
-            Rule(f"{attention}{part}_proj_{kind}", (f"{ours}{our_attn}.{part}_proj.{kind}",))
-            for part in "qkv"
-            for kind in _KINDS
-        ]
-    for kind in _KINDS:
-        rules += [
-            Rule(f"{theirs}linear1.{kind}", (f"{ours}feed_forward.up_proj.{kind}",)),
-            Rule(f"{theirs}linear2.{kind}", (f"{ours}feed_forward.down_proj.{kind}",)),
-        ]
+# fmt: off
+_WORDS = {
+    "prefix": {"transformer.": "", "": ""},  # inside a model of its own, or bare
+    "attention": {"self_attn": "self_attn", "multihead_attn": "cross_attn"},
     # The second norm of an encoder layer closes the feed-forward, of a decoder layer the
-    # cross-attention, so norms are written out for each stack.
-    for stack, sublayers in {
-        "encoder": ("self_attn", "feed_forward"),
-        "decoder": ("self_attn", "cross_attn", "feed_forward"),
-    }.items():
-        for number, sublayer in enumerate(sublayers, start=1):
-            rules += [
-                Rule(
-                    f"{theirs}norm{number}.{kind}".replace("{stack}", stack),
-                    (f"{ours}{sublayer}_residual.norm.{kind}".replace("{stack}", stack),),
-                )
-                for kind in _KINDS
-            ]
-    return rules
+    # cross-attention.
+    "encoder_norm": {"norm1": "self_attn", "norm2": "feed_forward"},
+    "decoder_norm": {"norm1": "self_attn", "norm2": "cross_attn", "norm3": "feed_forward"},
+}
 
+_STOCK: Entries = {
+    "src_tok_emb.embedding.weight": "source_embedding.tokens.weight",
+    "tgt_tok_emb.embedding.weight": "target_embedding.tokens.weight",
+    "positional_encoding.pos_embedding": ("{side}_embedding.positions.table", POSITION_TABLE),
+    "generator.{kind}": "output_proj.{kind}",
+    "{prefix}{stack}.norm.{kind}": "{stack}.norm.{kind}",
+    "{prefix}{stack}.layers.{layer}.{attention}.in_proj_{kind}":
+        ("{stack}.layers.{layer}.{attention}.{part}_proj.{kind}", THIRDS),
+    "{prefix}{stack}.layers.{layer}.{attention}.{part}_proj_{kind}":
+        "{stack}.layers.{layer}.{attention}.{part}_proj.{kind}",
+    "{prefix}{stack}.layers.{layer}.{attention}.out_proj.{kind}":
+        "{stack}.layers.{layer}.{attention}.out_proj.{kind}",
+    "{prefix}{stack}.layers.{layer}.linear1.{kind}":
+        "{stack}.layers.{layer}.feed_forward.up_proj.{kind}",
+    "{prefix}{stack}.layers.{layer}.linear2.{kind}":
+        "{stack}.layers.{layer}.feed_forward.down_proj.{kind}",
+    "{prefix}encoder.layers.{layer}.{encoder_norm}.{kind}":
+        "encoder.layers.{layer}.{encoder_norm}_residual.norm.{kind}",
+    "{prefix}decoder.layers.{layer}.{decoder_norm}.{kind}":
+        "decoder.layers.{layer}.{decoder_norm}_residual.norm.{kind}",
+}
 
-def _rules(layer: str) -> tuple[Rule, ...]:
-    edges = [
-        Rule("src_tok_emb.embedding.weight", ("source_embedding.tokens.weight",)),
-        Rule("tgt_tok_emb.embedding.weight", ("target_embedding.tokens.weight",)),
-        *(Rule(f"generator.{kind}", (f"output_proj.{kind}",)) for kind in _KINDS),
-    ]
-    stacks = []
-    for prefix in ("transformer.", ""):  # inside a model of its own, or bare
-        stacks += _layer_rules(f"{prefix}{{stack}}.{layer}")
-        stacks += [Rule(f"{prefix}{{stack}}.norm.{k}", (f"{{stack}}.norm.{k}",)) for k in _KINDS]
-    return (*edges, *stacks)
-
+_SHARED_LAYERS: Entries = {
+    "src_tok_emb.embedding.weight": "source_embedding.tokens.weight",
+    "tgt_tok_emb.embedding.weight": "target_embedding.tokens.weight",
+    "positional_encoding.pos_embedding": ("encoder.positions.table", POSITION_TABLE),
+    "generator.{kind}": "output_proj.{kind}",
+    "{prefix}{stack}.norm.{kind}": "{stack}.norm.{kind}",
+    "{prefix}{stack}.layer.{attention}.in_proj_{kind}":
+        ("{stack}.layers.0.{attention}.{part}_proj.{kind}", THIRDS),
+    "{prefix}{stack}.layer.{attention}.{part}_proj_{kind}":
+        "{stack}.layers.0.{attention}.{part}_proj.{kind}",
+    "{prefix}{stack}.layer.{attention}.out_proj.{kind}":
+        "{stack}.layers.0.{attention}.out_proj.{kind}",
+    "{prefix}{stack}.layer.linear1.{kind}": "{stack}.layers.0.feed_forward.up_proj.{kind}",
+    "{prefix}{stack}.layer.linear2.{kind}": "{stack}.layers.0.feed_forward.down_proj.{kind}",
+    "{prefix}encoder.layer.{encoder_norm}.{kind}":
+        "encoder.layers.0.{encoder_norm}_residual.norm.{kind}",
+    "{prefix}decoder.layer.{decoder_norm}.{kind}":
+        "decoder.layers.0.{decoder_norm}_residual.norm.{kind}",
+}
+# fmt: on
 
 _DEFAULTS = {
     "scale_embeddings": True,
@@ -76,14 +73,7 @@ _DEFAULTS = {
 NN_TRANSFORMER = Layout(
     name="nn-transformer",
     title="torch.nn.Transformer",
-    rules=(
-        *_rules("layers.{layer}."),
-        Rule(
-            "positional_encoding.pos_embedding",
-            ("source_embedding.positions.table", "target_embedding.positions.table"),
-            as_table,
-        ),
-    ),
+    table=KeyTable(_STOCK, _WORDS),
     defaults=_DEFAULTS,
     required=("num_heads",),
 )
@@ -91,10 +81,7 @@ NN_TRANSFORMER = Layout(
 REBUILT = Layout(
     name="nn-transformer-rebuilt",
     title="torch.nn.Transformer rebuilt around shared layers",
-    rules=(
-        *_rules("layer."),
-        Rule("positional_encoding.pos_embedding", ("encoder.positions.table",), as_table),
-    ),
+    table=KeyTable(_SHARED_LAYERS, _WORDS),
     defaults={
         **_DEFAULTS,
         "share_encoder_layers": True,

@@ -1,51 +1,45 @@
 """The RMSNorm Transformer: one query, key and value matrix a head, no biases, SiLU."""
 
-from tfexport.model_src.checkpoint.keymap import Layout, Rule
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
 
-_STACKS = {
-    "encoder": ({"multi_head_attention": "self_attn"}, ("self_attn", "feed_forward")),
-    "decoder": (
-        {"masked_multi_head_attention": "self_attn", "multi_head_attention": "cross_attn"},
-        ("self_attn", "cross_attn", "feed_forward"),
-    ),
+# fmt: off
+_WORDS = {
+    "side": {"input": "source", "output": "target"},
+    "stack": {"encoder_blocks": "encoder", "decoder_blocks": "decoder"},
+    "part": {"Q": "q", "K": "k", "V": "v"},
+    "attention": {"masked_multi_head_attention": "self_attn", "multi_head_attention": "cross_attn"},
+    "encoder_norm": {"rms_norm1": "self_attn", "rms_norm2": "feed_forward"},
+    "decoder_norm":
+        {"rms_norm1": "self_attn", "rms_norm2": "cross_attn", "rms_norm3": "feed_forward"},
 }
 
-
-def _rules() -> tuple[Rule, ...]:
-    rules = [
-        Rule("input_embedding.weight", ("source_embedding.tokens.weight",)),
-        Rule("output_embedding.weight", ("target_embedding.tokens.weight",)),
-        Rule("linear.weight", ("output_proj.weight",)),
-        Rule("linear.bias", ("output_proj.bias",)),
-    ]
-    for stack, (attentions, sublayers) in _STACKS.items():
-        theirs, ours = f"{stack}_blocks.{{layer}}.", f"{stack}.layers.{{layer}}."
-        for their_attn, our_attn in attentions.items():
-            rules += [
-                Rule(
-                    f"{theirs}{their_attn}.attention_blocks.{{head}}.{part.upper()}_net.weight",
-                    (f"{ours}{our_attn}.{part}_proj.weight",),
-                )
-                for part in "qkv"
-            ]
-            rules.append(
-                Rule(f"{theirs}{their_attn}.W_net.weight", (f"{ours}{our_attn}.out_proj.weight",))
-            )
-        rules += [
-            Rule(f"{theirs}rms_norm{i}.weight", (f"{ours}{sublayer}_residual.norm.weight",))
-            for i, sublayer in enumerate(sublayers, start=1)
-        ]
-        rules += [
-            Rule(f"{theirs}feed_forward.net.0.weight", (f"{ours}feed_forward.up_proj.weight",)),
-            Rule(f"{theirs}feed_forward.net.2.weight", (f"{ours}feed_forward.down_proj.weight",)),
-        ]
-    return tuple(rules)
-
+_TABLE: Entries = {
+    "{side}_embedding.weight": "{side}_embedding.tokens.weight",
+    "linear.{kind}": "output_proj.{kind}",
+    "encoder_blocks.{layer}.multi_head_attention.attention_blocks.{head}.{part}_net.weight":
+        "encoder.layers.{layer}.self_attn.{part}_proj.weight",
+    "encoder_blocks.{layer}.multi_head_attention.W_net.weight":
+        "encoder.layers.{layer}.self_attn.out_proj.weight",
+    "decoder_blocks.{layer}.{attention}.attention_blocks.{head}.{part}_net.weight":
+        "decoder.layers.{layer}.{attention}.{part}_proj.weight",
+    "decoder_blocks.{layer}.{attention}.W_net.weight":
+        "decoder.layers.{layer}.{attention}.out_proj.weight",
+    "{stack}.{layer}.feed_forward.net.0.weight":
+        "{stack}.layers.{layer}.feed_forward.up_proj.weight",
+    "{stack}.{layer}.feed_forward.net.2.weight":
+        "{stack}.layers.{layer}.feed_forward.down_proj.weight",
+    "encoder_blocks.{layer}.{encoder_norm}.weight":
+        "encoder.layers.{layer}.{encoder_norm}_residual.norm.weight",
+    "decoder_blocks.{layer}.{decoder_norm}.weight":
+        "decoder.layers.{layer}.{decoder_norm}_residual.norm.weight",
+}
+# fmt: on
 
 RMSNORM = Layout(
     name="rmsnorm",
     title="the RMSNorm Transformer",
-    rules=_rules(),
+    table=KeyTable(_TABLE, _WORDS),
     defaults={
         "scale_embeddings": False,
         "mask_fill": float("-inf"),

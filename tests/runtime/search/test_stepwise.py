@@ -1,4 +1,4 @@
-"""Greedy search over a table of logits that is written down here."""
+"""Greedy search over a table of logits that is written down here, and callbacks."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tests.support.table_model import TableModel
+from tests.support.table_search import BOS, EOS, search
 from tfexport.runtime.model.bundle_model import Floats, Ids
-from tfexport.runtime.search import greedy
+from tfexport.runtime.options import Step
+from tfexport.runtime.search import Request, greedy
 
-BOS, EOS = 0, 1
 # What follows each token: logits over five tokens. Two of them tie after token 3.
 AFTER = {
     BOS: [0.0, 0.0, 3.0, 0.0, 0.0],
@@ -31,7 +33,7 @@ class State:
         self.sizes.append(len(rows))
 
 
-class TableModel:
+class FixedTable:
     """Row [n] follows the table n steps long and then ends."""
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class TableModel:
 
 
 def decode(rows: list[list[int]], limit: int = 10) -> list[tuple[list[int], float]]:
-    found = greedy(TableModel(), rows, limit, BOS, EOS)  # type: ignore[arg-type]
+    found = greedy(FixedTable(), rows, limit, BOS, EOS)  # type: ignore[arg-type]
     return [(h.tokens, h.score) for h in found]
 
 
@@ -70,7 +72,7 @@ def test_takes_the_best_and_the_lowest_id_on_a_tie() -> None:
 
 def test_rows_that_end_leave_the_batch_and_results_keep_their_order() -> None:
     assert [tokens for tokens, _ in decode([[1], [0], [9], [0]])] == [[2], [], [2, 3], []]
-    model = TableModel()
+    model = FixedTable()
     greedy(model, [[1], [0], [9], [0]], 10, BOS, EOS)  # type: ignore[arg-type]
     assert model.state.sizes == [4, 2, 1]
     assert model.steps == 3, "it stops with the last row"
@@ -86,3 +88,21 @@ def test_limit_cuts_and_scores_what_there_is() -> None:
     assert tokens == [2]
     assert score == pytest.approx(log_softmax(AFTER[BOS], 2))
     assert decode([[9]], limit=0) == [([], 0.0)]
+
+
+def test_callback_sees_every_token_and_ends_a_row() -> None:
+    seen: list[Step] = []
+
+    def call(step: Step) -> bool:
+        seen.append(step)
+        return step.row == 1 and step.position == 2
+
+    rows = [Request([9], number=0), Request([8], number=1)]
+    found = search(TableModel(6, 11), rows, max_length=5, suppress=(EOS,), callback=call)
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [5, 3]
+    assert not found[1][0].finished
+    for row in (0, 1):
+        steps = [step for step in seen if step.row == row]
+        assert [step.token for step in steps] == found[row][0].tokens
+        assert [step.position for step in steps] == list(range(len(steps)))
+    assert [step.last for step in seen if step.row == 0] == [False] * 4 + [True]

@@ -1,0 +1,59 @@
+"""``tfexport quantize``. How weights are rounded and judged is tested in tests/export/quantize."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import invoke
+from tests.support.paths import VERSION_1
+from tfexport.bundle import read_manifest
+from tfexport.runtime import Translator
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_new_bundle_decodes_and_what_was_not_compared_is_said(
+    tmp_path: Path, tiny_bundle: Path, weights: str
+) -> None:
+    output = tmp_path / "q.bundle"
+    done = invoke("quantize", tiny_bundle, "-o", output, "--weights", weights)
+    assert done.exit_code == 0, done.output
+    assert f"{weights} weights, not compared with the original" in done.stdout
+    assert "Not gated: give --samples" in done.stderr
+    assert (read_manifest(output).quantization or {})["weights"] == weights
+    assert Translator(output).generate([[5, 6, 7]], max_length=4)[0].hypotheses[0].tokens
+    again = invoke("quantize", output, "-o", tmp_path / "r.bundle")
+    assert again.exit_code == 1
+    assert f"its weights are {weights} already" in again.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["q.bundle"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["none.bundle"], 1, "none.bundle: no such file or folder"),
+        (["file"], 1, "file: not a bundle"),
+        ([str(VERSION_1)], 1, "Export the checkpoint again"),
+        ([str(VERSION_1), "--weights", "int3"], 2, "'int3' is not one of 'int8', 'int4'"),
+        ([str(VERSION_1), "--samples", "none.txt"], 2, "'none.txt' does not exist"),
+    ],
+)
+def test_wrong_use_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], status: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    done = invoke("quantize", "-o", "q.bundle", *args)
+    assert done.exit_code == status, done.output
+    assert message in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "a.bundle")
+    before = read_manifest(tmp_path / "a.bundle")
+    done = invoke("quantize", VERSION_1, "-o", tmp_path / "a.bundle")
+    assert done.exit_code == 1
+    assert "already exists" in done.stderr
+    assert "--force" in done.stderr
+    assert read_manifest(tmp_path / "a.bundle") == before

@@ -1,0 +1,240 @@
+"""The registry: what every layout brings, who names them all, and one more through it alone."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.paths import REPOSITORY
+from tfexport.cli.console import checkpoint_options
+from tfexport.errors import CheckpointError, ConfigError
+from tfexport.model_src import (
+    KeyTable,
+    Layout,
+    Transformer,
+    TransformerConfig,
+    build_transformer,
+    load_checkpoint,
+    register_layout,
+)
+from tfexport.model_src.checkpoint.account import expected_shapes
+from tfexport.model_src.checkpoint.conversions import Shape
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.read import examine_checkpoint
+from tfexport.model_src.config import config_keys
+
+CONFIG = TransformerConfig(
+    d_model=8, num_heads=2, num_encoder_layers=2, num_decoder_layers=1, d_ff=12, pad_id=0,
+    source_vocab_size=9, target_vocab_size=11, norm_placement="pre", max_positions=32,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A matrix that is stored as (in, out)."""
+
+    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor.T,)
+
+    def original_shape(self, shape: Shape) -> Shape:
+        return shape[::-1]
+
+
+def read_toy_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    placement = "pre" if values["normalize_before"] else "post"
+    return {"num_heads": values["heads"], "pad_id": values["pad"], "norm_placement": placement}
+
+
+# fmt: off
+TOY = Layout(
+    name="toy",
+    title="the toy family",
+    table=KeyTable(
+        {
+            "{side}/emb": "{side}_embedding.tokens.weight",
+            "out/{kind}": "output_proj.{kind}",
+            "{stack}/norm/{kind}": "{stack}.norm.{kind}",
+            "{stack}/{layer}/{sublayer}/norm/{kind}":
+                "{stack}.layers.{layer}.{sublayer}_residual.norm.{kind}",
+            "{stack}/{layer}/{sublayer}/{proj}/w":
+                ("{stack}.layers.{layer}.{sublayer}.{proj}_proj.weight", Transposed()),
+            "{stack}/{layer}/{sublayer}/{proj}/b":
+                "{stack}.layers.{layer}.{sublayer}.{proj}_proj.bias",
+        },
+        {
+            "side": {"src": "source", "trg": "target"},
+            "kind": {"g": "weight", "b": "bias"},
+            "sublayer": {"self": "self_attn", "ctx": "cross_attn", "ffn": "feed_forward"},
+            "proj": {"q": "q", "k": "k", "v": "v", "o": "out", "1": "up", "2": "down"},
+        },
+    ),
+    defaults={"scale_embeddings": True, "max_positions": 32},
+    required=("num_heads",),
+    read_config=read_toy_config,
+    model_types=("toy", "toy-2"),
+)
+# fmt: on
+TOY_CONFIG = {"model_type": "toy", "heads": 2, "pad": 0, "normalize_before": True, "layers": 2}
+
+
+@pytest.fixture
+def toy() -> Iterator[Layout]:
+    register_layout(TOY)
+    yield TOY
+    del LAYOUTS["toy"]
+
+
+def save_toy(model: Transformer, folder: Path) -> dict[str, Tensor]:
+    """Write a model in the toy family's keys, which its own table gives."""
+    state = {}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith("positions.table"):
+            key, _ = TOY.table.origin_of(name, tuple(tensor.shape))
+            state[key] = tensor.T if key.endswith("/w") else tensor
+    torch.save(state, folder / "model.pt")
+    (folder / "config.json").write_text(json.dumps(TOY_CONFIG))
+    return state
+
+
+def test_layout_is_added_through_the_registry_alone(toy: Layout, tmp_path: Path) -> None:
+    model = build_transformer(CONFIG).eval()
+    state = save_toy(model, tmp_path)
+    found = load_checkpoint(tmp_path)
+    assert found.layout == "toy"
+    assert set(found.key_report) == set(state)
+    assert found.origins["num_heads"] == "config.json"
+    config = dataclasses.replace(found.config, dropout=CONFIG.dropout)
+    assert config == CONFIG
+    source, target = torch.randint(1, 9, (2, 5)), torch.randint(1, 11, (2, 4))
+    masks = torch.ones_like(source), torch.ones_like(target)
+    expected = model(source, masks[0], target, masks[1])
+    torch.testing.assert_close(found.build()(source, masks[0], target, masks[1]), expected)
+
+
+def test_caller_wins_over_the_config_that_a_layout_reads(toy: Layout, tmp_path: Path) -> None:
+    save_toy(build_transformer(CONFIG), tmp_path)
+    (tmp_path / "other.json").write_text(json.dumps({**TOY_CONFIG, "heads": 4}))
+    found = load_checkpoint(tmp_path, tmp_path / "other.json", ["pad_id=3"], layout="toy")
+    assert (found.config.num_heads, found.config.pad_id) == (4, 3)
+    assert found.origins["num_heads"] == "other.json"
+
+
+def test_messages_name_the_keys_and_shapes_of_an_added_layout(toy: Layout, tmp_path: Path) -> None:
+    state = save_toy(build_transformer(CONFIG), tmp_path)
+    del state["encoder/1/self/norm/g"], state["decoder/0/ffn/2/w"]
+    state["encoder/1/ffn/1/w"] = torch.zeros(8, 13)
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path)
+    for part in (
+        "encoder/1/ffn/1/w has shape [8, 13], expected [8, 12]",
+        "encoder/1/self/norm/g [8] is missing",
+        "decoder/0/ffn/2/w [12, 8] is missing",
+        "Read as the toy family (layout='toy').",
+    ):
+        assert part in str(caught.value)
+
+
+def test_unknown_keys_of_a_config_that_a_layout_reads_are_named(
+    toy: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_toy(build_transformer(CONFIG), tmp_path)
+    monkeypatch.setitem(
+        LAYOUTS, "toy", dataclasses.replace(TOY, read_config=lambda values: {"num_heds": 2})
+    )
+    with pytest.raises(ConfigError, match=r"config\.json: unknown key 'num_heds'; did you mean"):
+        load_checkpoint(tmp_path)
+
+
+def test_model_type_decides_between_layouts_that_know_the_same_keys(
+    toy: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = dataclasses.replace(TOY, name="toy-2", title="its successor", model_types=("toy-2",))
+    monkeypatch.setitem(LAYOUTS, "toy-2", later)
+    save_toy(build_transformer(CONFIG), tmp_path)
+    assert load_checkpoint(tmp_path).layout == "toy"
+    (tmp_path / "config.json").write_text(json.dumps({**TOY_CONFIG, "model_type": "toy-2"}))
+    monkeypatch.setitem(LAYOUTS, "toy", dataclasses.replace(TOY, model_types=("toy",)))
+    assert load_checkpoint(tmp_path).layout == "toy-2"
+
+
+def test_config_of_an_added_layout_beside_another_layout_is_skipped(
+    toy: Layout, tmp_path: Path
+) -> None:
+    torch.save(build_transformer(CONFIG).state_dict(), tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps(TOY_CONFIG))
+    found = examine_checkpoint(tmp_path, CONFIG.to_dict(), layout="native")
+    found.require_usable()
+    assert ["config.json beside it is" in str(note) for note in found.notes] == [True]
+
+
+def test_layout_is_found_before_a_config_is_judged(tmp_path: Path) -> None:
+    torch.save({"mixer.weight": torch.zeros(2)}, tmp_path / "model.pt")
+    (tmp_path / "config.json").write_text(json.dumps({"num_heds": 4}))
+    with pytest.raises(CheckpointError, match="no known layout"):
+        load_checkpoint(tmp_path)
+
+
+def test_name_of_another_layout_is_refused() -> None:
+    register_layout(LAYOUTS["annotated"])  # the same one again does no harm
+    with pytest.raises(ConfigError, match="'annotated' already: The Annotated Transformer"):
+        register_layout(dataclasses.replace(TOY, name="annotated"))
+    assert LAYOUTS["annotated"].title == "The Annotated Transformer"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layout_brings_all_that_it_needs(name: str) -> None:
+    layout = LAYOUTS[name]
+    assert layout.name == name
+    assert layout.title
+    assert layout.table.rules
+    assert {*layout.defaults, *layout.required} <= set(config_keys())
+    assert bool(layout.defaults) == (name != "native"), "a native file brings its whole config"
+    read = layout.read_config({"num_heads": 4} if not layout.model_types else {"model_type": name})
+    assert set(read) <= set(config_keys())
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_table_makes_every_weight_of_a_model_from_one_key(name: str) -> None:
+    layout = LAYOUTS[name]
+    shared = layout.defaults.get("share_encoder_layers", False)
+    bias = layout.defaults.get("norm") != "rms"
+    config = dataclasses.replace(
+        CONFIG, share_encoder_layers=shared, share_decoder_layers=shared, attention_bias=bias,
+        feed_forward_bias=bias, norm="layer" if bias else "rms", encoder_final_norm=bias,
+        decoder_final_norm=bias,
+    )  # fmt: skip
+    for weight, shape in expected_shapes(config).items():
+        if weight.endswith("positions.table"):
+            continue
+        key, original = layout.table.origin_of(weight, shape, config.num_heads)
+        found = layout.table.map_keys([key.replace("*", "0")])
+        assert len(found) == 1, (weight, key)
+        ((rule, values),) = found.values()
+        assert weight in [target.format(**values) for target in rule.targets]
+        pieces = rule.convert(torch.zeros(original))
+        rows = config.num_heads if "*" in key else 1
+        assert {(rows * piece.shape[0], *piece.shape[1:]) for piece in pieces} == {shape}
+
+
+def test_command_line_and_docs_name_every_layout() -> None:
+    @checkpoint_options
+    @click.command()
+    def command() -> None:
+        """Any that reads a checkpoint."""
+
+    (layout,) = (option for option in command.params if option.name == "layout")
+    assert isinstance(layout, click.Option)
+    names = (layout.help or "").partition(": ")[2].rstrip(".")
+    assert re.split(", | or ", names) == list(LAYOUTS)
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    rows = page.partition("## Layouts")[2].partition("|---|")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", rows, re.MULTILINE) == list(LAYOUTS)

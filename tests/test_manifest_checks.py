@@ -1,0 +1,152 @@
+"""Manifests that are damaged, newer, or made by hand."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.manifests import rewrite, write
+from tfexport import bundle
+from tfexport.bundle import FORMAT_VERSION, MANIFEST, open_bundle, read_manifest
+from tfexport.errors import BundleError
+
+
+def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+    file = tmp_path / "a.bundle" / MANIFEST
+    original = file.read_bytes()
+    for at in range(0, len(original), 7):
+        content = bytearray(original)
+        content[at] ^= 4
+        file.write_bytes(content)
+        try:
+            same = json.loads(content) == json.loads(original)  # white space does not count
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(BundleError):
+                read_manifest(tmp_path / "a.bundle")
+
+
+def test_newer_format_names_both_versions(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=FORMAT_VERSION + 1, new={}))
+    with pytest.raises(BundleError, match=r"bundle format 2; this tfexport reads up to 1"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret", "/etc/passwd", "a/../../b", "C:\\windows", "..\\up", "\\\\host\\share", ""],
+)
+def test_path_that_leaves_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(
+        tmp_path / "a.bundle", lambda m: m["files"].update({name: {"size": 0, "sha256": "0" * 64}})
+    )
+    with pytest.raises(BundleError, match="leaves the bundle's folder"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["graphs"].update(encoder="other.onnx"), "'other.onnx' is used but not listed"),
+        (lambda m: m["graphs"].pop("decoder"), "decoder is missing"),
+        (lambda m: m["special_ids"].update(eos="2"), "special_ids.eos: '2' is not a whole number"),
+        (lambda m: m["special_ids"].update(bos=None), "special_ids.bos: None"),
+        (lambda m: m["limits"].update(source_vocab_size=0), "limits.source_vocab_size: 0"),
+        (lambda m: m["config"].update(num_heads=True), "config.num_heads: True"),
+        (lambda m: m["config"].pop("add_source_bos"), "config.add_source_bos"),
+        (lambda m: m["config"].pop("d_model"), "config.d_model: missing"),
+        (lambda m: m.update(minimum_onnxruntime=1.2), "minimum_onnxruntime: 1.2 is not a version"),
+        (lambda m: m.pop("limits"), "limits: missing"),
+        (lambda m: m.update(surprise=1), "surprise: not a key of a version-1 manifest"),
+        (lambda m: m.update(files=[]), r"files: \[\] is not an object"),
+        (
+            lambda m: m.update(minimum_onnxruntime="1" * 4000),
+            "minimum_onnxruntime: '111.* is not a version",
+        ),
+        (lambda m: m["special_ids"].update(pad=10**20), r"special_ids.pad: 1000.* to 2147483647"),
+        (lambda m: m["special_ids"].update(pad=11), "pad: 11 is not an id of the source voc"),
+        (lambda m: m["special_ids"].update(bos=13), "bos: 13 is not an id of the target voc"),
+        (lambda m: m["special_ids"].update(eos=11), "eos: 11 is not an id of the source voc"),
+        (lambda m: m["special_ids"].update(unk=11), "unk: 11 is not an id of the source voc"),
+        (lambda m: m["config"].update(eos_id=3), "special_ids.eos: 2 contradicts config.eos_id"),
+        (lambda m: m["config"].update(target_vocab_size=9), "limits.target_vocab_size: 13 contr"),
+        (lambda m: m["config"].update(num_decoder_layers=10**9), "a whole number from 1 to 10000"),
+        (lambda m: m.update(opset=22), "opset: 22 is not an object"),
+        (lambda m: m.update(opset={"": "22"}), "opset.: '22' is not a whole number"),
+        (lambda m: m.update(quantization="int8"), "quantization: 'int8' is not an object"),
+        (lambda m: m.update(quantization={"kept": 1, "gate": {}}), "quantization.weights: missing"),
+        (lambda m: m.update(parity={"tokens": 3}), "parity.reference: missing"),
+        (lambda m: m["files"].update(a={"size": -1, "sha256": ""}), "files.a.sha256: '' is not 64"),
+        (
+            lambda m: m["files"].update({"a\0": {"size": 1, "sha256": "0" * 64}}),
+            "leaves the bundle",
+        ),
+        (lambda m: m["tokenizers"].update(both={"kind": "words", "file": "x"}), "both: not one of"),
+        (lambda m: m.update(format_version="1"), "format_version is '1'"),
+        (lambda m: m.update(format="zip"), "not the manifest of a tfexport bundle"),
+    ],
+)
+def test_manifest_made_by_hand_is_checked(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", change)
+    with pytest.raises(BundleError, match=message):
+        open_bundle(tmp_path / "a.bundle")
+
+
+def test_nesting_as_deep_as_json_can_read_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+
+    def rewrite_and_open() -> None:
+        deep = json.loads("[" * 950 + "]" * 950)
+        rewrite(tmp_path / "a.bundle", lambda m: m["config"].update(x=deep))
+        open_bundle(tmp_path / "a.bundle")
+
+    # A thread of its own has all of Python's stack, however deep the caller's is.
+    with ThreadPoolExecutor(1) as pool, pytest.raises(BundleError, match="nested more than 20"):
+        pool.submit(rewrite_and_open).result()
+
+
+def test_all_problems_of_a_manifest_are_named_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "a.bundle")
+
+    def change(values: dict[str, Any]) -> None:
+        values.update(opset=[], parity=3, ir_version=None)
+        values["limits"].update(max_source_length=2**31, target_vocab_size="13")
+
+    rewrite(tmp_path / "a.bundle", change)
+    with pytest.raises(BundleError, match="5 problems"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize("change", [{"tfexport_version": "\ud800"}, {"opset": {"\udfff": 1}}])
+def test_half_a_surrogate_pair_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path / "a.bundle")
+    file = tmp_path / "a.bundle" / MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(BundleError, match="is not valid Unicode text"):
+        open_bundle(tmp_path / "a.bundle")
+    assert not bundle.is_bundle(tmp_path / "a.bundle")
+
+
+def test_manifest_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_bytes(b" " * (bundle.MOST_BYTES + 1))
+    with pytest.raises(BundleError, match="more than 4194304 bytes"):
+        open_bundle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b"[" * 100_000], ids=range(6)
+)
+def test_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(BundleError):
+        open_bundle(tmp_path)

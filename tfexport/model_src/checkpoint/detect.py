@@ -1,0 +1,118 @@
+"""Detection: which layout a state dict is in."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tfexport.errors import CheckpointError, join_some
+from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
+from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
+from tfexport.model_src.checkpoint.wrappers import StateDict
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The layout of a state dict.
+
+    Attributes:
+        layout: whose table knows the keys.
+        prefix: what all keys have in front of the table's; it is to be taken off.
+        known: how many keys the table knows then.
+    """
+
+    layout: Layout
+    prefix: str
+    known: int
+
+    @property
+    def notes(self) -> list[str]:
+        """Of decisions that are worth knowing."""
+        taken_off = f"every key starts with {self.prefix!r}, which was taken off"
+        return [taken_off] if self.prefix else []
+
+
+def detect_layout(
+    raw: StateDict,
+    names: Iterable[str],
+    forced: str | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Detected:
+    """The layout whose table knows most of the keys; ``forced`` names one.
+
+    Args:
+        raw: the file, whose metadata may say that it is the project's own.
+        names: of its tensors, after the rename table.
+        forced: the name of a layout, or None.
+        config: the config.json beside the file, whoever wrote it; where its ``model_type`` is one
+            of a layout that knows half of the keys, it is that layout.
+
+    Raises:
+        CheckpointError: no table knows half of the keys.
+    """
+    names = list(names)
+    if not names:
+        raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
+    if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
+        return Detected(NATIVE, "", len(names))
+    config = config or {}
+    layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
+    prefixes = ("", *_common_prefixes(names))
+    found = [Detected(v, p, _count_known(v, names, p)) for v in layouts for p in prefixes]
+    best = _best(found, names)
+    claimed = [it for it in found if it.layout.claims(config)]
+    if claimed and 2 * _best(claimed, names).known >= len(names):
+        best = _best(claimed, names)
+    if forced is None and (2 * best.known < len(names) or not best.known):
+        foreign = None if claimed else describe_config(config)
+        if (foreign := foreign or describe_names(names)) is not None:
+            raise CheckpointError(f"{raw.path}: {foreign}")
+        raise CheckpointError(_no_layout(raw, names, found, best))
+    return best
+
+
+def _best(found: list[Detected], names: list[str]) -> Detected:
+    best = max(found, key=lambda it: it.known)  # the first of equals: the shortest prefix
+    if best.prefix and best.known < len(names):
+        # Taken off only where all keys fit then; else it is left to the user, who is told.
+        best = max((it for it in found if not it.prefix), key=lambda it: it.known)
+    return best
+
+
+def _common_prefixes(names: list[str]) -> list[str]:
+    """Every dotted prefix that most keys share, shortest first."""
+    counts: dict[str, int] = {}
+    for name in names:
+        parts = name.split(".")[:-1]
+        for length in range(1, min(len(parts), 4) + 1):
+            prefix = ".".join(parts[:length]) + "."
+            counts[prefix] = counts.get(prefix, 0) + 1
+    shared = [prefix for prefix, count in counts.items() if 10 * count >= 9 * len(names)]
+    return sorted(shared, key=len)
+
+
+def _count_known(layout: Layout, names: list[str], prefix: str) -> int:
+    inside = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return len(layout.table.map_keys(inside))
+
+
+def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: Detected) -> str:
+    known = best.layout.table.map_keys(names)
+    unknown = [name for name in names if name not in known]
+    text = (
+        f"{raw.path}: no known layout; nearest is {best.layout.name} "
+        f"({best.known} of {len(names)} keys). Not among its keys: {join_some(unknown)}."
+    )
+    better = max(found, key=lambda it: it.known)
+    if better.prefix and 2 * better.known >= len(names):
+        pattern = "^" + better.prefix.replace(".", "\\\\.")
+        return (
+            f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys are those of "
+            f'{better.layout.name}: give "rename": [["{pattern}", ""]] in the config.'
+        )
+    return (
+        f"{text}\nIf this is a Transformer of encoder and decoder, map its names onto a layout's "
+        "(docs/checkpoints.md lists them) with the config's 'rename' table. Other models are not "
+        "supported."
+    )

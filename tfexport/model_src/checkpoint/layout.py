@@ -1,0 +1,42 @@
+"""A layout: how one family of models names its weights, and what goes without saying in it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfexport.model_src.checkpoint.keymap import KeyTable
+
+
+def unchanged_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of a config.json that is in tfexport's own keys."""
+    return values
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One family of models.
+
+    The original mathematics of a layout, which an export is compared with, stands under its name in
+    ``tfexport.export.reference``.
+
+    Attributes:
+        name: as the option ``layout`` takes it.
+        title: as people call it.
+        table: its keys to the model's weights.
+        defaults: config values where neither the checkpoint nor the caller says anything.
+        required: config keys that nothing can stand in for.
+        read_config: values of its own kind of config.json to tfexport's config values.
+        model_types: values of ``model_type`` that mark a config.json as its own kind.
+    """
+
+    name: str
+    title: str
+    table: KeyTable
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    read_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = unchanged_config
+    model_types: tuple[str, ...] = ()
+
+    def claims(self, config: Mapping[str, Any]) -> bool:
+        """Whether a config.json is of this layout's own kind."""
+        return config.get("model_type") in self.model_types
