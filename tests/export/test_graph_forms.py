@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import onnx_ir as ir
 import pytest
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from tests.conftest import CONFIG
 from tests.support import tutorial
 from tfexport.bundle import read_manifest
+from tfexport.cli.onnx_command import onnx
 from tfexport.errors import BundleError, ConfigError, ExportError, ParityError
 from tfexport.export import export_bundle, export_graph, graph_forms, verify_bundle, verify_graph
 from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
@@ -154,6 +156,12 @@ def test_form_of_a_file_is_exported_and_verified_through_the_registry_alone(
         seed=1, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
     )
     assert not verify_graph(path, other, config=CONFIG).passed
+
+
+def test_command_line_offers_every_form_of_a_file() -> None:
+    (option,) = [param for param in onnx.params if param.name == "graph"]
+    assert isinstance(option.type, click.Choice)
+    assert set(option.type.choices) == set(graph_forms.file_forms())
 
 
 def test_every_form_stands_behind_what_it_needs() -> None:

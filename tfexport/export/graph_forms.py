@@ -51,12 +51,12 @@ class GraphBuild:
         self.checkpoint, self.options, self.opset = checkpoint, options, options.opset
         self._models: dict[type[Attention], Transformer] = {}
 
-    def model(self, attention: type[Attention] | None = None) -> Transformer:
+    def model(self, attention_class: type[Attention] | None = None) -> Transformer:
         """The model with this class of attention; by default the one that the options ask for."""
-        attention = attention or self.options.attention_class
-        if attention not in self._models:
-            self._models[attention] = self.checkpoint.build(attention)
-        return self._models[attention]
+        chosen = attention_class or self.options.attention_class
+        if chosen not in self._models:
+            self._models[chosen] = self.checkpoint.build(chosen)
+        return self._models[chosen]
 
 
 @dataclass(frozen=True)

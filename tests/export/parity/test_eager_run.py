@@ -1,0 +1,76 @@
+"""Eager PyTorch's side of a comparison: the grid, its rows, and a run over them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import CONFIG
+from tests.support import tutorial
+from tfexport.export.parity import Comparison, eager_run
+from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.eager_run import Eager, Shape, grid, random_case, run_batches, run_grid
+from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.read import Checkpoint
+
+
+@pytest.fixture
+def checkpoint(tutorial_model: tutorial.TutorialModel) -> Checkpoint:
+    return checkpoint_of(tutorial_model, CONFIG)
+
+
+def test_grid_ends_with_the_longest_source(checkpoint: Checkpoint) -> None:
+    shapes = list(grid(checkpoint.config))
+    assert shapes[-1] == (1, 64)
+    assert shapes[:-1] == [(b, s) for s in (1, 7, 33) for b in (1, 2, 8)]
+
+
+def test_rows_of_a_case_are_padded_on_the_right_and_the_first_is_full(
+    checkpoint: Checkpoint,
+) -> None:
+    case = random_case(checkpoint.config, 8, 7)
+    assert case.shape == (8, 7)
+    assert len(case.rows[0]) == 7
+    assert len({len(row) for row in case.rows}) > 1
+    for row, ids, mask in zip(case.rows, case.ids.tolist(), case.mask.tolist(), strict=True):
+        assert ids == row + [0] * (7 - len(row))
+        assert mask == [1] * len(row) + [0] * (7 - len(row))
+        assert not {0, 1, 2} & set(row), "special tokens are of no sentence"
+    assert random_case(checkpoint.config, 8, 7).rows == case.rows
+
+
+def test_run_is_the_tutorials_loop(
+    checkpoint: Checkpoint, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eager_run, "NEW_TOKENS", 6)
+    run = Eager.of(checkpoint).decode_random((2, 7))
+    assert run.tokens.shape == (2, 6)
+    assert (run.logits.argmax(-1) == run.tokens).all()
+    assert run.prefix[:, 0].tolist() == [1, 1]
+    assert (run.prefix[:, 1:] == run.tokens[:, :-1]).all()
+    for row, tokens in zip(run.case.rows, run.tokens.tolist(), strict=True):
+        expected = tutorial.greedy(tutorial_model, row, 6, bos=1, eos=2)
+        assert tokens[: len(expected)] == expected
+
+
+def test_driver_compares_every_shape_and_tells_how_far_it_is(
+    checkpoint: Checkpoint, few_shapes: None
+) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
+        assert not torch.is_grad_enabled()
+        yield compare_values("beam", shape, np.ones(3, np.float32), np.ones(3, np.float32))
+
+    report = run_grid(checkpoint, compare, lambda *step: told.append(step))
+    assert [(c.batch, c.source_length) for c in report.comparisons] == [(2, 7)]
+    assert report.reference == "torch.nn.Transformer"
+    assert told == [("comparing with eager PyTorch", done, 1) for done in (0, 1)]
+
+
+def test_nothing_to_compare_is_no_proof(checkpoint: Checkpoint) -> None:
+    def compare(eager: Eager, batch: str) -> list[Comparison]:
+        raise AssertionError("there is no batch")
+
+    assert not run_batches(checkpoint, [], compare).passed
