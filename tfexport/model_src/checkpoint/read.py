@@ -1,6 +1,7 @@
 """A checkpoint to (config, weights), with an account of every key."""
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ class Checkpoint:
     def special_ids(self) -> SpecialIds:
         """The ids with a meaning; see ``TransformerConfig.special_ids``."""
         return self.config.special_ids
+
+    @property
+    def fates(self) -> dict[str, tuple[str, ...]]:
+        """The name of ``key_report`` before; for one release."""
+        warnings.warn("Checkpoint.fates is now key_report.", DeprecationWarning, stacklevel=2)
+        return self.key_report
 
     def require(self, keys: Iterable[str]) -> None:
         """Insist on config values that the model could do without.

@@ -238,3 +238,17 @@ def test_command_line_and_docs_name_every_layout() -> None:
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     rows = page.partition("## Layouts")[2].partition("|---|")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", rows, re.MULTILINE) == list(LAYOUTS)
+
+
+def test_layout_of_the_docs_is_registered_and_knows_its_keys() -> None:
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    code = page.partition("### A layout of your own")[2].partition("```python\n")[2]
+    try:
+        exec(code.partition("```")[0], {})
+        layout = LAYOUTS["mine"]
+    finally:
+        LAYOUTS.pop("mine", None)
+    keys = ["src_table", "decoder.1.k.bias", "nothing"]
+    assert set(layout.table.map_keys(keys)) == set(keys[:2])
+    assert layout.claims({"model_type": "mine"})
+    assert layout.read_config({"attention_heads": 3}) == {"num_heads": 3}

@@ -1,9 +1,5 @@
-"""Every family of the source documents: state dict in, then equal to the original in float32.
+"""The signatures of torch.nn, stock and rebuilt: equal to the originals under their masks."""
 
-The originals' own masks go in as they are.
-"""
-
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.originals import annotated, rebuilt, rmsnorm
+from tests.model_src.original_signatures.compare import close, load
+from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
-from tfexport.errors import CheckpointError, ConfigError, InputError
+from tfexport.errors import ConfigError, InputError
 from tfexport.model_src import (
-    AnnotatedTransformer,
     MultiheadAttention,
-    RMSNormTransformer,
     TorchTransformer,
-    Transformer,
     load_checkpoint,
 )
-from tfexport.model_src.masks import generate_mask_mat, subsequent_mask
-
-
-def close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-def load(model: nn.Module, folder: Path, *settings: str) -> Transformer:
-    torch.save(model.state_dict(), folder / "model.pt")
-    return load_checkpoint(folder, settings=settings).build()
-
-
-# --- nn.Transformer, rebuilt -------------------------------------------------------------------
 
 
 def mask_of(kind: str, shape: tuple[int, ...]) -> Tensor | None:
@@ -207,121 +188,3 @@ def test_subsequent_mask_of_torch() -> None:
 def test_signature_over_vectors_refuses_a_model_over_ids(demo_folder: Path) -> None:
     with pytest.raises(ConfigError, match="this signature takes vectors"):
         TorchTransformer.around(load_checkpoint(demo_folder).build())
-
-
-# --- the Annotated Transformer -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("residual", ["pre", "res_post"])
-@pytest.mark.parametrize("layers", [1, 3])
-def test_annotated_transformer_equals_its_original(
-    tmp_path: Path, residual: str, layers: int
-) -> None:
-    theirs = shake(annotated.Annotated(layers=layers, residual=residual))
-    torch.save(theirs.state_dict(), tmp_path / "model.pt")
-    settings = ["num_heads=4"] + (["norm_placement=res_post"] if residual == "res_post" else [])
-    found = load_checkpoint(tmp_path, settings=settings)
-    assert found.layout == "annotated"
-    assert found.config.mask_fill == -1e9
-    assert found.config.norm_eps == 1e-6
-    src, tgt = torch.randint(0, 17, (3, 6)), torch.randint(0, 19, (3, 5))
-    src_mask = torch.tensor([[1] * 6, [1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]).unsqueeze(1)
-    tgt_mask = annotated.target_mask(torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]))
-    ours = AnnotatedTransformer(found.build())
-    # The last target begins with padding: its first rows see nothing at all, and spread evenly.
-    close(ours(src, tgt, src_mask, tgt_mask), theirs(src, tgt, src_mask, tgt_mask))
-    close(ours(src, tgt, src_mask.bool(), tgt_mask), theirs(src, tgt, src_mask, tgt_mask))
-
-
-def test_subsequent_mask_of_the_notebook() -> None:
-    assert torch.equal(subsequent_mask(4), annotated.target_mask(torch.ones(1, 4)))
-
-
-def test_keep_mask_of_another_form_is_refused(tmp_path: Path) -> None:
-    ours = AnnotatedTransformer(load(annotated.Annotated(), tmp_path, "num_heads=4"))
-    src, tgt = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 4, dtype=torch.long)
-    with pytest.raises(InputError, match=r"keep-mask has shape \(2, 3\); expected \(B, T, S\)"):
-        ours(src, tgt, torch.ones(2, 3).long(), None)
-    with pytest.raises(InputError, match="keep-mask has dtype"):
-        ours(src, tgt, torch.ones(2, 1, 3), None)
-
-
-def test_annotated_table_is_the_files_own(tmp_path: Path) -> None:
-    theirs = shake(annotated.Annotated())
-    theirs.get_buffer("tgt_embed.1.pe").mul_(2.0)
-    model = load(theirs, tmp_path, "num_heads=4")
-    source = model.get_buffer("source_embedding.positions.table")
-    target = model.get_buffer("target_embedding.positions.table")
-    assert torch.equal(target, 2 * source)
-
-
-# --- the RMSNorm Transformer -------------------------------------------------------------------
-
-
-@pytest.fixture
-def rms(tmp_path: Path) -> tuple[rmsnorm.RMSNormModel, RMSNormTransformer]:
-    theirs = shake(rmsnorm.RMSNormModel())
-    torch.save(theirs.state_dict(), tmp_path / "model.pt")
-    found = load_checkpoint(tmp_path)
-    assert found.layout == "rmsnorm"
-    assert found.origins["num_heads"] == "weights"
-    assert (found.config.num_heads, found.config.head_dim, found.config.d_model) == (3, 5, 12)
-    assert (found.config.num_encoder_layers, found.config.num_decoder_layers) == (2, 3)
-    return theirs, RMSNormTransformer(found.build())
-
-
-@pytest.mark.parametrize("masked", [0, 1, 3, 5, None])
-def test_rmsnorm_transformer_equals_its_original_under_its_own_mask(
-    rms: tuple[rmsnorm.RMSNormModel, RMSNormTransformer], masked: int | None
-) -> None:
-    theirs, ours = rms
-    source, target = torch.randint(0, 19, (2, 7)), torch.randint(0, 19, (2, 6))
-    mask = None if masked is None else generate_mask_mat(6, masked)
-    close(ours(source, target, mask), theirs(source, target, mask))
-    if mask is not None:
-        stacked = torch.stack([mask, mask])
-        close(ours(source, target, stacked), theirs(source, target, stacked))
-
-
-def test_rmsnorm_decoder_without_an_encoder_attends_to_itself(
-    rms: tuple[rmsnorm.RMSNormModel, RMSNormTransformer],
-) -> None:
-    theirs, ours = rms
-    target = torch.randint(0, 19, (2, 6))
-    for mask in (None, generate_mask_mat(6, 5)):
-        close(ours(None, target, mask), theirs(None, target, mask))
-
-
-def test_mask_function_is_causal_at_its_longest_and_written_out_below() -> None:
-    assert torch.equal(generate_mask_mat(6, 5), rmsnorm.causal(6))
-    for masked in range(7):
-        expected = [[6 - j + i <= masked for j in range(6)] for i in range(6)]
-        assert generate_mask_mat(6, masked).tolist() == expected
-
-
-def test_rmsnorm_mask_of_another_form_is_refused(
-    rms: tuple[rmsnorm.RMSNormModel, RMSNormTransformer],
-) -> None:
-    with pytest.raises(InputError, match=r"expected bool \(T, T\) = \(6, 6\)"):
-        rms[1](None, torch.zeros(2, 6, dtype=torch.long), torch.zeros(6, 5, dtype=torch.bool))
-
-
-def test_missing_head_is_named(tmp_path: Path) -> None:
-    state = rmsnorm.RMSNormModel().state_dict()
-    gone = "decoder_blocks.1.multi_head_attention.attention_blocks.1.K_net.weight"
-    del state[gone]
-    torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(CheckpointError, match=re.escape(f"{gone} is missing")):
-        load_checkpoint(tmp_path)
-
-
-def test_heads_of_different_sizes_are_named(tmp_path: Path) -> None:
-    state = rmsnorm.RMSNormModel().state_dict()
-    state["encoder_blocks.0.multi_head_attention.attention_blocks.2.Q_net.weight"] = torch.ones(
-        5, 9
-    )
-    torch.save(state, tmp_path / "model.pt")
-    with pytest.raises(
-        CheckpointError, match=r"the heads of encoder\.layers\.0\.self_attn\.q_proj"
-    ):
-        load_checkpoint(tmp_path)
