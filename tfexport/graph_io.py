@@ -58,11 +58,19 @@ _SOURCE_INPUTS = (
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """One graph file and the order of its inputs and outputs."""
+    """One graph file and the order of its inputs and outputs.
+
+    Attributes:
+        name: the graph's role.
+        inputs: that have to be fed.
+        outputs: told apart by their place.
+        optional_inputs: that have a value of their own, and need not be fed.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    optional_inputs: tuple[TensorSpec, ...] = ()
 
     @property
     def filename(self) -> str:
@@ -198,14 +206,13 @@ def forward_graph(
     )
 
 
-def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
+def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = False) -> GraphSpec:
     """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
-
-    In a bundle it also takes ``return_scores``, a bool that need not be fed: with false the scores
-    are NaN.
 
     Args:
         attention: layers and heads of the cross-attention, if its weights are to come out too.
+        can_skip_scores: it also takes ``return_scores``, as it does in a bundle; with false the
+            scores are NaN.
     """
     weights: tuple[TensorSpec, ...] = ()
     if attention is not None:
@@ -222,6 +229,7 @@ def generate_graph(attention: CacheShape | None = None) -> GraphSpec:
             TensorSpec(SCORES, "float32", (BATCH,)),
             *weights,
         ),
+        optional_inputs=(TensorSpec(RETURN_SCORES, "bool", ()),) if can_skip_scores else (),
     )
 
 

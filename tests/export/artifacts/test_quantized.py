@@ -21,7 +21,7 @@ from tfexport.export import (
     verify_artifact,
 )
 from tfexport.export.artifacts.onnx import export_onnx
-from tfexport.export.ir_tools.rounding import by_rows
+from tfexport.export.ir_tools.rounding import quantize_per_row
 from tfexport.export.quantize.quality import Quality
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
@@ -71,7 +71,7 @@ def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
     file, model = tmp_path / "q.onnx", make_wide(tied=True)
     export_quantized_graph(model, file, "int8", config=SETTINGS, verify=False)
     table = model.tgt_tok_emb.embedding.weight.detach().numpy()
-    rows = by_rows(table)[0]
+    rows = quantize_per_row(table)[0]
     content = file.read_bytes()
     assert content.count(rows.tobytes()) == 1
     assert content.count(np.ascontiguousarray(rows.T).tobytes()) == 0

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from tfexport.export.ir_tools.operators import BEST_TOKEN
 from tfexport.export.ir_tools.text_form import parse_graph
-from tfexport.export.passes.int8_argmax import CHOICE, insert_argmax, take_all
+from tfexport.export.passes.int8_argmax import insert_argmax, remove_preselection
+from tfexport.export.passes.int8_argmax_text import CHOICE
 
 Floats = NDArray[np.float32]
 OPSET = 20
@@ -175,9 +176,9 @@ def test_what_is_no_number_does_not_choose_a_word_that_is_none() -> None:
 def test_taken_out_again_it_is_the_projection_and_the_best() -> None:
     table, states = peaked(777)
     model = make_graph(table, None)
-    take_all(model, lambda table: True)
+    remove_preselection(model, lambda table: True)
     assert any(node.name == f"best/{CHOICE}" for node in model.graph)
-    take_all(model, lambda table: False)
+    remove_preselection(model, lambda table: False)
     assert not any(node.op_type == "If" for node in model.graph)
     assert sum(node.op_type == "MatMul" for node in model.graph) == 1
     (found,) = run(model, states)

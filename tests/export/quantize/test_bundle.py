@@ -20,7 +20,12 @@ from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import quantize_bundle, verify_bundle
-from tfexport.export.ir_tools.rounding import BLOCK, by_blocks, by_columns, by_rows
+from tfexport.export.ir_tools.rounding import (
+    BLOCK,
+    quantize_blockwise,
+    quantize_per_column,
+    quantize_per_row,
+)
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import Model
 
@@ -40,17 +45,17 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rounding_is_at_most_half_a_step(seed: int, shape: tuple[int, int]) -> None:
     matrix = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
     matrix[0] = 0  # a row of nothing has a scale all the same
-    values, scale = by_rows(matrix)
+    values, scale = quantize_per_row(matrix)
     assert values.dtype == np.int8
     assert (np.abs(values * scale[:, None] - matrix) <= scale[:, None] * 0.5001).all()
-    columns, column_scale = by_columns(matrix)
-    assert np.array_equal(columns, by_rows(matrix.T)[0].T)
-    assert np.array_equal(column_scale, by_rows(matrix.T)[1])
+    columns, column_scale = quantize_per_column(matrix)
+    assert np.array_equal(columns, quantize_per_row(matrix.T)[0].T)
+    assert np.array_equal(column_scale, quantize_per_row(matrix.T)[1])
 
 
 def test_blocks_hold_four_bits_a_weight() -> None:
     matrix = np.random.default_rng(0).normal(size=(70, 5)).astype(np.float32)
-    packed, scale = by_blocks(matrix)
+    packed, scale = quantize_blockwise(matrix)
     assert packed.shape == (5, 3, BLOCK // 2), "70 rows are three blocks, the last one padded"
     low, high = packed & 15, packed >> 4
     values = np.stack([low, high], -1).reshape(5, -1).astype(np.float32) - 8
@@ -103,7 +108,7 @@ def test_logits_stay_near_the_originals(
 
 def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path, tied_bundle: Path) -> None:
     table = make_wide(tied=True).tgt_tok_emb.embedding.weight.detach().numpy()
-    rows = by_rows(table)[0]
+    rows = quantize_per_row(table)[0]
     for kind in ("int8", "int4"):
         quantize_bundle(tied_bundle, tmp_path / kind, kind)
         before, content = (

@@ -157,9 +157,9 @@ def export_generate(
         sizes = CompactionSpec(cache, model.config.d_model, model.config.pad_id, opset)
         whole = add_compacting_loop(graph, step.graph, search.invariants, given, sizes)
         decoded = Decoded(whole.sequences, whole.count, whole.states)
-    scores = add_scores(graph, decoded, projection, opset, can_skip_scores)
-    outputs = [decoded.sequences, scores, *attentions]
-    set_outputs(graph, outputs, graph_io.generate_graph(cache if attention else None))
+    whole_spec = graph_io.generate_graph(cache if attention else None, can_skip_scores)
+    scores = add_scores(graph, decoded, projection, opset, whole_spec)
+    set_outputs(graph, [decoded.sequences, scores, *attentions], whole_spec)
     del step.opset_imports[PLACEHOLDERS]
     joined.opset_imports.update(step.opset_imports)
     return joined

@@ -32,7 +32,11 @@ class Decoded(NamedTuple):
 
 
 def add_scores(
-    graph: ir.Graph, decoded: Decoded, weights: Sequence[ir.Value], opset: int, can_skip: bool
+    graph: ir.Graph,
+    decoded: Decoded,
+    weights: Sequence[ir.Value],
+    opset: int,
+    spec: graph_io.GraphSpec,
 ) -> ir.Value:
     """Append the computation of the scores (B,).
 
@@ -41,13 +45,13 @@ def add_scores(
         decoded: by the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
-        can_skip: take ``return_scores``, an input that need not be fed.
+        spec: of the whole graph; ``return_scores`` becomes an input if it is one there.
     """
     asked = ir.val(
         graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)
     )
     graph.register_initializer(asked)
-    if can_skip:  # it has a value of its own, so it need not be fed
+    if any(tensor.name == asked.name for tensor in spec.optional_inputs):
         graph.inputs.append(asked)
     _table, bias = weights
     assert bias.const_value is not None

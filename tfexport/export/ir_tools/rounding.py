@@ -14,20 +14,20 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
 
-def by_rows(matrix: Floats, levels: int = LEVELS) -> tuple[NDArray[np.int8], Floats]:
+def quantize_per_row(matrix: Floats, levels: int = LEVELS) -> tuple[NDArray[np.int8], Floats]:
     """(R, C) to int8 (R, C) and a scale for each row, (R,)."""
     scale = np.maximum(np.abs(matrix).max(-1), np.finfo(np.float32).tiny) / levels
     quantized = np.clip(np.rint(matrix / scale[:, None]), -levels, levels).astype(np.int8)
     return quantized, scale.astype(np.float32)
 
 
-def by_columns(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+def quantize_per_column(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
     """(K, N) to int8 (K, N) and a scale for each column, (N,)."""
-    values, scale = by_rows(matrix.T)
+    values, scale = quantize_per_row(matrix.T)
     return np.ascontiguousarray(values.T), scale
 
 
-def by_blocks(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
+def quantize_blockwise(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
     """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low half first, and scales."""
     rows = np.ascontiguousarray(matrix.T)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))

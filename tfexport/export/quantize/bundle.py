@@ -21,7 +21,7 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.quantize.graphs import KINDS, find_targets, quantize_graphs
+from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
@@ -186,9 +186,9 @@ class _Original:
         files = {role: self.manifest.graphs[role] for role in ("encoder", "decoder")}
         manifest = dataclasses.replace(self.manifest, graphs=files)
         names = {
-            target.role.parameter
+            use.role.parameter
             for file in files.values()
-            for target in find_targets(self._graph(file))
+            for use in find_weight_uses(self._graph(file))
         }
         found: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as name:

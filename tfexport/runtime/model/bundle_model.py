@@ -119,7 +119,7 @@ class Model:
             "encoder": graph_io.encoder_graph(self._cache, config["d_model"]),
             "decoder": graph_io.decoder_graph(self._cache, self.vocab_size),
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
-            graph_io.GENERATE: graph_io.generate_graph(self._cache),
+            graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
             graph_io.BEAM: graph_io.beam_graph(),
         }
         check_onnxruntime(folder, manifest.minimum_onnxruntime)
