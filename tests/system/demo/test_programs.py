@@ -16,8 +16,8 @@ import pytest
 from tests.conftest import Once
 from tests.export.artifacts.test_originals import FAMILIES, ROWS, greedy
 from tests.export.artifacts.test_originals import LIMIT as SHORT
-from tests.export.graphs.test_generate import export_family
-from tests.export.graphs.test_generate import pad as padded
+from tests.export.graphs.test_greedy import export_family
+from tests.export.graphs.test_greedy import pad as padded
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER

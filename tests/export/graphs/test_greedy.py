@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -14,12 +13,9 @@ from numpy.typing import NDArray
 
 from tests.conftest import CONFIG, SETTINGS, Once
 from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
-from tests.export.conftest import large
 from tests.support import tutorial
 from tests.support.node import in_node
-from tfexport.errors import ConfigError, ParityError
-from tfexport.export import export_graph, verify_graph
-from tfexport.export.parity import report
+from tfexport.export import export_graph
 from tfexport.runtime import Translator
 
 Array = NDArray[Any]
@@ -258,82 +254,3 @@ def test_attention_is_that_of_torchs_own_modules(
         assert not ours[..., length:].any(), "padding is not looked at"
     asked.remove()
     kept.remove()
-
-
-def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
-    onnx.checker.check_model(str(path), full_check=True)
-    model = onnx.load(str(path))
-    domains = {entry.domain: entry.version for entry in model.opset_import}
-    operators = {node.op_type for node in model.graph.node if node.domain}
-    fused = path.stem == "fused"
-    assert domains == ({"": 22, "com.microsoft": 1} if fused else {"": 20})
-    assert operators == ({"MultiHeadAttention"} if fused else set())
-    (loop,) = [node for node in model.graph.node if node.op_type == "Loop"]
-    (body,) = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
-    (inner,) = [node for node in body.node if node.op_type == "Loop"]
-    (step,) = [attribute.g for attribute in inner.attribute if attribute.name == "body"]
-    weights = {tensor.name for tensor in step.initializer}
-    read = {name for node in step.node if node.op_type == "MatMul" for name in node.input}
-    read = {name for name in read if "weight" in name}
-    assert read
-    assert read <= weights, "onnxruntime packs what belongs to the node's own graph"
-    shapes = {
-        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
-        for value in (*model.graph.input, *model.graph.output)
-    }
-    assert shapes == {
-        "input_ids": ["batch", "source_length"],
-        "attention_mask": ["batch", "source_length"],
-        "max_length": [],
-        "sequences": ["batch", "target_length"],
-        "scores": ["batch"],
-    }
-    metadata = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
-    assert metadata["tfexport_graph"] == "generate"
-    config = json.loads(metadata["tfexport_config"])
-    assert (config["pad_id"], config["bos_id"], config["eos_id"]) == (0, 1, 2)
-    assert config["max_positions"] == 64
-    assert metadata["tfexport_minimum_onnxruntime"] == ("1.21" if fused else "1.18")
-    assert json.loads(metadata["tfexport_parity"])["passed"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool) -> None:
-    model = large(tied)
-    export_graph(model, tmp_path / "g.onnx", "generate", verify=False)
-    weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 32 * 4
-    assert (tmp_path / "g.onnx").stat().st_size < 1.05 * weights + 256 * 1024
-
-
-@pytest.mark.usefixtures("few_shapes")
-def test_another_checkpoint_is_found_out(
-    path: Path, tmp_path: Path, tutorial_model: tutorial.TutorialModel
-) -> None:
-    state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
-    torch.save(state, tmp_path / "same.pt")
-    assert verify_graph(path, tmp_path / "same.pt").passed
-    state["transformer.encoder.layers.0.linear1.bias"] += 0.3
-    torch.save(state, tmp_path / "other.pt")
-    failure = verify_graph(path, tmp_path / "other.pt").first_failure()
-    assert failure is not None
-    assert failure.stage in ("generate", "scores")
-
-
-@pytest.mark.usefixtures("few_shapes")
-def test_miss_leaves_no_file(
-    tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(report, "TOLERANCE", 1e-12)
-    with pytest.raises(ParityError):
-        export_graph(tutorial_model, tmp_path / "g.onnx", "generate", config=CONFIG)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_options_of_the_forward_graph_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="log_probs goes with graph='forward'"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate", log_probs=True)
-    with pytest.raises(ConfigError, match="'backward' is not one of 'generate', 'forward'"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "backward")
-    with pytest.raises(ConfigError, match="pad_id, bos_id, eos_id"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate")

@@ -1,0 +1,73 @@
+"""Passes in their order, each on a graph that needs it."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from tfexport.export.ir_tools.initializers import add_initializer, array_of
+from tfexport.export.ir_tools.nodes import append_node, new_node
+from tfexport.export.ir_tools.operators import MICROSOFT, MULTI_HEAD_ATTENTION, is_operator
+from tfexport.export.ir_tools.roles import MATRIX, Role, read_role
+from tfexport.export.passes import AFTER_EXPORT
+from tfexport.export.passes.names import NameWeights, Parameter, set_parameters
+from tfexport.export.passes.unfuse_residual_norm import UnfuseResidualNorm
+
+E = 4
+
+
+def attention() -> tuple[ir.Model, dict[str, Parameter]]:
+    """Self-attention as torch exports it: folded matrices without a name, biases with theirs."""
+    x = ir.val("x", ir.DataType.FLOAT, ["batch", "length", E])
+    graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 22, MICROSOFT: 1})
+    draw = np.random.default_rng(0)
+    parameters, inputs = {}, []
+    for i, part in enumerate(("q_proj", "k_proj", "v_proj")):
+        weight = draw.normal(size=(E, E)).astype(np.float32)
+        bias = draw.normal(size=E).astype(np.float32)
+        parameters[f"model.{part}.weight"] = Parameter(Role(f"{part}.weight"), weight)
+        parameters[f"model.{part}.bias"] = Parameter(Role(f"{part}.bias"), bias)
+        matrix = add_initializer(graph, f"val_{i}", np.ascontiguousarray(weight.T))
+        vector = add_initializer(graph, f"model.{part}.bias", bias)
+        product = append_node(graph, "MatMul", [x, matrix], f"product_{i}")
+        inputs.append(append_node(graph, "Add", [product, vector], f"sum_{i}"))
+    node = new_node(
+        "MultiHeadAttention", [*inputs, None], "symbolic", {"num_heads": 1}, domain=MICROSOFT
+    )
+    node.metadata_props["where"] = "/home/somebody/model.py"
+    graph.append(node)
+    graph.outputs.append(node.outputs[0])
+    return ir.Model(graph, ir_version=10), parameters
+
+
+def test_projections_of_an_exported_attention_are_named_and_packed() -> None:
+    model, parameters = attention()
+    set_parameters(model, parameters)
+    AFTER_EXPORT(model)
+    product, split, fused = model.graph
+    assert is_operator(fused, MULTI_HEAD_ATTENTION)
+    assert (product.name, split.name) == ("MultiHeadAttention_0_qkv", "MultiHeadAttention_0_split")
+    assert not fused.metadata_props, "torch's notes are gone"
+    weight = product.inputs[1]
+    assert weight is not None
+    assert weight.name == "qkv_proj.weight.T"
+    assert read_role(weight) == Role("qkv_proj.weight", MATRIX, transposed=True)
+    matrices = [p.values.T for p in parameters.values() if p.values.ndim == 2]
+    np.testing.assert_array_equal(array_of(weight), np.concatenate(matrices, axis=1))
+
+
+def test_weights_cannot_be_named_before_the_parameters_are_known() -> None:
+    model, _ = attention()
+    with pytest.raises(ir.passes.PreconditionError, match="parameters are not known"):
+        NameWeights()(model)
+
+
+def test_only_a_sum_that_is_normalised_is_rewritten() -> None:
+    x = ir.val("x", ir.DataType.FLOAT, ["batch", E])
+    graph = ir.Graph([x], [], nodes=[], name="g", opset_imports={"": 22})
+    scale = add_initializer(graph, "scale", np.ones(E, np.float32))
+    other = append_node(graph, "Add", [x, scale], "other")
+    residual = append_node(graph, "Add", [x, other], "residual")
+    graph.outputs.append(append_node(graph, "LayerNormalization", [residual, scale], "norm"))
+    result = UnfuseResidualNorm()(ir.Model(graph, ir_version=10))
+    assert result.modified
+    assert [node.op_type for node in graph] == ["Add", "Sum", "LayerNormalization"]
