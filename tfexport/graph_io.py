@@ -1,4 +1,4 @@
-"""What goes into and comes out of every graph: names, dtypes and axes, as data.
+"""Inputs and outputs of every graph: names, dtypes and axes, as data.
 
 Names follow Hugging Face and Optimum, so that other tools understand the files. The exporter
 names graph values from here and the runtime feeds sessions from here; neither has names of its own.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WholeBatch(Generic[T]):
-    """What the outer loop keeps of all rows.
+    """The part of the outer loop's state that is about all rows.
 
     Attributes:
         remaining: steps that are left.

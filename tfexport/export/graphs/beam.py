@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BeamState(Generic[T]):
-    """What a step changes: tensors, values of a graph, or their specs.
+    """The state that a step changes: tensors, values of a graph, or their specs.
 
     Attributes:
         token: the last token of each beam, (B, K).

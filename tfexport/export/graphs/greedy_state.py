@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GreedyState(Generic[T]):
-    """What a step changes: tensors, values of a graph, or their specs.
+    """The state that a step changes: tensors, values of a graph, or their specs.
 
     Attributes:
         token: the last token of each row, (A, 1).
@@ -60,7 +60,7 @@ def state_spec(cache: CacheShape, past: str, prefix: str = "") -> GreedyState[Te
 
 
 def row_invariants_spec(cache: CacheShape) -> tuple[TensorSpec, ...]:
-    """What every step reads and none changes, with a row for each of the batch."""
+    """Inputs that every step reads and none changes, with a row for each of the batch."""
     return (*cache.tensors("cross.{layer}", SOURCE), _bias_spec())
 
 

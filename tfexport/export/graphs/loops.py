@@ -32,7 +32,7 @@ class SearchStart(nn.Module):
 
 
 class LoopInputs(NamedTuple):
-    """What a Loop is given.
+    """The inputs of a Loop.
 
     Attributes:
         trips: how many steps at most.

@@ -66,6 +66,7 @@ def add_scores(
 
 
 def _text(rows: int) -> str:
+    """The scores as a graph, ``rows`` positions at a time; long as it is one text."""
     return f"""
     score (bool asked, int64[batch, length] sequences, int64[batch] count,
            float[batch, length, width] states, float[vocabulary, width] table,

@@ -1,4 +1,4 @@
-"""What a weight of a graph is, written in the graph when the weight is made.
+"""Roles of the weights of a graph, written in the graph when a weight is made.
 
 Passes that treat weights by what they are read it from here: neither a name, nor a size, nor the
 operator that reads a weight says it.
@@ -18,7 +18,7 @@ _READS_WHOLE = "tfexport.reads_whole_table"
 
 @dataclass(frozen=True)
 class Role:
-    """What one initializer is.
+    """The role of one initializer.
 
     Attributes:
         parameter: of the model, by its name there.

@@ -1,5 +1,8 @@
 """Graphs written as text, put into other graphs.
 
+onnxscript's GraphBuilder was tried on the scores: equal results at no better speed, but 95 ms
+instead of 8 to build them, and constants that move to the outermost graph, which changes files. It
+has a public GraphBuilder only from 0.7, while 0.5 is allowed, so the text stays.
 Source: ONNX, docs/Syntax.md.
 """
 
