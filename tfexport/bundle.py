@@ -262,13 +262,8 @@ def _check_place(path: Path, force: bool) -> None:
     atomic.check_free(path, force)
     taken = path.exists() or path.is_symlink()
     if taken and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise OutputExistsError(
-            Message(
-                f"{path}: exists and is not a bundle; ",
-                Option("force", True),
-                " replaces bundles only. Choose another output.",
-            )
-        )
+        replaces = Message(Option("force", True), " replaces bundles only. Choose another output.")
+        raise OutputExistsError(Message(f"{path}: exists and is not a bundle; ", replaces))
 
 
 @contextlib.contextmanager

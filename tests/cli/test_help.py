@@ -9,10 +9,8 @@ import pytest
 from tests.support.command import invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
-from tfexport.cli.decoding_options import MOST_THREADS, RANGES
 from tfexport.cli.main import cli
-from tfexport.runtime import option_checks
-from tfexport.runtime.parallel import thread_layout
+from tfexport.runtime.options import SPECS
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
@@ -50,15 +48,9 @@ def test_whole_numbers_have_bounds_that_are_shown(name: str) -> None:
             assert f"{option.type.min}<=x<={option.type.max}" in re.sub(r"\s+", "", shown)
 
 
-def test_bounds_are_the_runtimes() -> None:
-    # Listed twice, since the command line may not load the runtime to show its help.
-    assert {
-        name.replace("-", "_"): bounds for name, bounds in RANGES.items()
-    } == option_checks.WHOLE
-
-
-def test_threads_have_the_runtimes_bound() -> None:
-    assert MOST_THREADS == thread_layout.MOST_THREADS
+def test_command_line_has_every_option_but_these() -> None:
+    absent = {name for name, spec in SPECS.items() if spec.help is None}
+    assert absent == {"callback", "return_scores"}
 
 
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import invoke
-from tfexport.cli.decoding_options import SCORING
 from tfexport.runtime import Translator
-from tfexport.runtime.scorer import SCORE_OPTIONS
 
 
 def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> None:
@@ -48,9 +46,3 @@ def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> No
     assert sum(values[0]["token_scores"]) / len(values[0]["token_scores"]) == pytest.approx(
         values[0]["score"]
     )
-
-
-def test_scoring_options_are_those_of_the_runtime() -> None:
-    # Listed twice, since the command line may not load the runtime to show its help.
-    names = {name.replace("-", "_") for name in SCORING}
-    assert names == SCORE_OPTIONS

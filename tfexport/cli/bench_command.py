@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.console import progress_bar
-from tfexport.cli.decoding_options import MOST_THREADS, RANGES, as_call, decoding_options, given
+from tfexport.cli.decoding_options import (
+    as_call,
+    decoding_options,
+    given,
+    whole_numbers,
+)
 from tfexport.errors import ConfigError
+from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.benchmark import Plan, Timing
 
-OPTIONS = frozenset({"beam-size", "max-length", "batch-type"})
+OPTIONS = frozenset({"beam_size", "max_length", "batch_type"})
 BATCH_SIZES = (1, 8, 32)
 MAX_LENGTH = 30  # of the translations of random ids
 
@@ -40,7 +46,7 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")
-@click.option("--batch-size", "batch_sizes", type=click.IntRange(*RANGES["batch-size"]),
+@click.option("--batch-size", "batch_sizes", type=whole_numbers("batch_size"),
               multiple=True, help="Lines (or tokens) of a batch; repeatable.  "
               "[default: 1, 8, 32; with --tune: 32]")  # fmt: skip
 @click.option("--threads", "threads", type=click.IntRange(1, MOST_THREADS), multiple=True,

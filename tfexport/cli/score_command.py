@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.decoding_options import MOST_THREADS, SCORING, as_call, decoding_options, given
+from tfexport.cli.decoding_options import SCORING, as_call, decoding_options, given
 from tfexport.cli.spelling import spell
+from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.files.scores import LineScore

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import MOST_THREADS, as_call, decoding_options, given
+from tfexport.cli.decoding_options import as_call, decoding_options, given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem
+from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.engine import Engine

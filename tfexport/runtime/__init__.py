@@ -1,7 +1,31 @@
-"""Bundle to tokens to text: numpy and onnxruntime, never torch."""
+"""Bundle to tokens to text: numpy and onnxruntime, never torch.
 
-from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.results import Hypothesis, TranslationResult
-from tfexport.runtime.translator import Translator
+Names are imported when they are first used: the command line shows its help without onnxruntime.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfexport.runtime.options import DecodingOptions
+    from tfexport.runtime.results import Hypothesis, TranslationResult
+    from tfexport.runtime.translator import Translator
 
 __all__ = ["DecodingOptions", "Hypothesis", "TranslationResult", "Translator"]
+
+_WHERE = {
+    "DecodingOptions": "options",
+    "Hypothesis": "results",
+    "TranslationResult": "results",
+    "Translator": "translator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

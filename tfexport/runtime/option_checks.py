@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfexport.errors import Message, Option, Problem, shown
@@ -9,36 +10,69 @@ from tfexport.near_names import nearest_name
 
 Token = int | str
 
-_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
-_WIDEST = 1024  # hypotheses of one row: each has caches of its own
-# Whole numbers: name to least and largest value.
-WHOLE = {
-    "beam_size": (1, _WIDEST),
-    "num_hypotheses": (1, _WIDEST),
-    "beam_groups": (1, _WIDEST),
-    "top_k": (0, _LONGEST),
-    "seed": (0, 2**64 - 1),
-    "min_length": (0, _LONGEST),
-    "max_length": (0, _LONGEST),
-    "max_input_length": (1, _LONGEST),
-    "no_repeat_ngram_size": (0, _LONGEST),
-    "attention_layer": (-_LONGEST, _LONGEST),
-    "attention_head": (0, _LONGEST),
-    "batch_size": (1, 2**20),
-}
-# Real numbers: name to bounds, and whether the lower one itself is allowed.
-REAL = {
-    # A length to the power of ten times this is still a float.
-    "length_penalty": (-10.0, 10.0, True),
-    "coverage_penalty": (0.0, 1e6, True),
-    "patience": (0.0, 1e6, False),
-    "diversity_penalty": (0.0, 1e6, True),
-    "temperature": (0.0, 1e6, False),
-    "top_p": (0.0, 1.0, True),
-    # Beyond, logits leave the range of float32.
-    "repetition_penalty": (1e-3, 1e3, True),
-    "min_alternative_probability": (0.0, 1.0, True),
-}
+
+@dataclass(frozen=True)
+class Wholes:
+    """Whole numbers between two bounds, both of them included."""
+
+    least: int
+    most: int
+
+    def problem(self, value: Any) -> str | None:
+        """Say what is wrong with a value; None for a good one."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            return f"{shown(value)} is not a whole number"
+        if value < self.least:
+            return f"{shown(value)} is less than {self.least}"
+        return f"{shown(value)} is more than {self.most}" if value > self.most else None
+
+
+@dataclass(frozen=True)
+class Reals:
+    """Real numbers between two bounds.
+
+    Attributes:
+        low: the lower bound.
+        high: the upper bound, included.
+        inclusive: whether the lower one is included.
+    """
+
+    low: float
+    high: float
+    inclusive: bool = True
+
+    def problem(self, value: Any) -> str | None:
+        """Say what is wrong with a value; None for a good one."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return f"{shown(value)} is not a number"
+        low, high = self.low, self.high
+        if low < value <= high or (self.inclusive and value == low):
+            return None
+        if self.inclusive:
+            return f"{shown(value)} is not between {low:g} and {high:g}"
+        return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """An option beside its type.
+
+    Attributes:
+        default: its default.
+        help: its text on the command line; None for an option that the command line lacks.
+        bounds: of a number.
+    """
+
+    default: Any
+    help: str | None
+    bounds: Wholes | Reals | None = None
+
+
+def option(default: Any, help: str | None, bounds: Wholes | Reals | None = None) -> Any:  # noqa: A002
+    """Make the field of an option; see ``OptionSpec``."""
+    return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
+
+
 _NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
@@ -52,18 +86,19 @@ def unknown_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> Itera
             yield Problem(None, f"unknown option {shown(key)}; {hint}")
 
 
-def find_problems(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[Problem]:
+def find_problems(given: Mapping[str, Any], specs: Mapping[str, OptionSpec]) -> Iterator[Problem]:
     """Every bad value, with its option; then contradictions between good ones, without.
 
     Args:
-        given: options by name; others than those of ``defaults`` are left out.
-        defaults: of all options.
+        given: options by name; others than those of ``specs`` are left out.
+        specs: of all options.
     """
+    defaults = {name: spec.default for name, spec in specs.items()}
     values = {**defaults, **{name: given[name] for name in given if name in defaults}}
     bad = {
         name: problem
         for name, value in values.items()
-        if (problem := _bad_value(name, value, defaults[name]))
+        if (problem := _bad_value(name, value, specs[name]))
     }
     yield from (Problem(name, problem) for name, problem in bad.items())
     # A bad value contradicts nothing: its default stands in for it.
@@ -81,12 +116,10 @@ def changed_from(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> set[
     }
 
 
-def _bad_value(name: str, value: Any, default: Any) -> str | None:
-    if name in WHOLE:
-        return None if value is None and default is None else _bad_whole(value, *WHOLE[name])
-    if name in REAL:
-        return _bad_real(value, *REAL[name])
-    if isinstance(default, bool):
+def _bad_value(name: str, value: Any, spec: OptionSpec) -> str | None:
+    if spec.bounds is not None:
+        return None if value is None and spec.default is None else spec.bounds.problem(value)
+    if isinstance(spec.default, bool):
         return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
     if name in ("suppress_tokens", "end_tokens"):
         return _bad_tokens(value)
@@ -97,24 +130,6 @@ def _bad_value(name: str, value: Any, default: Any) -> str | None:
     if name == "callback" and value is not None and not callable(value):
         return f"{shown(value)} cannot be called"
     return None
-
-
-def _bad_whole(value: Any, least: int, most: int) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return f"{shown(value)} is not a whole number"
-    if value < least:
-        return f"{shown(value)} is less than {least}"
-    return f"{shown(value)} is more than {most}" if value > most else None
-
-
-def _bad_real(value: Any, low: float, high: float, inclusive: bool) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return f"{shown(value)} is not a number"
-    if low < value <= high or (inclusive and value == low):
-        return None
-    if inclusive:
-        return f"{shown(value)} is not between {low:g} and {high:g}"
-    return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
 
 
 def _bad_tokens(value: Any) -> str | None:

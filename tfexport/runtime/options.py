@@ -7,9 +7,19 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.option_checks import Token, changed_from, find_problems
+from tfexport.runtime.option_checks import (
+    OptionSpec,
+    Reals,
+    Token,
+    Wholes,
+    changed_from,
+    find_problems,
+    option,
+)
 
 SUBJECT = "decoding options"
+_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
+_WIDEST = 1024  # hypotheses of one row: each has caches of its own
 
 
 @dataclass(frozen=True)
@@ -83,44 +93,89 @@ class DecodingOptions:
         truncate: cut inputs that are too long, instead of refusing them.
     """
 
-    beam_size: int = 1
-    num_hypotheses: int = 1
-    length_penalty: float = 1.0
-    coverage_penalty: float = 0.0
-    patience: float = 1.0
-    early_stopping: bool = True
-    beam_groups: int = 1
-    diversity_penalty: float = 0.0
-    sampling: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    min_length: int = 0
-    max_length: int = 256
-    max_input_length: int | None = None
-    no_repeat_ngram_size: int = 0
-    repetition_penalty: float = 1.0
-    suppress_tokens: Sequence[Token] = ()
-    suppress_sequences: Sequence[Sequence[Token] | str] = ()
-    disable_unk: bool = False
-    end_tokens: Sequence[Token] = ()
-    return_end_token: bool = False
-    return_alternatives: bool = False
-    min_alternative_probability: float = 0.0
-    return_scores: bool = True
-    return_token_scores: bool = False
-    return_attention: bool = False
-    attention_layer: int = -1
-    attention_head: int | None = None
-    replace_unknowns: bool = False
-    callback: Callable[[Step], object] | None = None
-    batch_size: int = 32
-    batch_type: str = "rows"
-    truncate: bool = False
+    beam_size: int = option(
+        1, "Hypotheses followed at a time; 1 is greedy search.  [default: 1]", Wholes(1, _WIDEST)
+    )
+    num_hypotheses: int = option(
+        1, "Hypotheses a line; each becomes an output line.  [default: 1]", Wholes(1, _WIDEST)
+    )
+    # A length to the power of ten times this is still a float.
+    length_penalty: float = option(
+        1.0, "Scores are divided by length to this power.  [default: 1]", Reals(-10.0, 10.0)
+    )
+    coverage_penalty: float = option(
+        0.0, "Weight of a penalty on source tokens that were left out.", Reals(0.0, 1e6)
+    )
+    patience: float = option(
+        1.0,
+        "A beam ends with beam size times this hypotheses.  [default: 1]",
+        Reals(0.0, 1e6, inclusive=False),
+    )
+    early_stopping: bool = option(
+        True, "Without, a beam goes on until no hypothesis can come in any more."
+    )
+    beam_groups: int = option(
+        1, "Groups of the beam, for hypotheses that differ.  [default: 1]", Wholes(1, _WIDEST)
+    )
+    diversity_penalty: float = option(
+        0.0, "What a token loses for every group that chose it before.", Reals(0.0, 1e6)
+    )
+    sampling: bool = option(False, "Draw tokens at random instead of taking the best.")
+    temperature: float = option(1.0, "Of sampling.  [default: 1]", Reals(0.0, 1e6, inclusive=False))
+    top_k: int = option(0, "Sample among this many best tokens.", Wholes(0, _LONGEST))
+    top_p: float = option(
+        1.0, "Sample among the fewest tokens of this probability.", Reals(0.0, 1.0)
+    )
+    seed: int | None = option(
+        None, "Of sampling; the same one gives the same lines.", Wholes(0, 2**64 - 1)
+    )
+    min_length: int = option(0, "Tokens a line at least.", Wholes(0, _LONGEST))
+    max_length: int = option(256, "Tokens a line at most.  [default: 256]", Wholes(0, _LONGEST))
+    max_input_length: int | None = option(
+        None, "Longest input in tokens.  [default: the model's own limit]", Wholes(1, _LONGEST)
+    )
+    no_repeat_ngram_size: int = option(
+        0, "No run of this many tokens comes twice.", Wholes(0, _LONGEST)
+    )
+    # Beyond, logits leave the range of float32.
+    repetition_penalty: float = option(
+        1.0, "Above 1, tokens that came before become less likely.", Reals(1e-3, 1e3)
+    )
+    suppress_tokens: Sequence[Token] = option((), "Never choose these, e.g. '▁Herr ▁Frau'.")
+    suppress_sequences: Sequence[Sequence[Token] | str] = option((), "Never write this.")
+    disable_unk: bool = option(False, "Never choose the unknown token.")
+    end_tokens: Sequence[Token] = option(
+        (),
+        "End a line at these instead of the model's own end token.",
+    )
+    return_end_token: bool = option(False, "Keep the end token.")
+    return_alternatives: bool = option(
+        False, "The best first tokens, each with its best continuation."
+    )
+    min_alternative_probability: float = option(
+        0.0, "Of the first token of an alternative.", Reals(0.0, 1.0)
+    )
+    return_scores: bool = option(True, None)
+    return_token_scores: bool = option(False, "The log-probability of every token.")
+    return_attention: bool = option(False, "Attention and alignment.")
+    attention_layer: int = option(
+        -1, "Decoder layer of the attention.  [default: -1, the last]", Wholes(-_LONGEST, _LONGEST)
+    )
+    attention_head: int | None = option(
+        None, "Head of the attention.  [default: the mean over all]", Wholes(0, _LONGEST)
+    )
+    replace_unknowns: bool = option(False, "Put the aligned source word for the unknown token.")
+    callback: Callable[[Step], object] | None = option(None, None)
+    batch_size: int = option(
+        32,
+        "Lines (or tokens) decoded together; 1 answers every line as it comes.  [default: 32]",
+        Wholes(1, 2**20),
+    )
+    batch_type: str = option("rows", "What the batch size counts.  [default: rows]")
+    truncate: bool = option(False, "Cut lines that are too long, instead of refusing them.")
 
     def __post_init__(self) -> None:
-        problems = list(find_problems(vars(self), DEFAULTS))
+        problems = list(find_problems(vars(self), SPECS))
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
 
@@ -175,7 +230,10 @@ class DecodingKeywords(ScoringKeywords, total=False):
     callback: Callable[[Step], object] | None
 
 
-DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(DecodingOptions)}
+SPECS: Mapping[str, OptionSpec] = {
+    field.name: field.metadata["spec"] for field in fields(DecodingOptions)
+}
+DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items()}
 
 
 def changed_options(values: Mapping[str, Any]) -> set[str]:

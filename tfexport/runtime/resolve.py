@@ -17,7 +17,7 @@ from tfexport.errors import (
 )
 from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.option_checks import Token, find_problems, unknown_options
-from tfexport.runtime.options import DEFAULTS, SUBJECT, DecodingOptions
+from tfexport.runtime.options import DEFAULTS, SPECS, SUBJECT, DecodingOptions
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
 
@@ -48,7 +48,7 @@ class Resolver:
         Raises:
             ConfigError: naming every unknown option, bad value, contradiction and unknown token.
         """
-        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(keywords, DEFAULTS)]
+        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(keywords, SPECS)]
         # Only what is right on its own can be held against the bundle.
         wrong = {problem.option for problem in problems}
         sound = {
