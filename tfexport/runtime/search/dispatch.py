@@ -44,7 +44,6 @@ def _search(
         return BeamSearch(model, requests, options).run()
     if model.has_generate and options.fits_greedy_graph and plain:
         rows = [row.ids for row in requests]
-        (eos_id,) = options.end_tokens
-        found = greedy_in_one_call(model, rows, options.max_length, eos_id, options)
+        found = greedy_in_one_call(model, rows, options.max_length, options.eos_id, options)
         return [[made] for made in found]
     return StepwiseSearch(model, requests, options).run()
