@@ -1,4 +1,4 @@
-"""Texts that come one by one, and a text that goes out piece by piece."""
+"""Translation of an endless stream of texts, and of one text that is streamed token by token."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.option_checks import is_whole
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.parallel.thread_layout import is_whole
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch
