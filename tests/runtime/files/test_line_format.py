@@ -19,7 +19,10 @@ def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> N
          "return_attention": True}
     )  # fmt: skip
     translate_file(
-        translator.engine, source, output, LineTask(resolved, LineFormat(jsonl=True, hypotheses=2))
+        translator.engine,
+        source,
+        output,
+        LineTask(resolved, LineFormat(jsonl=True, num_hypotheses=2)),
     )
     first, bad, empty = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert len(first["hypotheses"]) == 2

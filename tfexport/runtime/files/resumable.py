@@ -127,7 +127,7 @@ def translate_file(
                 bad = check_finished(engine, task, lines, prefixes, output, tell)
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
-            done = cut_torn_lines(output, task.line_format.lines_each)
+            done = cut_torn_lines(output, task.line_format.lines_per_input)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
