@@ -55,7 +55,7 @@ def _read_texts(
 
 
 def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
-    """A problem for each option under which tokens would have to be taken back."""
+    """A problem for each option that could change tokens after they were yielded."""
     texts = [
         Message(Option(name), " cannot be streamed: tokens would have to be taken back")
         for name in ("return_alternatives", "replace_unknowns")
@@ -70,7 +70,7 @@ def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
 
 
 def stream_text(engine: Engine, request: Request | None, options: ResolvedOptions) -> Iterator[str]:
-    """The translation of one text, piece by piece as it is decoded."""
+    """Yield the translation of one text in pieces, as they are decoded."""
     if request is None:
         return
     shown = TextStream(engine.texts.decode, engine.texts.target.unknown_is_word)

@@ -1,4 +1,4 @@
-"""Outputs of earlier runs: how far one came, and whether it is what a run would make."""
+"""Checks of an earlier run's output: how many lines it has, and whether they match this run."""
 
 import json
 import math
@@ -20,10 +20,10 @@ CLOSE = 1e-3  # scores of an equal model on another processor
 
 
 def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
-    """The bad lines of an unfinished output that was begun with the same.
+    """Read the bad lines of an unfinished output, after a check that it belongs to this run.
 
     Raises:
-        OutputExistsError: it was begun with something else, naming what differs.
+        OutputExistsError: it was begun with another input, bundle or options; they are named.
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
@@ -38,7 +38,7 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
 
 
 def cut_torn_lines(output: Path, lines_per_input: int) -> int:
-    """Cut off what is no whole group of lines; how many groups there are."""
+    """Truncate an output to complete groups of lines; returns how many groups are left."""
     ends = 0
     keep = position = 0
     with output.open("r+b") as file:
@@ -62,13 +62,13 @@ def check_finished(
     output: Path,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
-    """The bad lines of an output that has no journal: it is whole, or it is not ours.
+    """Check a finished output, which has no journal, against this run, and find its bad lines.
 
-    How it was made is not recorded, so its first lines are decoded again. Bad lines are found
+    Nothing records how it was made, so its first lines are decoded again. Bad lines are found
     without decoding.
 
     Raises:
-        OutputExistsError: it is not what these options make of this input.
+        OutputExistsError: this input, bundle and options give other lines.
     """
     options, lines_per_input = task.options, task.line_format.lines_per_input
     bad: list[int] = []
