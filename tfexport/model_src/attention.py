@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Attention(nn.Module):
     """softmax(q k^T / sqrt(D) + bias) v over H heads, with four separate projections.
 
-    Projection and attention are two calls, because a cache stands between them: keys and values
-    are projected once and attended to many times. H * D need not be d_model.
+    Projection and attention are two calls with a cache in between: keys and values are projected
+    once and attended to many times. H * D need not be d_model.
     Source: Vaswani et al. 2017, section 3.2.
     """
 
@@ -75,7 +75,7 @@ class Attention(nn.Module):
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Self-attention of T positions behind P cached ones.
+        """Self-attention of T positions after P cached ones.
 
         Args:
             x: (B, T, E).

@@ -1,4 +1,4 @@
-"""Overrides of a checkpoint's config: config files and ``key=value`` words."""
+"""Overrides of a checkpoint's config: config files and ``key=value`` settings."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.config import config_keys, unknown_keys
 
-SETTINGS = "settings"  # the origin of values that were given as words
+SETTINGS = "settings"  # the origin of values that were given as ``key=value``
 TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
 Text = str | Message
 
@@ -59,7 +59,7 @@ class Overrides:
 def fold(
     layers: Iterable[tuple[str, Mapping[str, Any]]],
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of several origins laid over one another, later ones on top, and their origins."""
+    """Merge values of several origins, later ones overriding earlier ones; and their origins."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, given in layers:
@@ -117,7 +117,7 @@ def spoken(origin: str) -> str | Option:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words to values: true, false, numbers, -inf, else a string.
+    """Parse ``key=value`` settings: true, false, numbers, -inf, else a string.
 
     Raises:
         ConfigError: a word without "=", or with a number that is too long to be read.

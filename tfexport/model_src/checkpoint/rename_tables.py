@@ -1,4 +1,4 @@
-"""The ``rename`` and ``ignore`` tables of a config: checked, and applied to a file's keys."""
+"""Checks of a config's ``rename`` and ``ignore`` tables, and their application to keys."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _MAX_PATTERNS, _MAX_PATTERN = 256, 512
 
 @dataclass(frozen=True)
 class RenameTables:
-    """How a file's keys are called before a layout is looked for.
+    """Changes of a file's keys before its layout is detected.
 
     Attributes:
         rename: [pattern, replacement] pairs; the first that matches a key wins.
