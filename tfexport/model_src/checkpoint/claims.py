@@ -44,7 +44,7 @@ _SCALARS = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True)
-class Found:
+class Survey:
     """The tensors, storages and foreign objects that a file declares.
 
     Attributes:
@@ -67,14 +67,14 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def survey(contents: Contents) -> Found:
+def survey(contents: Contents) -> Survey:
     """Collect the declarations of a file and check their sizes.
 
     Raises:
         PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
             together claim more values than a file of this size can mean.
     """
-    found = Found({}, {}, {}, [])
+    found = Survey({}, {}, {}, [])
     for where, value in _walk(contents.value):
         if isinstance(value, Global):
             if not _is_torchs(value.path):
@@ -130,7 +130,7 @@ def _dtype(path: str) -> Any:
     return getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
 
 
-def _note_storage(claim: StorageClaim, found: Found) -> None:
+def _note_storage(claim: StorageClaim, found: Survey) -> None:
     if claim.kind not in _STORAGES:
         found.objects.append(claim.kind)
         return
@@ -139,7 +139,7 @@ def _note_storage(claim: StorageClaim, found: Found) -> None:
         raise PickleError("one storage has two sizes")
 
 
-def _note_call(call: Call, found: Found) -> None:
+def _note_call(call: Call, found: Survey) -> None:
     """Note a call that makes no tensor; harmless ones that make a small plain value are allowed."""
     plain = isinstance(call.args, tuple) and all(map(_is_plain, call.args))
     if call.path not in _HARMLESS or not plain:
@@ -176,7 +176,7 @@ def _count_values(call: Call, where: str) -> int:
     return prod(shape)
 
 
-def _check_sums(found: Found, contents: Contents) -> None:
+def _check_sums(found: Survey, contents: Contents) -> None:
     for key, size in found.storages.items():
         if contents.records is not None and size > contents.records.get(key, -1):
             raise PickleError(f"record {key} is missing, or shorter than its {size} bytes")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tfexport.errors import ConfigError, Message, Option, shown
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, spoken
+from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, name_origin
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
     SOURCE_TABLE,
@@ -132,7 +132,7 @@ def _contradictions(
             problems.append(
                 Message(
                     f"{key} is {shown(value)} in ",
-                    spoken(overrides.origins[key]),
+                    name_origin(overrides.origins[key]),
                     f", but the weights say {inferred[key]!r}",
                 )
             )

@@ -25,8 +25,8 @@ class Source:
         origin: as messages name it.
         values: by config keys, or those of the layout's own kind of config.json.
         path: of the file; None for values that are from none.
-        optional: whether it is skipped if it is another project's, as is a config.json that nobody
-            named.
+        optional: whether it is skipped if it is another project's, as a config.json that was found
+            beside the checkpoint is.
     """
 
     origin: str
@@ -90,7 +90,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
         elif source.path and not source.optional and (foreign := describe_config(given)):
             raise ConfigError(f"{source.path}: the config of {foreign}")
         wrong = unknown_keys(given, (*config_keys(), *TABLE_KEYS))
-        problems += [Message(spoken(source.origin), f": {problem}") for problem in wrong]
+        problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:
         raise ConfigError(join_problems("config", problems))
@@ -111,7 +111,7 @@ def _skipped(source: Source) -> Message:
     return Message(skipped, Option("config", "FILE"), " names one")
 
 
-def spoken(origin: str) -> str | Option:
+def name_origin(origin: str) -> str | Option:
     """An origin as a message names it."""
     return Option(SETTINGS) if origin == SETTINGS else origin
 

@@ -40,7 +40,7 @@ class StateDict:
 
 
 @dataclass(frozen=True)
-class Way:
+class StateDictPath:
     """The keys under which a file has its state dict.
 
     Attributes:
@@ -54,7 +54,7 @@ class Way:
     candidates: tuple[Any, ...] = ()
 
 
-def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
+def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateDictPath:
     """Find the state dict: under a usual name, here, or under the one key that holds one.
 
     Raises:
@@ -72,7 +72,7 @@ def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
                 if isinstance(item, Mapping) and sum(map(is_tensor, item.values())) > here
             )
             if len(holders) != 1:
-                return Way(path, guessed, holders)
+                return StateDictPath(path, guessed, holders)
             inner, guessed = holders[0], True
         path = (*path, inner)
         value = value[inner]

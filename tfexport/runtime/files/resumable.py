@@ -101,7 +101,7 @@ def translate_file(
             finished output, with its bad lines only.
 
     Raises:
-        OutputExistsError: the output stands in the way, was begun in another way, or is being
+        OutputExistsError: the output exists, was begun with other input or options, or is being
             written by another process.
         ConfigError: ``resume``, and an input that can be read only once.
         OSError: a file cannot be read or written.
@@ -256,11 +256,11 @@ def translate_stream(
 def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> dict[str, Any]:
     """Everything that the output's content depends on, as JSON values; batching does not matter."""
     files = {name: entry.sha256 for name, entry in engine.manifest.files.items()}
-    free = ("callback", "batch_size", "batch_type")
+    without_influence = ("callback", "batch_size", "batch_type")
     asked = {
         name: task.options.given.get(name, default)
         for name, default in DEFAULTS.items()
-        if name not in free
+        if name not in without_influence
     }
     lines, *prefixes = inputs
     made: dict[str, Any] = {

@@ -16,7 +16,7 @@ from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.parallel.batches import rows_ahead
 
 BLOCK = 1 << 20
-CLOSE = 1e-3  # scores of an equal model on another processor
+SCORE_TOLERANCE = 1e-3  # scores of an equal model on another processor
 
 
 def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
@@ -138,12 +138,12 @@ def _is_close(expected: Any, found: Any) -> bool:
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(_is_close, expected, found))
     if isinstance(expected, float) and isinstance(found, float):
-        return math.isclose(expected, found, rel_tol=CLOSE, abs_tol=CLOSE)
+        return math.isclose(expected, found, rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
     return type(expected) is type(found) and bool(expected == found)
 
 
 def _count_lines(path: Path) -> tuple[int, bool]:
-    """Whole lines, and whether there is a torn one behind them."""
+    """The number of complete lines, and whether an incomplete one follows."""
     count, last = 0, b"\n"
     with path.open("rb") as file:
         while block := file.read(BLOCK):

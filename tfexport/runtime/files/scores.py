@@ -88,7 +88,7 @@ def score_file(
         How many pairs could not be scored.
 
     Raises:
-        OutputExistsError: the output stands in the way.
+        OutputExistsError: the output exists.
         OSError: a file cannot be read or written.
     """
     bad = 0

@@ -172,21 +172,21 @@ class Model:
         return found
 
     def beam(
-        self, rows: Sequence[Sequence[int]], beam_size: int, enough: int, max_length: int
+        self, rows: Sequence[Sequence[int]], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
         Args:
             rows: source ids, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
-            enough: finished hypotheses with which a sentence is done.
+            num_finished: finished hypotheses that end the search of a sentence.
             max_length: new tokens at most.
         """
         feeds = {
             **self._source(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
-            graph_io.ENOUGH: np.array(enough),
+            graph_io.ENOUGH: np.array(num_finished),
         }
         record = BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
         path = self._files[graph_io.BEAM]

@@ -89,7 +89,7 @@ class Graph:
     def __init__(self, path: Path, spec: GraphSpec, threads: int = 0) -> None:
         """Load the graph and check its inputs and outputs; see ``check_graph``."""
         self._path, self._spec = path, spec
-        self._seen = False  # shapes are checked in the first call only, for speed
+        self._checked = False  # shapes are checked in the first call only, for speed
         self._session = open_session(path, threads)
         check_graph(path, self._session, spec)
         self.outputs = [value.name for value in self._session.get_outputs()]
@@ -105,9 +105,9 @@ class Graph:
         """
         with self._named_failures():
             found: list[Any] = self._session.run(outputs, feeds)
-        if not self._seen:
+        if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}
-            self._look_at(given, outputs or self.outputs, [value.shape for value in found])
+            self._check_shapes(given, outputs or self.outputs, [value.shape for value in found])
         return found
 
     def run_with_ort_values(
@@ -116,19 +116,19 @@ class Graph:
         """``run`` on onnxruntime's own values, without copies."""
         with self._named_failures():
             found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds)
-        if not self._seen:
+        if not self._checked:
             given = {name: value.shape() for name, value in feeds.items()}
-            self._look_at(given, outputs, [value.shape() for value in found])
+            self._check_shapes(given, outputs, [value.shape() for value in found])
         return found
 
-    def _look_at(
+    def _check_shapes(
         self,
         given: Mapping[str, Sequence[int]],
         outputs: Sequence[str],
         shapes: Sequence[Sequence[int]],
     ) -> None:
         check_shapes(self._path, self._spec, given, dict(zip(outputs, shapes, strict=True)))
-        self._seen = True
+        self._checked = True
 
     @contextlib.contextmanager
     def _named_failures(self) -> Iterator[None]:

@@ -229,7 +229,7 @@ def _log_probs(values: Floats, normalizer: Doubles) -> Doubles:
 
 
 def _times_taken(ids: Ids, taken: Ids) -> Doubles:
-    """How many of the tokens taken by earlier groups (B, N) each candidate (B, K, C) is.
+    """Count how often earlier groups (B, N) have chosen each candidate (B, K, C).
 
     Source: Vijayakumar et al. 2016, section 4, Hamming diversity.
     """
