@@ -45,8 +45,8 @@ def detect_layout(
         raw: the file, whose metadata may say that it is the project's own.
         names: of its tensors, after the rename table.
         forced: the name of a layout, or None.
-        config: the config.json beside the file, of any project; a layout with its ``model_type`` that
-            knows half of the keys is chosen.
+        config: the config.json beside the file, of any project; a layout with its ``model_type``
+            that knows half of the keys is chosen.
 
     Raises:
         CheckpointError: no table knows half of the keys.
