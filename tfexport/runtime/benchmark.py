@@ -20,7 +20,7 @@ from tfexport.runtime.search import Request
 from tfexport.runtime.translator import Translator
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
-WARM_BATCHES = 2  # decoded before the timing begins
+WARM_BATCHES = 2  # that are decoded before anything is timed
 Tell = Callable[[str, int, int], None]
 
 
