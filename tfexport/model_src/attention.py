@@ -40,12 +40,12 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H * D) to (B, H, T, D)."""
-        # Every size is said: the exporter writes out more operators for ``unflatten``.
+        # All sizes are explicit: the exporter emits more operators for ``unflatten``.
         shape = [x.size(0), x.size(1), self.num_heads, self.head_dim]
         return x.reshape(shape).transpose(1, 2)
 
     def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """What is attended to, (B, S, E) each, to keys and values, (B, H, S, D) each."""
+        """Project keys and values: (B, S, E) each to (B, H, S, D) each."""
         return self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
 
     def attend(

@@ -3,12 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from tfexport.errors import Message, Option, Problem, shown
 from tfexport.near_names import nearest_name
 
 Token = int | str
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer; booleans are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Wholes:
 
     def problem(self, value: Any) -> str | None:
         """Say what is wrong with a value; None for a good one."""
-        if isinstance(value, bool) or not isinstance(value, int):
+        if not is_whole(value):
             return f"{shown(value)} is not a whole number"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
@@ -101,7 +106,7 @@ def find_problems(given: Mapping[str, Any], specs: Mapping[str, OptionSpec]) -> 
         if (problem := _bad_value(name, value, specs[name]))
     }
     yield from (Problem(name, problem) for name, problem in bad.items())
-    # A bad value contradicts nothing: its default stands in for it.
+    # A bad value is reported once: contradictions are looked for with its default instead.
     sound = {**values, **{name: defaults[name] for name in bad}}
     for text in _contradictions(sound, changed_from(defaults, sound)):
         yield Problem(None, text)

@@ -57,8 +57,8 @@ class Resolver:
         options = {**DEFAULTS, **sound}
         tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
         problems.extend(self._model_problems(options))
-        own_end = self._manifest.special_ids.eos
-        ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (own_end,)
+        eos_id = self._manifest.special_ids.eos
+        ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (eos_id,)
         suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
         unk = self._manifest.special_ids.unk
         # A target vocabulary that is smaller than the source's may not hold it.
@@ -82,7 +82,7 @@ class Resolver:
             longest,
             tuple(suppressed),
             tuple(sequences),
-            own_end=ends == (own_end,),
+            eos_id=eos_id,
             seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
         )
         return resolved, checked

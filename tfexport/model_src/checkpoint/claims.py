@@ -1,4 +1,4 @@
-"""What a file of ``torch.save`` claims to hold, judged as a whole before torch makes any of it."""
+"""Checks of the tensors that a ``torch.save`` file declares, before torch allocates any."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from tfexport.errors import join_some, shown
 from tfexport.model_src.checkpoint.archive import Contents
 from tfexport.model_src.checkpoint.pickled import Call, Global, PickleError, StorageClaim
 
-# Tensors may share a storage (tied tables, one layer under many names), and narrow ones are upcast,
-# so that all of them together, in float32, are more bytes than are stored. Where nobody means harm
-# they are a few times as many, or few in all.
+# Tensors may share a storage (tied tables, one layer under many names), and narrow types upcast,
+# so in float32 all tensors together may take more bytes than are stored. In honest files it is a
+# few times as many, or a small number in all.
 MAX_GROWTH = 8
 ALWAYS_ALLOWED = 2**27
 
@@ -45,13 +45,13 @@ _SCALARS = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True)
 class Found:
-    """What is in a file besides plain values.
+    """The tensors, storages and foreign objects that a file declares.
 
     Attributes:
         tensors: number of values of every plain tensor, by the keys that lead to it.
         storages: bytes of every storage, by its key.
-        unusual: where a tensor is none of the plain kind, and what it is.
-        objects: dotted paths of what is no tensor, and would have to be imported.
+        unusual: sparse, quantized and other special tensors: their keys to their kinds.
+        objects: dotted paths of Python objects that loading would have to import.
     """
 
     tensors: dict[str, int]
@@ -68,7 +68,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def survey(contents: Contents) -> Found:
-    """Go through all that a file holds.
+    """Collect the declarations of a file and check their sizes.
 
     Raises:
         PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
@@ -140,7 +140,7 @@ def _note_storage(claim: StorageClaim, found: Found) -> None:
 
 
 def _note_call(call: Call, found: Found) -> None:
-    """A call of what is no tensor: allowed where it makes a small plain value."""
+    """Note a call that makes no tensor; harmless ones that make a small plain value are allowed."""
     plain = isinstance(call.args, tuple) and all(map(_is_plain, call.args))
     if call.path not in _HARMLESS or not plain:
         found.objects.append(call.path or "a call of something computed")

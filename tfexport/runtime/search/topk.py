@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 
-BLOCK = 64  # values of which only the largest is looked at first
+BLOCK = 64  # values whose maximum is computed in a first pass
 Number = TypeVar("Number", np.float32, np.float64)
 
 
