@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
 from tfexport.errors import Message, Option, Problem
@@ -34,9 +34,7 @@ from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
 from tfexport.runtime.text_streams import stream_text, translate_texts, unstreamable
-
-if TYPE_CHECKING:  # typing has it from Python 3.11 on
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 Result = TypeVar("Result")
 

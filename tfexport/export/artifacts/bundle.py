@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -45,9 +44,7 @@ from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -37,9 +37,7 @@ from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 _LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
 

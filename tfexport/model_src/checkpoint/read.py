@@ -79,9 +79,13 @@ class Checkpoint:
     def require(self, keys: Iterable[str]) -> None:
         """Require config values that the model could do without.
 
+        A model without embeddings has no tokens, and needs nothing that says what they mean.
+
         Raises:
             ConfigError: naming all that are None.
         """
+        if not self.config.has_embeddings:
+            return
         missing = [key for key in keys if getattr(self.config, key) is None]
         if missing:
             raise ConfigError(join_problems(self.name, [needed(missing)]))
