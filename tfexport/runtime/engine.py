@@ -155,6 +155,7 @@ class Engine:
             options: how to decode all of them.
             assemble: turns the hypotheses of all rows into the future's result.
         """
+        self._check_process()
         batches = make_batches(requests, options)
 
         def submit(batch: Sequence[int]) -> "Future[Hypotheses]":
@@ -175,6 +176,7 @@ class Engine:
 
         A call of more batches than ``queue_size`` is never accepted.
         """
+        self._check_process()
         batches = make_batches(requests, options)
         jobs = [(requests, batch, options) for batch in batches]
         parts = self._in_workers(lambda workers: workers.try_submit(self._decode, jobs))

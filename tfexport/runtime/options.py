@@ -253,8 +253,6 @@ def given_options(options: DecodingOptions | None, keywords: Mapping[str, Any]) 
     if not isinstance(options, DecodingOptions):
         text = f"{shown(options)} is not a DecodingOptions"
         raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
-    values = vars(options)
-    return {
-        **{name: values[name] for name in DEFAULTS if name in changed_options(values)},
-        **keywords,
-    }
+    values = {name: getattr(options, name) for name in DEFAULTS}
+    changed = changed_options(values)
+    return {**{name: values[name] for name in DEFAULTS if name in changed}, **keywords}

@@ -124,3 +124,24 @@ def test_every_weight_is_from_the_file_or_computed_in_every_layout(
         assert found.layout == layout
         for name, tensor in found.build().state_dict().items():
             assert torch.isfinite(tensor).all(), f"{layout}: {name}"
+
+
+def test_misspelt_table_is_named_where_no_layout_is_found(tmp_path: Path) -> None:
+    state = {f"net.{key}": value for key, value in tutorial.make().state_dict().items()}
+    state |= {f"other.{i}": torch.zeros(1) for i in range(9)}
+    torch.save({f"x{i}.{key}": value for i, (key, value) in enumerate(state.items())},
+               tmp_path / "net.pt")  # fmt: skip
+    with pytest.raises(CheckpointError, match="no known layout") as caught:
+        load_checkpoint(tmp_path / "net.pt", {"renames": [["^net", ""]], "num_heads": 2})
+    assert "Note: config: unknown key 'renames'; did you mean 'rename'?" in str(caught.value)
+
+
+def test_shape_of_heads_is_judged_only_where_all_are_there(tmp_path: Path) -> None:
+    state = rmsnorm.RMSNormModel().state_dict()
+    key = next(key for key in state if "attention_blocks.1.K_net" in key)
+    del state[key]
+    torch.save(state, tmp_path / "model.pt")
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path / "model.pt")
+    assert "K_net.weight is there 2 times, expected 3" in str(caught.value)
+    assert "has shape" not in str(caught.value)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -193,4 +194,29 @@ def test_a_worker_that_tries_to_submit_does_it_at_once() -> None:
         return [job.result(0) for job in jobs or []]
 
     assert workers.submit(inner).result(60) == [1, 2]
+    workers.close()
+
+
+def test_a_start_that_fails_gives_all_its_places_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, held = Workers(1, 4), threading.Event()
+    running = workers.submit(held.wait, 60)
+    start, started = workers._pool.submit, list[Future[int]]()
+
+    def fail_at_the_third(work: Callable[..., Any], *arguments: Any) -> Any:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(start(work, *arguments))
+        return started[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers._pool, "submit", fail_at_the_third)
+        with pytest.raises(RuntimeError, match="new thread"):
+            workers.try_submit(int, [(1,), (2,), (3,)])
+    assert all(job.cancelled() for job in started)
+    again = workers.try_submit(int, [(1,), (2,), (3,)])
+    assert again is not None
+    assert workers.try_submit(int, [(1,)]) is None
+    held.set()
+    assert running.result(60)
+    assert [job.result(60) for job in again] == [1, 2, 3]
     workers.close()

@@ -83,10 +83,14 @@ def wrong_weights(
     for name, shape in expected.items():
         key, wanted = table.origin_of(name, shape, config.num_heads)
         if name in weights:
-            if tuple(weights[name].shape) != shape:
-                actual = tuple(weights[name].shape)
-                _, found = table.origin_of(name, actual, config.num_heads)
-                misshapen.append(f"{key} has shape {list(found)}, expected {list(wanted)}")
+            heads = sum(name in targets for targets in key_report.values())
+            if tuple(weights[name].shape) == shape:
+                continue
+            if "*" in key and heads != config.num_heads:  # a tensor a head
+                misshapen.append(f"{key} is there {heads} times, expected {config.num_heads}")
+                continue
+            _, found = table.origin_of(name, tuple(weights[name].shape), config.num_heads)
+            misshapen.append(f"{key} has shape {list(found)}, expected {list(wanted)}")
         elif key not in key_report and name not in computed:
             missing.append(f"{key} {list(wanted)}")
     surplus = [name for name in weights if name not in expected]

@@ -32,7 +32,11 @@ from tfexport.model_src.checkpoint.overrides import (
     parse_settings,
     read_overrides,
 )
-from tfexport.model_src.checkpoint.rename_tables import read_tables, rename_keys
+from tfexport.model_src.checkpoint.rename_tables import (
+    read_tables,
+    rename_keys,
+    unknown_config_keys,
+)
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import load_state_dict, read_json
 from tfexport.model_src.checkpoint.wrappers import StateDict
@@ -244,7 +248,13 @@ def _find_layout(
     names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     beside = next((source.values for source in sources if source.optional), None)
-    detected = detect_layout(raw, known, layout_name, beside)
+    try:
+        detected = detect_layout(raw, known, layout_name, beside)
+    except CheckpointError as error:
+        # A table under a misspelt name may be why; a config of another kind has other keys.
+        given = [it for it in sources if not it.optional and "model_type" not in it.values]
+        unknown = [Message("\nNote: ", problem, ".") for problem in unknown_config_keys(given)]
+        raise CheckpointError(Message(error.message, *unknown)) from None
     stripped = {
         key: None if name is None else name.removeprefix(detected.prefix)
         for key, name in names.items()

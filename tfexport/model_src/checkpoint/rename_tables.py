@@ -41,13 +41,17 @@ def read_tables(sources: Iterable[Source]) -> RenameTables:
     rename = _rename_table(tables.get("rename", ()), problems)
     ignore = _ignore_table(tables.get("ignore", ()), problems)
     if problems:
-        unknown = [
-            Message(name_origin(source.origin), f": {problem}")
-            for source in ours
-            for problem in unknown_keys(source.values, (*config_keys(), *TABLE_KEYS))
-        ]
-        raise ConfigError(join_problems("config", [*unknown, *problems]))
+        raise ConfigError(join_problems("config", [*unknown_config_keys(ours), *problems]))
     return RenameTables(rename, ignore)
+
+
+def unknown_config_keys(sources: Iterable[Source]) -> list[Message]:
+    """A sentence for each key that is in no config of tfexport's own, with where it stands."""
+    return [
+        Message(name_origin(source.origin), f": {problem}")
+        for source in sources
+        for problem in unknown_keys(source.values, (*config_keys(), *TABLE_KEYS))
+    ]
 
 
 def _rename_table(table: Any, problems: list[Text]) -> tuple[tuple[str, str], ...]:

@@ -61,14 +61,23 @@ class Workers:
         with self._asking:
             if self._closed:
                 raise ClosedError
-            taken = 0
-            while taken < len(jobs) and self._room.acquire(blocking=False):
-                taken += 1
-            if taken == len(jobs):
-                return [self._start(work, *arguments) for arguments in jobs]
-            if taken:
-                self._room.release(taken)
-            return None
+            taken, started = 0, list[Future[Result]]()
+            try:
+                while taken < len(jobs) and self._room.acquire(blocking=False):
+                    taken += 1
+                if taken < len(jobs):
+                    return None
+                for arguments in jobs:
+                    taken -= 1  # from here on it is the job's
+                    started.append(self._start(work, *arguments))
+                return started
+            except BaseException:
+                for job in started:
+                    job.cancel()
+                raise
+            finally:
+                for _ in range(taken):
+                    self._room.release()
 
     def _start(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         try:
