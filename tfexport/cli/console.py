@@ -1,4 +1,4 @@
-"""What all commands share: progress on stderr, option sets, optional imports."""
+"""Shared parts of the commands: progress on stderr, option sets, optional imports."""
 
 import contextlib
 import time
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tfexport.errors import missing_dependency
+from tfexport.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,11 +16,10 @@ if TYPE_CHECKING:
     from tfexport.export import ParityReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Tell = Callable[[str, int, int], None]
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Tell]:
+def progress_bar() -> Iterator[Progress]:
     """A progress callback: a bar for each step on a terminal, a line elsewhere; with its time."""
     from rich.console import Console
 
@@ -29,7 +29,7 @@ def progress_bar() -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _lines() -> Iterator[Tell]:
+def _lines() -> Iterator[Progress]:
     current, start = "", 0.0
 
     def end() -> None:
@@ -50,16 +50,16 @@ def _lines() -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _bars(console: "Console") -> Iterator[Tell]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _bars(console: "Console") -> Iterator[Progress]:
+    from rich import progress
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with progress.Progress(*columns, console=console) as bar:
         current, task = "", bar.add_task("starting", total=None)
 
         def end() -> None:

@@ -38,13 +38,14 @@ from tfexport.export.graph_forms import (
     export_bundle_forms,
 )
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.parity import ParityReport, Progress, compare_bundle
+from tfexport.export.parity import ParityReport, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -100,7 +101,7 @@ def export_bundle(
     check_keywords("export_bundle", options, BundleKeywords)
     of_graphs = graph_options(options)
     check_output(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = read_contents(checkpoint, of_graphs, options, verify, tell)
     return write_bundle(contents, output, force, tell)
 

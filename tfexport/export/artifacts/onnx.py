@@ -13,10 +13,10 @@ from tfexport.export.artifacts.onnx_file import export_graph
 from tfexport.export.artifacts.option_rules import check_onnx_export
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity import Progress
 from tfexport.export.quantize.bundle import QuantizeResult
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
+from tfexport.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

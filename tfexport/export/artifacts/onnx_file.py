@@ -27,7 +27,7 @@ from tfexport.export.artifacts.option_rules import FORWARD, check_options
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.parity import ParityReport, Progress, compare_text
+from tfexport.export.parity import ParityReport, compare_text
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quiet import quiet
@@ -37,6 +37,7 @@ from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -96,7 +97,7 @@ def export_graph(
     check_keywords("export_graph", options, GraphKeywords)
     of_graph = check_graph(graph, options)
     check_new_file(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = read_contents(checkpoint, graph, of_graph, options, tell)
     model = build_graph(contents, tell)
     join_weights(model, graph)

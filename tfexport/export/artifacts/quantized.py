@@ -24,11 +24,11 @@ from tfexport.export.artifacts.keywords import (
 )
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity import Progress
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -65,7 +65,7 @@ def export_quantized_bundle(
     check_weights(weights)
     of_graphs = graph_options(options)
     check_output(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = bundle.read_contents(checkpoint, of_graphs, options, verify, tell)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
@@ -113,7 +113,7 @@ def export_quantized_graph(
     wanted = cast(GraphKeywords, {**shared, "samples": options.get("text_samples", ())})
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, tell)
     judged_with = None
     if samples is not None:

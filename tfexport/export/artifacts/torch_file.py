@@ -27,12 +27,13 @@ from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords, rea
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
-from tfexport.export.parity import ParityReport, Progress, compare_program, compare_torchscript
+from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.model_src.transformer import Transformer
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,7 +68,7 @@ def export_torchscript(
         TypeError: an unknown option.
     """
     check_keywords("export_torchscript", options, ReadKeywords)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT

@@ -11,9 +11,10 @@ from tfexport.export.artifacts.info import read_info
 from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords
 from tfexport.export.artifacts.onnx_file import verify_graph
 from tfexport.export.artifacts.torch_file import verify_torchscript
-from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.parity import ParityReport
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
+from tfexport.progress import Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -8,11 +8,12 @@ import torch
 from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.model.session import Graph
 

@@ -17,6 +17,7 @@ from tfexport.export.reference import Reference, build_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
+from tfexport.progress import Progress, silent
 from tfexport.runtime.model.bundle_model import pad
 
 BATCHES = (1, 2, 8)
@@ -29,7 +30,6 @@ THREADS = 1
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Shape = tuple[int, int]
-Progress = Callable[[str, int, int], None]
 Batch = TypeVar("Batch")
 
 
@@ -148,7 +148,7 @@ def run_batches(
     """
     eager = Eager.of(checkpoint)
     report = ParityReport(eager.reference.title, no_original=eager.reference.no_original)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     todo = list(batches)
     for done, batch in enumerate(todo):
         tell(step, done, len(todo))

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
+from tfexport.progress import Progress
 from tfexport.runtime.model.session import open_session
 
 LONGEST_TARGET = 32

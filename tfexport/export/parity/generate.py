@@ -15,7 +15,6 @@ from tfexport.export.parity.eager_run import (
     EagerRun,
     Floats,
     Ids,
-    Progress,
     Shape,
     run_grid,
     start_with,
@@ -23,6 +22,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.model.bundle_model import Generated
 from tfexport.runtime.model.session import open_session
 

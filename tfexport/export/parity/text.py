@@ -7,11 +7,12 @@ import numpy as np
 
 from tfexport import graph_io
 from tfexport.export.parity.compare import compare_texts
-from tfexport.export.parity.eager_run import Eager, Progress, make_case, run_batches
+from tfexport.export.parity.eager_run import Eager, make_case, run_batches
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
 
 BATCH = 8

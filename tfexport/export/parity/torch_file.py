@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from tfexport.export.parity.compare import compare_tokens, compare_values
-from tfexport.export.parity.eager_run import Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.forward import random_inputs
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]

@@ -3,7 +3,7 @@
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ from tfexport.export.quantize.quality import (
     read_samples,
 )
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.runtime import Translator
 
-Progress = Callable[[str, int, int], None]
 MOST_KEPT = 8  # parameters that may stay float32; with more, the gate counts as failed
 
 
@@ -87,7 +87,7 @@ def quantize_bundle(
         ConfigError: unknown kind of weights.
         InputError: a sample that cannot be used.
     """
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     check_weights(weights)
     check_output(output, force)
     original = _Original(Path(bundle), open_bundle(bundle), weights)
