@@ -1,7 +1,7 @@
 """Checks of a manifest's JSON values, each problem one sentence.
 
-A manifest may have been made by hand, with a right digest: nothing of it is taken as it comes.
-First every value's own type and bounds; then, if those are right, what values say of each other.
+A manifest may have been edited by hand and given a correct digest, so every value is checked: first
+its type and bounds; then, if all of these are right, whether values contradict each other.
 """
 
 import re
@@ -220,10 +220,10 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         if side not in SIDES:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
-    for name, said, where in _said_twice(values):
-        if name in values["config"] and values["config"][name] != said:
+    for name, repeated, where in _repeated(values):
+        if name in values["config"] and values["config"][name] != repeated:
             yield (
-                f"{where}: {shown(said)} contradicts config.{name}, which is "
+                f"{where}: {shown(repeated)} contradicts config.{name}, which is "
                 f"{shown(values['config'][name])}"
             )
 
@@ -244,8 +244,8 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def _said_twice(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """What stands outside of config and in it: key of config, value outside, where that is."""
+def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
     for name in ("pad", "bos", "eos", "unk"):
         yield f"{name}_id", values["special_ids"].get(name), f"special_ids.{name}"
     for side in SIDES:

@@ -1,4 +1,4 @@
-"""Checkpoint or live module to one self-contained .onnx file: sequencing only."""
+"""Export of a checkpoint or module to one self-contained .onnx file, and its verification."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ from tfexport.progress import Progress, silent
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
+_MAX_FILE_BYTES = 2**31 - 1  # protobuf's limit for one message
 
 
 @dataclass(frozen=True)
 class GraphContents:
-    """What goes into a file of one graph.
+    """The inputs of the export of one graph.
 
     Attributes:
-        form: of the graph.
+        form: which graph.
         checkpoint: the model.
-        options: how the graph is written.
-        extras: inputs and outputs that not every graph of the form has.
-        tokenizers: that are put around the graph; None for a graph of ids.
-        samples: text on which the tokenizers are compared.
+        options: of the graph.
+        extras: its optional inputs and outputs.
+        tokenizers: merged into the graph as operators; None for a graph of ids.
+        samples: text on which the tokenizers' operators are compared.
     """
 
     form: FileForm
@@ -109,12 +109,12 @@ def export_graph(
 
 
 def check_graph(graph: str, options: GraphKeywords) -> GraphOptions:
-    """How a graph is to be written.
+    """Check the options of a graph, and give those of writing it.
 
     Raises:
-        ConfigError: options that do not go together, or an opset that cannot be exported.
+        ConfigError: contradictory options, or an opset that cannot be exported.
     """
-    file_form(graph)  # refuses a name that no form has
+    file_form(graph)  # raises if the name is unknown
     check_options(graph, {k: v for k, v in options.items() if k != "samples"})
     of_graph = graph_options(options)
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
@@ -130,7 +130,7 @@ def read_contents(
     options: GraphKeywords,
     tell: Progress,
 ) -> GraphContents:
-    """Read the checkpoint, and for text its tokenizers, compared with their operators."""
+    """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators."""
     tell("reading the checkpoint", 0, 1)
     form, read = file_form(graph), read_options(options)
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
@@ -152,7 +152,7 @@ def read_contents(
 
 
 def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
-    """Export the graph, without tokenizers; its weights have the names they have in a bundle."""
+    """Export the graph without tokenizers, with the same names of weights as in a bundle."""
     tell(f"exporting {contents.form.name}.onnx", 0, 1)
     build = GraphBuild(contents.checkpoint, contents.options)
     model = contents.form.export(build, contents.extras)
@@ -163,14 +163,14 @@ def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
 def compare_graph(
     contents: GraphContents, model: ir.Model, path: Path, output: PathLike, tell: Progress
 ) -> ParityReport:
-    """Write a graph, with its tokenizers if it has any, and compare it with eager PyTorch.
+    """Write a graph and compare it with eager PyTorch, then again with its tokenizers, if any.
 
     Args:
         contents: of the file.
         model: the graph.
-        path: where it is written meanwhile.
-        output: where it will be, for messages.
-        tell: told how far it is.
+        path: a temporary file.
+        output: the final file, for messages.
+        tell: called at every step.
 
     Raises:
         ParityError: they differ.
@@ -195,7 +195,7 @@ def save_graph(
     report: ParityReport | None,
     quantization: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the file as its users get it, with what it says of itself in its metadata."""
+    """Write the final file, with its metadata."""
     config = contents.checkpoint.config
     if contents.tokenizers is not None:
         proto = add_text(model, contents.tokenizers, config)
@@ -213,16 +213,16 @@ def save_graph(
 
 
 def join_weights(model: ir.Model, name: str) -> None:
-    """Store equal weights once, each where onnxruntime packs it.
+    """Store equal weights once, each in the (sub)graph where onnxruntime can prepack it.
 
     Raises:
-        ExportError: they are more than one file can hold.
+        ExportError: they are larger than one file may be.
     """
     with quiet():
         BEFORE_SAVE(model)
     values = (value for part in model.graphs() for value in part.initializers.values())
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
-    if size > _LARGEST:
+    if size > _MAX_FILE_BYTES:
         raise ExportError(
             f"{name}.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
         )
@@ -236,7 +236,7 @@ def verify_graph(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a file of ``export_graph`` with the checkpoint that it should say the same as.
+    """Compare a file of ``export_graph`` with the checkpoint it was exported from.
 
     Args:
         path: the file.

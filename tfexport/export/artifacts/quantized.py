@@ -1,6 +1,6 @@
-"""Checkpoint or live module to quantised files: sequencing only.
+"""Export of a checkpoint or module to quantised files.
 
-What is exported is compared with eager PyTorch as it is; then it is quantised.
+The float32 export is compared with eager PyTorch before it is quantised.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def export_quantized_bundle(
         **options: of ``export_bundle``.
 
     Returns:
-        The bundle with float32 weights, which is deleted by then, and the one with quantised ones.
+        The export with float32 weights, whose files are deleted, and the quantised bundle.
     """
     check_keywords("export_quantized_bundle", options, BundleKeywords)
     check_weights(weights)
@@ -90,7 +90,7 @@ def export_quantized_graph(
 ) -> tuple[ExportResult, QuantizeResult | None]:
     """``export_graph`` of "generate" with the weights that ``quantize_bundle`` would give it.
 
-    The samples are decoded with a bundle, which is thrown away.
+    The quality gate decodes the samples with a temporary bundle.
 
     Args:
         checkpoint: see ``export_bundle``.
@@ -115,11 +115,11 @@ def export_quantized_graph(
     check_new_file(output, force)
     tell = progress or silent
     contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, tell)
-    judged_with = None
+    gate_bundle = None
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
-        judged_with = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
+        gate_bundle = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()
@@ -130,8 +130,8 @@ def export_quantized_graph(
             report = onnx_file.compare_graph(contents, exact, path, output, tell)
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
-        if judged_with is not None and samples is not None:
-            judged = _judge(judged_with, weights, samples, tell)
+        if gate_bundle is not None and samples is not None:
+            judged = _judge(gate_bundle, weights, samples, tell)
             record = judged.manifest.quantization or record
         tell("quantising", 0, 1)
         quantize_graphs([quantized], weights, record["kept"])
@@ -144,7 +144,7 @@ def export_quantized_graph(
 def _judge(
     contents: BundleContents, weights: str, samples: PathLike, tell: Progress
 ) -> QuantizeResult:
-    """Quantise a bundle in a temporary folder, to see what that costs and what stays float32."""
+    """Run the quality gate on a temporary bundle; it decides which parameters stay float32."""
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)

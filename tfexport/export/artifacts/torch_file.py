@@ -1,6 +1,6 @@
-"""Checkpoint or live module to a file that torch alone loads: sequencing only.
+"""Export of a checkpoint or module to a file that torch loads without tfexport.
 
-TorchScript, or the program of ``torch.export``, its successor.
+That is TorchScript, or a program of ``torch.export``, its successor.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def verify_torchscript(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a file of ``export_torchscript`` with the checkpoint that it should say the same as.
+    """Compare a file of ``export_torchscript`` with the checkpoint it was exported from.
 
     Args:
         path: the file.

@@ -167,8 +167,7 @@ class BeamStep(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
-        assert model.config.eos_id is not None
-        self.eos_id = model.config.eos_id
+        self.eos_id = model.config.special_ids.eos
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Invariants, state -> whether to go on, state, record."""

@@ -76,10 +76,8 @@ class LoopStep(nn.Module):
         super().__init__()
         self.model = model
         self.output_attentions = output_attentions
-        assert model.config.eos_id is not None
-        assert model.config.pad_id is not None
-        self.eos_id = model.config.eos_id
-        self.pad_id = model.config.pad_id
+        ids = model.config.special_ids
+        self.eos_id, self.pad_id = ids.eos, ids.pad
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Invariants, state -> whether to go on, state, decoder's states, attention weights."""
@@ -153,8 +151,8 @@ def export_generate(
         decoded, weights = _loop_with_attentions(search)
         attentions.append(weights)
     else:
-        assert model.config.pad_id is not None
-        sizes = CompactionSpec(cache, model.config.d_model, model.config.pad_id, opset)
+        pad_id = model.config.special_ids.pad
+        sizes = CompactionSpec(cache, model.config.d_model, pad_id, opset)
         whole = add_compacting_loop(graph, step.graph, search.invariants, given, sizes)
         decoded = Decoded(whole.sequences, whole.count, whole.states)
     whole_spec = graph_io.generate_graph(cache if attention else None, can_skip_scores)

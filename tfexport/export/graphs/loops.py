@@ -27,8 +27,7 @@ class SearchStart(nn.Module):
         super().__init__()
         self.decoder = model.decoder
         self.mask_fill = model.mask_fill
-        assert model.config.bos_id is not None
-        self.bos_id = model.config.bos_id
+        self.bos_id = model.config.special_ids.bos
 
 
 class LoopInputs(NamedTuple):

@@ -66,7 +66,7 @@ def add_scores(
 
 
 def _text(rows: int) -> str:
-    """The scores as a graph, ``rows`` positions at a time; long as it is one text."""
+    """The scores as a graph, with the logits of ``rows`` positions at a time."""
     return f"""
     score (bool asked, int64[batch, length] sequences, int64[batch] count,
            float[batch, length, width] states, float[vocabulary, width] table,
@@ -81,6 +81,21 @@ def _text(rows: int) -> str:
             then_branch = computed () => (float[batch] mean)
             {{
                 whole_table = Identity (table)
+                {_COUNTED_POSITIONS}
+                {_log_probs_text(rows)}
+                {_MEAN}
+            }},
+            else_branch = not_asked () => (float[batch] nan)
+            {{
+                height = Shape (count)
+                nan = ConstantOfShape <value = float[1] {{nan}}> (height)
+            }}
+        >
+    }}"""
+
+
+# The decoder's states and the tokens at the positions that count, without padding.
+_COUNTED_POSITIONS = """
                 width_shape = Shape <start = 1, end = 2> (sequences)
                 width = Squeeze (width_shape, first)
                 positions = Range (zero, width, one)
@@ -89,7 +104,12 @@ def _text(rows: int) -> str:
                 left = NonZero (counts_in)
                 places = Transpose <perm = [1, 0]> (left)
                 x = GatherND (states, places)
-                tokens = GatherND (sequences, places)
+                tokens = GatherND (sequences, places)"""
+
+
+def _log_probs_text(rows: int) -> str:
+    """The log-probabilities of these tokens, ``rows`` of them in each iteration of a Loop."""
+    return f"""
                 number = Size (tokens)
                 rows = Constant <value = int64 {{{rows}}}> ()
                 rows_less_one = Constant <value = int64 {{{rows - 1}}}> ()
@@ -115,19 +135,15 @@ def _text(rows: int) -> str:
                         some_log_probs = Squeeze (chosen, second)
                         after = Concat <axis = 0> (before, some_log_probs)
                     }}
-                >
+                >"""
+
+
+# The mean log-probability of each row, 0 for a row without tokens.
+_MEAN = """
                 area = Shape (sequences)
-                zeros = ConstantOfShape <value = float[1] {{0.0}}> (area)
+                zeros = ConstantOfShape <value = float[1] {0.0}> (area)
                 written = ScatterND (zeros, places, log_probs)
                 total = ReduceSum <keepdims = 0> (written, second)
                 lengths = Max (count, one)
                 float_lengths = Cast <to = 1> (lengths)
-                mean = Div (total, float_lengths)
-            }},
-            else_branch = not_asked () => (float[batch] nan)
-            {{
-                height = Shape (count)
-                nan = ConstantOfShape <value = float[1] {{nan}}> (height)
-            }}
-        >
-    }}"""
+                mean = Div (total, float_lengths)"""

@@ -9,8 +9,8 @@ from tfexport import graph_io
 from tfexport.export.parity.compare import compare_texts
 from tfexport.export.parity.eager_run import Eager, make_case, run_batches
 from tfexport.export.parity.report import Comparison, ParityReport
-from tfexport.export.text.tokenizer_files import TokenizerFiles
-from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
+from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
+from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
@@ -38,11 +38,13 @@ def compare_text(
     source, target = tokenizers.load(config)
     session = open_text_graph(path)
     limit = config.longest
-    framed = {text: frame(text, source, config) for text in (*SAMPLES, *samples)}
-    texts = [text for text, row in framed.items() if row and (limit is None or len(row) <= limit)]
+    input_ids = {text: encode_source(text, source, config) for text in (*SAMPLES, *samples)}
+    texts = [
+        text for text, row in input_ids.items() if row and (limit is None or len(row) <= limit)
+    ]
 
     def compare(eager: Eager, chosen: list[str]) -> Iterator[Comparison]:
-        run = eager.decode(make_case([framed[text] for text in chosen], config))
+        run = eager.decode(make_case([input_ids[text] for text in chosen], config))
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]

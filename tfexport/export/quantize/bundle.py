@@ -222,7 +222,7 @@ class _Quantized:
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
     def record(self, weights: str) -> dict[str, Any]:
-        """What its manifest says of it."""
+        """The ``quantization`` entry of its manifest."""
         return {
             "weights": weights,
             "kept": list(self.kept),

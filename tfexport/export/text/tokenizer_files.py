@@ -97,6 +97,16 @@ def choose_tokenizers(
     return TokenizerFiles() if both is None else TokenizerFiles(Path(both), Path(both))
 
 
+def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:
+    """The encoder's input ids for a text, special tokens included; none for a blank text."""
+    if not text.strip():
+        return []
+    ids = config.special_ids
+    before = [ids.bos] if config.add_source_bos else []
+    after = [ids.eos] if config.add_source_eos else []
+    return [*before, *tokenizer.encode(text), *after]
+
+
 def kind_of(path: Path) -> str:
     """The kind of tokenizer that a file's name tells of; a list of words if it tells nothing."""
     return _KINDS.get(path.suffix, "words")

@@ -22,9 +22,8 @@ from tfexport.errors import (
     missing_dependency,
 )
 from tfexport.export.text.operators import text_in, text_out
-from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.text.tokenizer import Tokenizer
 
 TEXTS, TRANSLATIONS = "texts", "translations"
 
@@ -97,7 +96,7 @@ def check_reproduced(
     problems = []
     encode, decode = _open(head), _open(tail)
     for text in dict.fromkeys(texts):
-        expected = frame(text, source, config)
+        expected = encode_source(text, source, config)
         ids, mask = encode.run(None, {TEXTS: np.array([text], dtype=object)})
         if (found := ids[0][mask[0] == 1].tolist()) != expected:
             problems.append(f"{text!r} becomes {found[:12]} instead of {expected[:12]}")
@@ -118,15 +117,6 @@ def check_reproduced(
                 "Ship the tokenizer beside a graph of ids instead.",
             )
         )
-
-
-def frame(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:
-    """A text as the encoder sees it; a blank one is nothing at all."""
-    if not text.strip():
-        return []
-    before = [config.bos_id] if config.add_source_bos else []
-    after = [config.eos_id] if config.add_source_eos else []
-    return [i for i in (*before, *tokenizer.encode(text), *after) if i is not None]
 
 
 def add_text(
