@@ -43,11 +43,7 @@ CIRCLES: list[set[str]] = [
         "tfexport.runtime.translator",
     },
 ]
-LONG_TESTS = {
-    "tests/export/artifacts/test_bundle.py",
-    "tests/export/artifacts/test_originals.py",
-    "tests/export/artifacts/test_torch_file.py",
-}
+LONG_TESTS: set[str] = set()
 
 
 @pytest.mark.parametrize("rule", STILL, ids=lambda rule: rule.__name__)
