@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,6 +9,7 @@ from typing import Any, TypedDict
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.near_names import nearest_name
 from tfexport.paths import PathLike
 
 
@@ -69,13 +69,13 @@ class GraphKeywords(BundleKeywords, total=False):
         log_probs: for "forward": a second output, the log-softmax of the logits.
         text: for "generate": text in and text out, through operators of onnxruntime-extensions;
             only with a tokenizer that these reproduce exactly.
-        samples: text on which the tokenizer is compared, besides a built-in selection.
+        text_samples: text on which the tokenizer is compared, besides a built-in selection.
     """
 
     attention_biases: bool
     log_probs: bool
     text: bool
-    samples: Iterable[str]
+    text_samples: Iterable[str]
 
 
 def check_keywords(function: str, given: Mapping[str, object], known: type) -> None:
@@ -92,8 +92,8 @@ def check_keywords(function: str, given: Mapping[str, object], known: type) -> N
     names = list(known.__annotations__)
     for name in given:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            nearest = nearest_name(name, names)
+            hint = "" if nearest is None else f"; did you mean {nearest!r}?"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 

@@ -91,7 +91,7 @@ def export_onnx(
     judged = None
     if kind is None:
         exported = export_graph(
-            checkpoint, output, graph, text=text, samples=lines,
+            checkpoint, output, graph, text=text, text_samples=lines,
             attention_biases=options.get("attention_biases", False),
             log_probs=options.get("log_probs", False), **shared,
         )  # fmt: skip

@@ -66,7 +66,7 @@ class GraphContents:
     samples: tuple[str, ...] = ()
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions")
+@renamed_keywords(source="checkpoint", attention="output_attentions", samples="text_samples")
 def export_graph(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -115,7 +115,7 @@ def check_graph(graph: str, options: GraphKeywords) -> GraphOptions:
         ConfigError: contradictory options, or an opset that cannot be exported.
     """
     file_form(graph)  # raises if the name is unknown
-    check_options(graph, {k: v for k, v in options.items() if k != "samples"})
+    check_options(graph, options)
     of_graph = graph_options(options)
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
         problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
@@ -143,7 +143,7 @@ def read_contents(
         raise ConfigError(
             Message(Option("log_probs"), " needs a vocabulary projection, and the model has none.")
         )
-    tokenizers, samples = None, tuple(options.get("samples", ()))
+    tokenizers, samples = None, tuple(options.get("text_samples", ()))
     if options.get("text"):
         tell("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))

@@ -109,8 +109,7 @@ def export_quantized_graph(
     check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
     check_weights(weights)
     check_options(GENERATE, {**options, "quantize": weights})
-    shared = {name: value for name, value in options.items() if name != "text_samples"}
-    wanted = cast(GraphKeywords, {**shared, "samples": options.get("text_samples", ())})
+    wanted = cast(GraphKeywords, options)
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
     tell = progress or silent
