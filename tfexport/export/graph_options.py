@@ -72,7 +72,7 @@ class GraphOptions:
     @property
     def attention_class(self) -> type[Attention]:
         """The attention that a model is built with for export."""
-        return attention_class(self.portable, weights=self.output_attentions)
+        return attention_class(self.portable, self.output_attentions)
 
     def with_attentions(self) -> "GraphOptions":
         """The same, giving the cross-attention weights."""
