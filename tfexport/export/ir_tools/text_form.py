@@ -37,12 +37,12 @@ def parse_model(text: str, opset: int, domains: Mapping[str, int] | None = None)
 def take_nodes(
     part: ir.Graph, given: Iterable[ir.Value], prefix: str
 ) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Take a graph apart, to put its nodes elsewhere.
+    """Remove all nodes from a graph, to insert them into another one.
 
     Args:
-        part: left empty.
-        given: values that stand for its inputs.
-        prefix: for all names, which would collide with those of another graph.
+        part: the graph, which is empty afterwards.
+        given: values that replace its inputs.
+        prefix: added to all names, so that they differ from those of the other graph.
 
     Returns:
         Its nodes and its outputs.
@@ -57,7 +57,7 @@ def take_nodes(
 
 
 def prefix_names(graph: ir.Graph, prefix: str) -> None:
-    """Put a prefix in front of the names of nodes, and of what they give; inner graphs too."""
+    """Prefix the names of nodes and their outputs, in subgraphs too."""
     for node in ir.traversal.RecursiveGraphIterator(graph):
         node.name = f"{prefix}{node.name or node.outputs[0].name}"
         for output in node.outputs:

@@ -1,4 +1,4 @@
-"""Eager PyTorch beside every artifact, stage by stage."""
+"""Comparisons of every artifact with eager PyTorch, stage by stage."""
 
 from tfexport.export.parity.bundle import compare_bundle
 from tfexport.export.parity.forward import compare_forward

@@ -1,4 +1,4 @@
-"""Eager PyTorch against a graph with text in and text out, on sample text."""
+"""The comparison of a text-to-text graph with tokenizers and eager PyTorch, on sample text."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,14 +25,14 @@ def compare_text(
     samples: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> ParityReport:
-    """Tokenizer, eager PyTorch's uncached loop and detokenizer beside one call of the graph.
+    """Compare one call of the graph with tokenizer, eager greedy decoding and detokenizer.
 
     Args:
-        path: the graph.
-        tokenizers: of both sides, read by the libraries that they were made for.
-        checkpoint: what it was exported from.
+        path: of the graph.
+        tokenizers: of both sides, loaded with their own libraries.
+        checkpoint: from which it was exported.
         samples: text, besides ``text.wrap.SAMPLES``.
-        progress: told after every batch.
+        progress: called after every batch.
     """
     config = checkpoint.config
     source, target = tokenizers.load(config)
@@ -48,7 +48,7 @@ def compare_text(
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]
-        # A random model may end within a character; such bytes have no text to compare.
+        # A random model may end within a UTF-8 character, which decodes to no comparable text.
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {
             TEXTS: np.array([chosen[i] for i in whole], dtype=object),
