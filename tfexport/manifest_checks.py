@@ -27,10 +27,10 @@ def find_problems(values: Mapping[str, Any]) -> list[str]:
 
 
 def find_unsafe_json(value: Any) -> str | None:
-    """Why a parsed JSON value cannot be worked with at all; None if it can.
+    """Why a parsed JSON value cannot be processed; None if it can.
 
-    It may be nested so deep that recursion fails, or hold half of a surrogate pair, which no UTF-8
-    can write.
+    It may be nested so deeply that recursion fails, or contain a lone surrogate, which UTF-8 cannot
+    encode.
     """
     level = [value]
     for _ in range(DEEPEST):
@@ -60,7 +60,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a file's name stays inside the bundle's folder, on any system: a bundle travels."""
+    """Whether a file's name stays inside the bundle's folder, on every operating system."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     parts = {*posix.parts, *windows.parts}
     absolute = posix.is_absolute() or windows.drive or windows.root
@@ -155,7 +155,7 @@ PARITY = _record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=
 
 
 def _gate(name: str, value: Any) -> Iterator[str]:
-    """How quantised weights were compared; text says that they were not."""
+    """The quality gate's figures; or text, which says that there was no gate."""
     if not isinstance(value, str):
         yield from _record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
 

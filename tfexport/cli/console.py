@@ -20,7 +20,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress callback: a bar for each step on a terminal, a line elsewhere; with its time."""
+    """Give a progress callback that shows a bar for each step, or a line if not on a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -81,7 +81,7 @@ def _bars(console: "Console") -> Iterator[Progress]:
 
 
 def checkpoint_options(command: Command) -> Command:
-    """The options that say how a checkpoint is to be read."""
+    """Add the options for reading a checkpoint."""
     for option in (
         click.option(
             "--format",
@@ -110,7 +110,7 @@ def checkpoint_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Imports inside the block come with an extra; say which if one fails.
+    """Name the extra to install if an import inside the block fails.
 
     Raises:
         MissingDependencyError: naming the command that installs it.
@@ -125,7 +125,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def human_size(count: float) -> str:
-    """Bytes for people, in decimal units."""
+    """Format a number of bytes in decimal units."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -134,7 +134,7 @@ def human_size(count: float) -> str:
 
 
 def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
-    """Print an export's output, its size if it is kept, and how closely it was compared."""
+    """Print an output's path, its size unless None, and the result of the comparison."""
     from tfexport.cli.tables import parity_table, print_table, verdict
 
     proof = "not compared with eager PyTorch (--no-verify)"

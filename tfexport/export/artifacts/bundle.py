@@ -89,7 +89,7 @@ def export_bundle(
         output: the bundle's folder.
         verify: compare the bundle with eager PyTorch, and fail if they differ.
         force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: see ``BundleKeywords``.
 
     Raises:
@@ -162,7 +162,7 @@ def verify_bundle(
     Args:
         bundle: its folder.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

@@ -86,7 +86,7 @@ def export_graph(
         graph: "generate", which decodes greedily, or "forward", which scores a whole target.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read and the graph is written; see ``GraphKeywords`` and
             ``BundleKeywords``.
 
@@ -241,7 +241,7 @@ def verify_graph(
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

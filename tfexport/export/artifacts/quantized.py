@@ -55,7 +55,7 @@ def export_quantized_bundle(
         samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: of ``export_bundle``.
 
     Returns:
@@ -99,7 +99,7 @@ def export_quantized_graph(
         samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read and the graph is written; see
             ``QuantizedGraphKeywords`` and ``BundleKeywords``.
 

@@ -60,7 +60,7 @@ def export_torchscript(
             with ``forward``, ``encode``, ``step`` and ``generate``.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:
@@ -103,7 +103,7 @@ def verify_torchscript(
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

@@ -36,7 +36,7 @@ def verify_artifact(
     Args:
         path: a bundle's folder, or a file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:
