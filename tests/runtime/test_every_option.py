@@ -1,7 +1,7 @@
 """Every decoding option does something, or is refused, on every way of decoding."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +162,24 @@ def _unchecked(options: dict[str, Any]) -> ResolvedOptions:
     return ResolvedOptions.of(made, 1, (2,), 5)
 
 
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_an_option_that_is_switched_on_later_is_known_to_the_graph_too(name: str) -> None:
+    cases: tuple[tuple[frozenset[str], Callable[[ResolvedOptions], bool], int], ...] = (
+        (GREEDY_GRAPH_OPTIONS, lambda made: made.fits_greedy_graph, 1),
+        (BEAM_GRAPH_OPTIONS, lambda made: made.fits_beam_graph, 4),
+    )
+    for known, fits, beam_size in cases:
+        made = ResolvedOptions.of(DecodingOptions(beam_size=beam_size), 1, (2,), 5)
+        changed = replace(made, **{name: CHANGES[name].value})
+        # A seed draws nothing by itself; the unknown token is banned when options are resolved.
+        acts = name not in ("seed", "disable_unk")
+        assert fits(made)
+        assert fits(changed) == (name in known or not acts)
+
+
 @pytest.mark.parametrize(
     "resolved",
-    [{"own_end": False}, {"suppress_tokens": (5,)}, {"suppress_sequences": ((5, 6),)}],
+    [{"eos_id": 5}, {"suppress_tokens": (5,)}, {"suppress_sequences": ((5, 6),)}],
     ids=str,
 )
 def test_what_options_were_resolved_to_keeps_them_out_of_the_graphs(

@@ -84,7 +84,8 @@ def _imports_of_tfexport(node: ast.AST) -> bool:
 
 
 def long_files(source: Source) -> Iterator[str]:
-    if source.text.count("\n") > MOST_LINES_OF_A_FILE:
+    """One whose docstring has a sentence that begins "Long: " says why."""
+    if source.text.count("\n") > MOST_LINES_OF_A_FILE and not _says_why(source.tree):
         yield ""
 
 
@@ -95,9 +96,12 @@ def long_functions(source: Source) -> Iterator[str]:
         lines = (node.end_lineno or 0) - node.lineno + 1
         if docstring is not None:
             lines -= (docstring.end_lineno or 0) - docstring.lineno + 1
-        reason = re.search(r"(^|\s)Long: \w", ast.get_docstring(node) or "")
-        if lines > MOST_LINES_OF_A_FUNCTION and not reason:
+        if lines > MOST_LINES_OF_A_FUNCTION and not _says_why(node):
             yield name
+
+
+def _says_why(node: Documented) -> bool:
+    return bool(re.search(r"(^|\s)Long: \w", ast.get_docstring(node) or ""))
 
 
 def long_signatures(source: Source) -> Iterator[str]:
@@ -118,8 +122,8 @@ def hidden_imports(source: Source) -> Iterator[str]:
 
 
 def imports_for_types_only(source: Source) -> Iterator[str]:
-    """In the runtime, they hide a circle."""
-    if source.outside("tfexport/runtime"):
+    """In the runtime, they hide a circle; not in a package that imports its names lazily."""
+    if source.outside("tfexport/runtime") or _is_lazy_package(source):
         return
     guarded = [
         node
@@ -128,6 +132,11 @@ def imports_for_types_only(source: Source) -> Iterator[str]:
     ]
     if any(_imports_of_tfexport(inner) for node in guarded for inner in ast.walk(node)):
         yield ""
+
+
+def _is_lazy_package(source: Source) -> bool:
+    functions = (node.name for node in source.tree.body if isinstance(node, Function))
+    return source.path.endswith("/__init__.py") and "__getattr__" in functions
 
 
 def flags(source: Source) -> Iterator[str]:

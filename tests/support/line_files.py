@@ -26,7 +26,7 @@ def run(
         translator.engine,
         source,
         output,
-        LineTask(resolved, LineFormat(hypotheses=count)),
+        LineTask(resolved, LineFormat(num_hypotheses=count)),
         **where,
     )
 

@@ -25,7 +25,7 @@ def search(
     chosen = DecodingOptions(**options)
     resolved = ResolvedOptions.of(
         chosen, BOS, end_tokens, chosen.max_length, suppress, sequences,
-        own_end=end_tokens == (EOS,), seed=chosen.seed or 0,
+        eos_id=EOS, seed=chosen.seed or 0,
     )  # fmt: skip
     return decode(model, requests, resolved)  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -80,6 +81,13 @@ def _bars(console: "Console") -> Iterator[Progress]:
         end()
 
 
+def _layout_names() -> str:
+    """Every layout, as its file is called: the command line may not load torch to ask them."""
+    folder = Path(__file__).parents[1] / "model_src" / "checkpoint" / "layouts"
+    names = sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py"))
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def checkpoint_options(command: Command) -> Command:
     """Add the options for reading a checkpoint."""
     for option in (
@@ -87,8 +95,7 @@ def checkpoint_options(command: Command) -> Command:
             "--format",
             "layout",
             metavar="NAME",
-            help="Force a checkpoint layout instead of detecting it: nn-transformer, "
-            "nn-transformer-rebuilt, annotated, rmsnorm or native.",
+            help=f"Force a checkpoint layout instead of detecting it: {_layout_names()}.",
         ),
         click.option(
             "--set",

@@ -1,12 +1,12 @@
 """The decoding options of the commands, made from ``DecodingOptions``."""
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
 
+from tfexport.runtime.files.input_lines import is_number
 from tfexport.runtime.option_checks import Reals, Wholes
 from tfexport.runtime.options import SPECS, ScoringKeywords
 
@@ -99,6 +99,5 @@ def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
 
 
 def _tokens(text: str, ids: bool) -> list[int | str]:
-    return [
-        int(word) if ids and re.fullmatch(r"-?[0-9]{1,18}", word) else word for word in text.split()
-    ]
+    # Pieces of the vocabulary may stand among ids.
+    return [int(word) if ids and is_number(word) else word for word in text.split()]

@@ -54,7 +54,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     tfexport score de-en.bundle german.txt english.txt
     """
     from tfexport.runtime.engine import Engine
-    from tfexport.runtime.files.scores import score_file
+    from tfexport.runtime.files.scores import ScoreFormat, score_file
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
     from tfexport.runtime.scorer import Scorer
 
@@ -74,7 +74,8 @@ def score(ctx: click.Context, /, **values: Any) -> None:
         scorer,
         (_stream(call.source), _stream(call.target)),
         sys.stdout if call.output == "-" else call.output,
-        options, ids=call.ids, jsonl=call.jsonl, force=call.force, tell=tell,
+        options,
+        line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
     )  # fmt: skip
     if bad:
         click.echo(f"{bad} pairs could not be scored; their output lines are empty.", err=True)

@@ -12,7 +12,8 @@ import click
 
 from tfexport.cli.decoding_options import as_call, decoding_options, given
 from tfexport.cli.spelling import spell
-from tfexport.errors import ConfigError, Problem
+from tfexport.errors import ConfigError, InputError, Problem
+from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _task(call: _Call, engine: "Engine") -> "LineTask":
     keywords["return_scores"] = call.jsonl  # lines of text have no scores
     prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
     options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call))
-    line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses)
+    line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses, spell)
     return LineTask(options, line_format, start, call.target_prefix_file)
 
 
@@ -199,10 +200,10 @@ def _to_stdout(
 def _prefix(text: str, ids: bool) -> str | list[int]:
     if not ids:
         return text
-    words = text.split()
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise ConfigError(f"--target-prefix: {text!r} is not a list of ids, which --ids asks for")
-    return [int(word) for word in words]
+    try:
+        return read_numbers(text)
+    except InputError as error:
+        raise ConfigError(f"--target-prefix: {error}; --ids asks for ids") from None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Where the model comes from: its mathematics and its checkpoints (torch)."""
+"""The model: its mathematics, and reading it from checkpoints (torch)."""
 
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.keymap import KeyTable

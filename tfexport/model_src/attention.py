@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Attention(nn.Module):
     """softmax(q k^T / sqrt(D) + bias) v over H heads, with four separate projections.
 
-    Projection and attention are two calls, because a cache stands between them: keys and values
-    are projected once and attended to many times. H * D need not be d_model.
+    Projection and attention are two calls with a cache in between: keys and values are projected
+    once and attended to many times. H * D need not be d_model.
     Source: Vaswani et al. 2017, section 3.2.
     """
 
@@ -40,12 +40,12 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H * D) to (B, H, T, D)."""
-        # Every size is said: the exporter writes out more operators for ``unflatten``.
+        # All sizes are explicit: the exporter emits more operators for ``unflatten``.
         shape = [x.size(0), x.size(1), self.num_heads, self.head_dim]
         return x.reshape(shape).transpose(1, 2)
 
     def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """What is attended to, (B, S, E) each, to keys and values, (B, H, S, D) each."""
+        """Project keys and values: (B, S, E) each to (B, H, S, D) each."""
         return self.split_heads(self.k_proj(key)), self.split_heads(self.v_proj(value))
 
     def attend(
@@ -75,7 +75,7 @@ class Attention(nn.Module):
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Self-attention of T positions behind P cached ones.
+        """Self-attention of T positions after P cached ones.
 
         Args:
             x: (B, T, E).

@@ -1,4 +1,4 @@
-"""Config to modules: the only place that looks at variants."""
+"""Modules from a config; the only code that branches on variants of the architecture."""
 
 import math
 

@@ -14,10 +14,10 @@ NormPlacement = Literal["post", "pre", "res_post"]
 Activation = Literal["relu", "gelu", "silu"]
 PositionKind = Literal["sinusoidal", "learned", "none"]
 
-BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")  # what decoding cannot do without
+BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")  # required for decoding
 
-# The largest value of every whole number. What no published model comes near is a mistake or an
-# attack, and would be found out only when memory ends.
+# The largest value of every integer, far above those of published models: a larger one is a mistake
+# or an attack, which would otherwise show only when memory runs out.
 BOUNDS = {
     "d_model": 2**16,
     "num_heads": 2**12,
@@ -73,11 +73,11 @@ class TransformerConfig:
         dropout: probability, in training only.
         mask_fill: the bias of a masked score: -inf, or a large negative number.
         pad_id: fills a batch's shorter rows; no mask is ever derived from it.
-        bos_id: what decoding starts from.
-        eos_id: what ends a sequence.
-        unk_id: stands for what the vocabulary lacks.
-        add_source_bos: source text is framed with bos_id in front.
-        add_source_eos: source text is framed with eos_id behind.
+        bos_id: the decoder's start token.
+        eos_id: the end token.
+        unk_id: the unknown token.
+        add_source_bos: bos_id is put before the ids of a source text.
+        add_source_eos: eos_id is put after the ids of a source text.
     """
 
     d_model: int
@@ -175,7 +175,7 @@ def config_keys() -> tuple[str, ...]:
 
 
 def unknown_keys(keys: Iterable[str], known: Iterable[str]) -> list[str]:
-    """What is wrong with the names of keys.
+    """Name unknown keys, each with the known key that is nearest to it.
 
     Returns:
         One sentence for each of a few keys that are near a known one, and one for the others.

@@ -11,7 +11,7 @@ from tfexport.model_src.feed_forward import FeedForward
 
 
 class Residual(nn.Module):
-    """How a sublayer f is joined with the stream x that runs past it."""
+    """A residual connection: f reads ``enter(x)``, and ``leave(x, y)`` adds its output y to x."""
 
     def __init__(self, norm: nn.Module, dropout: float) -> None:
         super().__init__()
@@ -19,11 +19,11 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sublayer is given: (B, T, E) to (B, T, E)."""
+        """The sublayer's input from the residual stream x: (B, T, E) to (B, T, E)."""
         return x
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
-        """The stream x joined with the sublayer's output y, both (B, T, E)."""
+        """Add the sublayer's output y to the residual stream x, both (B, T, E)."""
         return x + y
 
 
@@ -110,7 +110,7 @@ class DecoderLayer(nn.Module):
         return self.cross_attn.project_key_value(hidden, hidden)
 
     def forward_alone(self, x: Tensor, self_bias: Tensor) -> Tensor:
-        """Without an encoder: what the cross-attention would ask of it, it asks of x itself.
+        """Advance without an encoder: queries, keys and values of cross-attention all come from x.
 
         Args:
             x: (B, T, E).

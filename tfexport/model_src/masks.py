@@ -1,7 +1,7 @@
-"""Every mask of the field becomes one additive float bias.
+"""Attention masks of every common form, as one additive float bias.
 
-Masks of one attention are merged while they are boolean and filled once, so that a position
-blocked twice is not filled twice. Axes: B batch, H heads, T target, S source, P past.
+Boolean masks of one attention are merged before they are filled, so that a position that two of
+them block is filled once. Axes: B batch, H heads, T target, S source, P past.
 """
 
 import math
@@ -25,11 +25,11 @@ def blocked_by_causality(target_length: int, past_length: int, device: torch.dev
 
 
 def bias_from_blocked(blocked: Tensor, fill: float) -> Tensor:
-    """True = blocked to 0 or a bias, in float32, that makes any score it is added to ``fill``.
+    """A float32 bias: 0, or where True (blocked) a value that turns any score into ``fill``.
 
-    -1e9 + score is -1e9 only for scores below 32: where a row has nothing to see, larger ones would
-    show through. -1e30 swallows every score, and softmax makes 0 of either wherever a row sees
-    something; so it stands for every fill that is far below any score.
+    In float32, score - 1e9 equals -1e9 only for scores below 32; with larger ones a row whose
+    positions are all blocked would depend on its scores. -1e30 absorbs every score, and where a
+    row has unblocked positions softmax gives 0 for both. So it replaces every large negative fill.
     """
     if -1e30 < fill < -1000.0:
         fill = -1e30
@@ -80,7 +80,7 @@ def bias_from_torch_masks(
     if blocked is None:
         return no_bias() if added is None else added
     if added is not None:
-        return added.masked_fill(blocked, fill)  # in place of what was added there, as torch does
+        return added.masked_fill(blocked, fill)  # replaces the added value, as in torch
     return bias_from_blocked(blocked, fill)
 
 

@@ -1,6 +1,6 @@
-"""The call signatures that people know, in front of the project's own modules.
+"""Adapters with the call signatures of the original models, around the project's own modules.
 
-Each takes the masks of its origin as they are. None adds mathematics.
+Each accepts the masks of its original. None adds mathematics.
 """
 
 import torch
@@ -53,7 +53,7 @@ class MultiheadAttention(nn.Module):
         initialise(self.attention)
 
     def load_torch_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over the weights of a ``torch.nn.MultiheadAttention``, packed or separate."""
+        """Load the weights of a ``torch.nn.MultiheadAttention``, packed or separate."""
         self.attention.load_state_dict(convert_weights(_MULTIHEAD_ATTENTION, state).weights)
 
     def forward(
@@ -72,7 +72,7 @@ class MultiheadAttention(nn.Module):
             key: (S, B, key width).
             value: (S, B, value width).
             key_padding_mask: see ``bias_from_torch_masks``.
-            need_weights: give the attention weights too.
+            need_weights: return the attention weights too.
             attn_mask: see ``bias_from_torch_masks``.
 
         Returns:
@@ -142,7 +142,7 @@ class TorchTransformer(nn.Module):
 
     @classmethod
     def around(cls, transformer: Transformer, batch_first: bool = False) -> "TorchTransformer":
-        """Put the signature in front of a model that exists, e.g. ``checkpoint.build()``."""
+        """Wrap an existing model, such as that of ``checkpoint.build()``."""
         if transformer.config.has_embeddings:
             raise ConfigError("expected a model without embeddings: this signature takes vectors.")
         wrapped = cls.__new__(cls)

@@ -36,7 +36,7 @@ class PositionTable(nn.Module):
 
     def forward(self, x: Tensor, start: int) -> Tensor:
         """(B, T, E) to (B, T, E)."""
-        # A lookup, not a slice: a slice past the end would be clipped in silence.
+        # A lookup, not a slice: a slice past the end would be clipped silently.
         index = torch.arange(start, start + x.size(1), device=x.device)
         x = self.dropout(x + F.embedding(index, self.table))
         return x

@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer: encode once, then step, or forward with a teacher.
+"""The encoder-decoder Transformer: encode once, then decode by steps, or with teacher forcing.
 
 Axes: B batch, S source, T target, P past, H heads, D head size, E model width, V vocabulary.
 A cache is a flat list [key_0, value_0, key_1, value_1, ...], one pair a decoder layer.
@@ -113,9 +113,9 @@ class Decoder(nn.Module):
 class Transformer(nn.Module):
     """Embeddings, encoder, decoder and output projection, joined by additive masks.
 
-    Build one with ``build_transformer(config)``. Masks are 1 = keep and pad on the right. Where a
-    model has no embeddings, ``NoEmbedding`` stands for them: what is called ids below is then
-    vectors, (B, T, E), and what is called logits is the decoder's states.
+    Build one with ``build_transformer(config)``. Masks are 1 = keep; padding is on the right. A
+    model without embeddings has ``NoEmbedding`` in their place: its ids are then vectors,
+    (B, T, E), and its logits are the decoder's states.
     Source: Vaswani et al. 2017.
     """
 
@@ -161,7 +161,7 @@ class Transformer(nn.Module):
         cross: list[Tensor],
         encoder_attention_mask: Tensor,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Advance the decoder by T positions behind P cached ones.
+        """Advance the decoder by T positions after P cached ones.
 
         Args:
             input_ids: (B, T) target ids.
@@ -203,7 +203,7 @@ class Transformer(nn.Module):
         decoder_input_ids: Tensor,
         decoder_attention_mask: Tensor,
     ) -> Tensor:
-        """Score a whole target at once (teacher forcing); causal by itself.
+        """Score a whole target at once (teacher forcing), with a causal mask.
 
         Args:
             input_ids: (B, S) source ids.
@@ -244,7 +244,7 @@ class Transformer(nn.Module):
         decoder_bias: Tensor,
         cross_bias: Tensor,
     ) -> Tensor:
-        """Score a whole target under masks of the caller's own; nothing is masked besides.
+        """Score a whole target with the caller's masks alone.
 
         Args:
             input_ids: (B, S) source ids.

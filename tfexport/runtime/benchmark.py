@@ -1,6 +1,6 @@
-"""Timings of a bundle on this machine, for several ways of sharing out the cores and the rows.
+"""Timings of a bundle on this machine, for several numbers of workers, threads and batch sizes.
 
-Runs of all ways are interleaved, so that a slow minute of the machine slows all of them.
+Runs of all plans are interleaved, so that a temporary slowdown of the machine affects all alike.
 """
 
 import random
@@ -26,13 +26,13 @@ WARM_BATCHES = 2  # that are decoded before anything is timed
 
 @dataclass(frozen=True)
 class Plan:
-    """One way of sharing out cores and rows.
+    """A combination of workers, threads and batch size.
 
     Attributes:
         workers: batches decoded at a time.
-        threads: that compute in each.
-        batch_size: rows, or tokens, of a batch.
-        batch_type: which of both.
+        threads: threads of each.
+        batch_size: as in ``DecodingOptions``.
+        batch_type: as in ``DecodingOptions``.
     """
 
     workers: int
@@ -43,10 +43,10 @@ class Plan:
 
 @dataclass
 class Timing:
-    """The times that one plan took.
+    """Measured times of one plan.
 
     Attributes:
-        plan: which one.
+        plan: the plan.
         sentences: rows of a run.
         tokens: target tokens of a run, end tokens not counted.
         seconds: of every run.
@@ -76,7 +76,7 @@ def measure(
         plans: what to compare.
         runs: how often.
         options: further keywords of ``Translator.generate``.
-        tell: called with what is being done, how much is done and how much there is.
+        tell: called with the name of the phase, the steps done and their total.
 
     Returns:
         A timing for each plan, in their order.
@@ -102,17 +102,17 @@ def measure(
 def benchmark_rows(
     bundle: Path, file: str | None, keywords: dict[str, Any], *, ids: bool = False
 ) -> list[list[int]]:
-    """The rows to decode, as ids: a file's lines that are not blank, or random ids.
+    """Source ids to decode: of a file's lines that are not blank, or random ones.
 
     Args:
         bundle: its folder; it is closed before this returns.
         file: UTF-8 lines; None for random ids, the same on every machine.
         keywords: decoding options, which are checked.
-        ids: lines are ids between spaces instead of text.
+        ids: lines are ids separated by spaces instead of text.
 
     Raises:
-        ConfigError: options that cannot be.
-        InputError: a line cannot be decoded, or there is none; all lines are named.
+        ConfigError: unknown or contradictory options.
+        InputError: naming all lines that cannot be decoded; or there is no line.
     """
     engine = Engine(bundle)
     engine.resolver.resolve(keywords)
@@ -169,7 +169,7 @@ def _run(
         DecodingOptions(batch_size=plan.batch_size, batch_type=plan.batch_type),
     )
     calls = [[rows[i] for i in batch] for batch in batches]
-    if plan.workers > 1:  # which take batches of one call
+    if plan.workers > 1:  # they share the batches of one call
         calls = [[row for call in calls for row in call]]
     if warm_up:
         for call in islice(calls, WARM_BATCHES):

@@ -1,6 +1,6 @@
-"""The engine: an open bundle that turns requests into hypotheses, now or in worker threads.
+"""The engine: an open bundle that decodes requests, in the calling thread or in workers.
 
-``Translator``, files and scores stand on it, and so can a server.
+``Translator``, files and scoring are built on it; so could be a server.
 """
 
 import os
@@ -86,14 +86,14 @@ class Engine:
         *,
         as_ids: bool,
     ) -> Request | None:
-        """One input, checked; None for one that is blank or empty.
+        """Check one input and make a request of it; None for a blank or empty one.
 
         Args:
-            source: a text, or ids as the encoder sees them.
-            number: of the input in its call; draws depend on it.
-            prefix: of its target.
+            source: a text, or ids that go to the encoder as they are.
+            number: of the input in its call, which seeds its random numbers.
+            prefix: the forced beginning of its target.
             options: how to decode it.
-            as_ids: which of the two it has to be.
+            as_ids: whether the source has to be ids; if not, a text.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -117,7 +117,7 @@ class Engine:
         *,
         as_ids: bool,
     ) -> list[Request | None]:
-        """All inputs of a call, checked; see ``request``.
+        """Check all inputs of a call; see ``request``.
 
         Raises:
             InputError: naming everything that is wrong with any of them.
@@ -135,7 +135,7 @@ class Engine:
         return requests
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
-        """Hypotheses of every row, in their order; a row without a request has an empty one."""
+        """Decode rows; for each its hypotheses, or an empty one if it has no request."""
         if self.layout.workers > 1:
             return self.submit(requests, options, lambda found: found).result()
         batches = make_batches(requests, options)
@@ -148,12 +148,12 @@ class Engine:
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
     ) -> "Future[Result]":
-        """Decode in the workers. The call waits while their queue is full.
+        """Decode in the workers; blocks while their queue is full.
 
         Args:
             requests: None for a row that needs no decoding.
             options: how to decode all of them.
-            assemble: hypotheses of all rows, in their order, to the future's result.
+            assemble: turns the hypotheses of all rows into the future's result.
         """
         batches = make_batches(requests, options)
 
@@ -171,9 +171,9 @@ class Engine:
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
     ) -> "Future[Result] | None":
-        """``submit`` without waiting: None, and nothing is decoded, if not all batches fit now.
+        """``submit`` that does not block: None, and nothing is decoded, if the queue is too full.
 
-        More batches than the queue takes never do.
+        A call of more batches than ``queue_size`` is never accepted.
         """
         batches = make_batches(requests, options)
         jobs = [(requests, batch, options) for batch in batches]
@@ -185,10 +185,10 @@ class Engine:
     def decode_stream(
         self, jobs: Iterable[AnyJob], options: ResolvedOptions, chunk: int
     ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
-        """Decode jobs in their order, ``chunk`` of them read at a time.
+        """Decode jobs in their order, in chunks of ``chunk`` jobs.
 
-        While a chunk is decoded the next one is read, except if ``chunk`` is 1: then every job is
-        answered before the next is asked for.
+        The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
+        answered before the next one is read.
         """
         source = iter(jobs)
         ahead = 0 if chunk == 1 else 1
@@ -204,11 +204,11 @@ class Engine:
     def result(
         self, text: str, ids: list[int], hypotheses: list[Hypothesis], options: ResolvedOptions
     ) -> TranslationResult:
-        """Hypotheses to a result, with the texts of all.
+        """Detokenize hypotheses and make a result of them.
 
         Args:
-            text: the source.
-            ids: of it, as the encoder saw them.
+            text: the source text.
+            ids: its tokens, special tokens included.
             hypotheses: best first.
             options: how they were decoded.
         """
@@ -226,7 +226,7 @@ class Engine:
         return TranslationResult(texts[0], hypotheses, ids, texts, around)
 
     def close(self) -> None:
-        """Wait for what was submitted, and stop the workers; a later call starts others."""
+        """Wait for submitted batches and stop the workers; a later call starts new ones."""
         with self._opening:
             workers, self._workers = self._workers, None
         # Outside the lock, which a worker may need to finish.
@@ -240,7 +240,7 @@ class Engine:
         return decode(self.model, chosen, options)
 
     def _in_workers(self, submit: Callable[[Workers], Result]) -> Result:
-        """Start the workers, if none are running, and submit to them."""
+        """Submit to the workers, which are started if none are running."""
         while True:
             with self._opening:
                 self._workers = self._workers or Workers(
@@ -253,7 +253,7 @@ class Engine:
                 continue
 
     def _check_process(self) -> None:
-        """Refuse to decode where the engine's threads are not.
+        """Refuse to decode in a fork, which has none of the engine's threads.
 
         Raises:
             ForkError: the process was forked after the bundle was opened.
@@ -277,7 +277,7 @@ def _in_order(
     count: int, batches: Sequence[Sequence[int]], found: Sequence[Hypotheses]
 ) -> Hypotheses:
     """The hypotheses of all batches, in the order of the rows; rows of no batch are empty."""
-    # A new one each time: its list of tokens is the caller's.
+    # A new object for each row: callers may change its list of tokens.
     results = [[Hypothesis([], 0.0)] for _ in range(count)]
     for batch, rows in zip(batches, found, strict=True):
         for i, hypotheses in zip(batch, rows, strict=True):

@@ -1,4 +1,4 @@
-"""The part of a model's config that decoding needs, typed."""
+"""The config values that decoding needs, as a typed object."""
 
 from dataclasses import dataclass
 

@@ -1,14 +1,19 @@
-"""Bad values of decoding options, and contradictions between good ones."""
+"""Checks of decoding options: invalid values, and contradictions between valid ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from tfexport.errors import Message, Option, Problem, shown
 from tfexport.near_names import nearest_name
 
 Token = int | str
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer; booleans are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,8 @@ class Wholes:
     most: int
 
     def problem(self, value: Any) -> str | None:
-        """Say what is wrong with a value; None for a good one."""
-        if isinstance(value, bool) or not isinstance(value, int):
+        """Say why a value is invalid; None for a valid one."""
+        if not is_whole(value):
             return f"{shown(value)} is not a whole number"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
@@ -42,7 +47,7 @@ class Reals:
     inclusive: bool = True
 
     def problem(self, value: Any) -> str | None:
-        """Say what is wrong with a value; None for a good one."""
+        """Say why a value is invalid; None for a valid one."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return f"{shown(value)} is not a number"
         low, high = self.low, self.high
@@ -55,12 +60,12 @@ class Reals:
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """An option beside its type.
+    """The declaration of an option, apart from its name and type.
 
     Attributes:
-        default: its default.
-        help: its text on the command line; None for an option that the command line lacks.
-        bounds: of a number.
+        default: the default value.
+        help: help text on the command line; None for an option of Python only.
+        bounds: bounds of a number.
     """
 
     default: Any
@@ -69,7 +74,7 @@ class OptionSpec:
 
 
 def option(default: Any, help: str | None, bounds: Wholes | Reals | None = None) -> Any:  # noqa: A002
-    """Make the field of an option; see ``OptionSpec``."""
+    """Declare an option as a dataclass field; see ``OptionSpec``."""
     return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
 
 
@@ -87,10 +92,10 @@ def unknown_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> Itera
 
 
 def find_problems(given: Mapping[str, Any], specs: Mapping[str, OptionSpec]) -> Iterator[Problem]:
-    """Every bad value, with its option; then contradictions between good ones, without.
+    """Find invalid values, each with its option, and contradictions between valid ones.
 
     Args:
-        given: options by name; others than those of ``specs`` are left out.
+        given: options by name; unknown ones are skipped.
         specs: of all options.
     """
     defaults = {name: spec.default for name, spec in specs.items()}
@@ -101,14 +106,14 @@ def find_problems(given: Mapping[str, Any], specs: Mapping[str, OptionSpec]) -> 
         if (problem := _bad_value(name, value, specs[name]))
     }
     yield from (Problem(name, problem) for name, problem in bad.items())
-    # A bad value contradicts nothing: its default stands in for it.
+    # A bad value is reported once: contradictions are looked for with its default instead.
     sound = {**values, **{name: defaults[name] for name in bad}}
     for text in _contradictions(sound, changed_from(defaults, sound)):
         yield Problem(None, text)
 
 
 def changed_from(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> set[str]:
-    """Names of the options whose values are not their defaults; the values must be good ones."""
+    """Names of the options whose values are not their defaults; the values must be valid."""
     return {
         name
         for name, value in values.items()

@@ -18,8 +18,8 @@ from tfexport.runtime.option_checks import (
 )
 
 SUBJECT = "decoding options"
-_LONGEST = 2**31 - 1  # no model, and no memory, comes near it
-_WIDEST = 1024  # hypotheses of one row: each has caches of its own
+_LONGEST = 2**31 - 1  # tokens, far above what memory allows
+_WIDEST = 1024  # hypotheses of one row, each with its own caches
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Step:
     """One token of one row, as a callback sees it.
 
     Attributes:
-        row: which input, from 0.
-        hypothesis: which of its samples, from 0.
+        row: index of the input, from 0.
+        hypothesis: index of its sample, from 0.
         position: of the token in the output, from 0.
         token: its id; the end token too.
         log_prob: its natural-log probability.
-        last: the row ends with it.
+        last: whether the row ends with this token.
     """
 
     row: int
@@ -50,47 +50,46 @@ class DecodingOptions:
     A token is an id, or a piece of text that the target tokenizer knows as one token.
 
     Attributes:
-        beam_size: hypotheses that are followed at a time; 1 is greedy search.
+        beam_size: active hypotheses of a beam; 1 is greedy search.
         num_hypotheses: hypotheses to return, best first.
         length_penalty: a score is the summed log-probability divided by length to this power.
-        coverage_penalty: weight of a penalty on source positions that nothing attended to.
-        patience: with early stopping, a beam is done with ``beam_size * patience`` hypotheses.
-        early_stopping: false follows a beam until no hypothesis can come in any more.
-        beam_groups: groups that the beam is divided into, for hypotheses that differ.
-        diversity_penalty: what a token loses for each earlier group that chose it at this step.
+        coverage_penalty: weight of a penalty on source positions that no token attended to.
+        patience: early stopping ends a beam with ``beam_size * patience`` finished hypotheses.
+        early_stopping: false continues a beam until no better hypothesis is possible.
+        beam_groups: groups of a diverse beam search.
+        diversity_penalty: subtracted from a token's score for each earlier group that chose it at
+            the same step.
         sampling: draw tokens at random instead of taking the best.
-        temperature: logits are divided by it before a draw.
-        top_k: draw among that many best tokens only; 0 among all.
-        top_p: draw among the fewest best tokens that have this probability together.
-        seed: of the draws; the same seed gives the same results.
-        min_length: tokens a row at least; the end token does not count.
-        max_length: tokens a row at most, the start token not counted. The model's own limit
-            bounds it.
+        temperature: divides the logits before a draw.
+        top_k: sample from this many most probable tokens; 0 for all.
+        top_p: sample from the smallest set of most probable tokens with this total probability.
+        seed: of the random numbers; the same seed gives the same results.
+        min_length: tokens of a row at least, without the end token.
+        max_length: tokens of a row at most, without the start token; bounded by the model's own
+            limit.
         max_input_length: longest input in tokens, special tokens included; None for the model's
             own limit.
-        no_repeat_ngram_size: no run of that many tokens comes twice; 0 allows all.
-        repetition_penalty: positive logits of tokens that came before are divided by it, negative
-            ones multiplied.
-        suppress_tokens: never chosen.
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows all.
+        repetition_penalty: divides positive logits of earlier tokens, and multiplies negative ones.
+        suppress_tokens: tokens that are never chosen.
         suppress_sequences: sequences of tokens, or texts, that are never completed.
         disable_unk: never choose the unknown token.
-        end_tokens: end a row; none stands for the model's own.
+        end_tokens: tokens that end a row, instead of the model's own end token.
         return_end_token: keep the end token in the tokens of a hypothesis.
-        return_alternatives: the best ``num_hypotheses`` tokens behind the prefix, each followed by
-            its best continuation.
-        min_alternative_probability: of the first token of an alternative.
-        return_scores: false leaves scores out: they are NaN. Greedy search with no other options is
-            faster without.
-        return_token_scores: the log-probability of every token.
-        return_attention: how much every token attended to every source token.
-        attention_layer: decoder layer that attention is taken of, from 0; negative ones count from
-            the last.
-        attention_head: head that attention is taken of; None for the mean over all.
-        replace_unknowns: in text, put for the unknown token the source token it attended to.
-        callback: called with every ``Step``; a row ends where it returns true.
-        batch_size: rows decoded together, or tokens.
-        batch_type: "rows", or "tokens": rows times the longest of them.
-        truncate: cut inputs that are too long, instead of refusing them.
+        return_alternatives: return the ``num_hypotheses`` most probable tokens after the prefix,
+            each with its best continuation.
+        min_alternative_probability: least probability of the first token of an alternative.
+        return_scores: false leaves scores out, as NaN; greedy search with no other options is then
+            faster.
+        return_token_scores: return the log-probability of every token.
+        return_attention: return the cross-attention of every token.
+        attention_layer: decoder layer of the attention, from 0; negative ones count from the last.
+        attention_head: head of the attention; None for the mean over all.
+        replace_unknowns: replace unknown tokens in text by the source token they attended to most.
+        callback: called with every ``Step``; a row ends if it returns true.
+        batch_size: size of a batch, counted as ``batch_type`` says.
+        batch_type: "rows", or "tokens": rows times the length of the longest source.
+        truncate: cut inputs that are too long instead of refusing them.
     """
 
     beam_size: int = option(
@@ -237,7 +236,7 @@ DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items(
 
 
 def changed_options(values: Mapping[str, Any]) -> set[str]:
-    """Names of the options whose values are not their defaults; the values must be good ones."""
+    """Names of the options whose values are not their defaults; the values must be valid."""
     return changed_from(DEFAULTS, values)
 
 

@@ -1,4 +1,4 @@
-"""Options and prefixes, checked against one bundle: every problem in one message."""
+"""Checks of options and prefixes against one bundle; all problems are in one message."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -38,18 +38,18 @@ class Resolver:
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[Problem] = (),
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
-        """Resolved options and prefixes. In one piece: each step fills in one value or problem.
+        """Resolve the options and prefixes of a call.
 
         Args:
-            keywords: what ``DecodingOptions`` takes.
+            keywords: options of ``DecodingOptions``.
             prefixes: one for each row.
-            extra: problems that the caller has found already.
+            extra: problems that the caller has found, for the same message.
 
         Raises:
             ConfigError: naming every unknown option, bad value, contradiction and unknown token.
         """
         problems = [*unknown_options(keywords, DEFAULTS), *find_problems(keywords, SPECS)]
-        # Only what is right on its own can be held against the bundle.
+        # Only options that are valid by themselves are checked against the bundle.
         wrong = {problem.option for problem in problems}
         sound = {
             name: keywords[name] for name in keywords if name in DEFAULTS and name not in wrong
@@ -57,11 +57,11 @@ class Resolver:
         options = {**DEFAULTS, **sound}
         tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
         problems.extend(self._model_problems(options))
-        own_end = self._manifest.special_ids.eos
-        ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (own_end,)
+        eos_id = self._manifest.special_ids.eos
+        ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (eos_id,)
         suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
         unk = self._manifest.special_ids.unk
-        # A target vocabulary that is smaller than the source's may not hold it.
+        # The unknown token may lie outside a target vocabulary that is smaller than the source's.
         if options["disable_unk"] and unk is not None and unk < tokens.size:
             suppressed.append(unk)
         sequences = [
@@ -82,7 +82,7 @@ class Resolver:
             longest,
             tuple(suppressed),
             tuple(sequences),
-            own_end=ends == (own_end,),
+            eos_id=eos_id,
             seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
         )
         return resolved, checked
@@ -110,7 +110,7 @@ class Resolver:
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
     ) -> tuple[int, ...]:
-        """The ids of one prefix; None is an empty one.
+        """Check one prefix and return its ids; none for None.
 
         Raises:
             InputError: unknown ids, an end token, or more tokens than ``max_length``.
@@ -159,14 +159,14 @@ class Resolver:
 
 
 class _Tokens:
-    """Tokens of options to ids, collecting what cannot be."""
+    """Converts tokens of options to ids, and collects problems."""
 
     def __init__(self, texts: TextCodec, size: int) -> None:
         self._texts, self.size = texts, size
         self.problems: list[Problem] = []
 
     def many(self, option: str, tokens: Iterable[Token]) -> list[int]:
-        """Ids, or pieces that the vocabulary holds."""
+        """Ids of tokens, which are ids or pieces of the vocabulary."""
         found = []
         for token in tokens:
             problem = None
@@ -188,7 +188,7 @@ class _Tokens:
         return found
 
     def sequence(self, option: str, sequence: Sequence[Token] | str) -> list[int]:
-        """Tokens, or a text."""
+        """Ids of a sequence of tokens, or of a text."""
         if not isinstance(sequence, str):
             return self.many(option, sequence)
         try:

@@ -13,16 +13,16 @@ class Hypothesis:
     """One decoded sequence.
 
     Attributes:
-        tokens: ids without the start token, and without the end token unless it was asked for.
+        tokens: ids without the start token, and without the end token unless it is to be returned.
         score: summed natural-log probability of the tokens, the end token included, divided by
-            length to the power of ``length_penalty``. length counts the end token if there is one.
-            NaN if it was left out with ``return_scores``.
-        attention: (T, S), how much each token of ``tokens`` attended to each source token, or None
-            if it was not asked for.
-        token_scores: the natural-log probability of every token that counts, the end token's last,
-            or None if it was not asked for.
-        finished: an end token ended it; false where ``max_length``, a callback or a lack of
-            allowed tokens did.
+            length to the power of ``length_penalty``, where length includes the end token.
+            NaN with ``return_scores=False``.
+        attention: (T, S) cross-attention of each token of ``tokens``, or None without
+            ``return_attention``.
+        token_scores: natural-log probability of every token, the end token's last, or None without
+            ``return_token_scores``.
+        finished: whether an end token ended it, not ``max_length``, a callback or a lack of
+            allowed tokens.
     """
 
     tokens: list[int]
@@ -48,9 +48,9 @@ class Hypothesis:
         return [(int(s), t) for t, s in enumerate(best)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Tokens, score and what else was asked for, as JSON values.
+        """The hypothesis as JSON values; attention and token scores if there are any.
 
-        A score that was left out is None: JSON has no NaN. Attention is rounded to 6 digits.
+        A score of NaN becomes None, as JSON has no NaN. Attention is rounded to 6 digits.
         """
         values: dict[str, Any] = {
             "tokens": self.tokens,
@@ -66,14 +66,15 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """The decoded form of one input.
+    """The hypotheses of one input.
 
     Attributes:
-        text: of the best hypothesis; None where ids were asked for.
+        text: of the best hypothesis; None from ``generate``.
         hypotheses: best first; never empty.
-        source_tokens: ids as the encoder saw them; the columns of ``attention``.
-        texts: of all hypotheses; empty where ids were asked for.
-        framing: numbers of special tokens in front of the text's own tokens, and behind them.
+        source_tokens: source ids, special tokens included; the columns of ``attention``.
+        texts: of all hypotheses; empty from ``generate``.
+        framing: numbers of special tokens before and after the text's own tokens in
+            ``source_tokens``.
     """
 
     text: str | None
@@ -85,7 +86,7 @@ class TranslationResult:
     def alignment(self, hypothesis: int = 0) -> list[tuple[int, int]]:
         """Pair each target token with the source token it attended to most; see ``Hypothesis``.
 
-        Start and end token of the source are left out: positions count the text's own tokens.
+        Special tokens of the source are left out: positions count the text's own tokens.
         """
         before, after = self.framing
         inside = range(before, len(self.source_tokens) - after)
@@ -94,13 +95,13 @@ class TranslationResult:
     def to_dict(self, *, hypotheses: bool | None = None) -> dict[str, Any]:
         """The result as JSON values: the lines that ``tfexport translate --jsonl`` writes.
 
-        ``text`` (None where ids were asked for), ``tokens``, ``score`` and ``finished`` are the
-        best hypothesis'; ``token_scores``, and ``source_tokens`` with ``attention`` and
-        ``alignment``, are there if they were asked for.
+        ``text`` (None from ``generate``), ``tokens``, ``score`` and ``finished`` are those of the
+        best hypothesis, with ``token_scores``, and with ``source_tokens``, ``attention`` and
+        ``alignment``, if they are to be returned.
 
         Args:
-            hypotheses: list all of them, in the same form, under ``hypotheses``; None does so if
-                there are several.
+            hypotheses: whether to list all of them, in the same form, under ``hypotheses``; None
+                lists them if there are several.
         """
         values = self._describe(0)
         if hypotheses or (hypotheses is None and len(self.hypotheses) > 1):
@@ -119,5 +120,5 @@ class TranslationResult:
 
 
 def moses(alignment: list[tuple[int, int]]) -> str:
-    """An alignment as ``0-0 1-2``: source position, target position."""
+    """An alignment in Pharaoh format, ``0-0 1-2``: source position, target position."""
     return " ".join(f"{source}-{target}" for source, target in alignment)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given targets: ``Translator.score`` and ``tfexport score``."""
+"""Scoring of given targets: ``Translator.score`` and ``tfexport score``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ SCORE_OPTIONS = frozenset(ScoringKeywords.__annotations__)
 
 
 class Scorer:
-    """Scores pairs of a source and a target with an engine's model."""
+    """A scorer of pairs of source and target, with an engine's model."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class Scorer:
             if name in DEFAULTS.keys() - SCORE_OPTIONS
         ]
         if keywords.get("coverage_penalty"):
-            # Decoding has it weigh the hypotheses of a beam; here there is one.
+            # The check of options wants a beam beside it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
         return self._engine.resolver.resolve(keywords, extra=extra)[0]
 

@@ -1,4 +1,4 @@
-"""Texts that come one by one, and a text that goes out piece by piece."""
+"""Translation of an endless stream of texts, and of one text that is streamed token by token."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.option_checks import is_whole
 from tfexport.runtime.parallel.batches import rows_ahead
-from tfexport.runtime.parallel.thread_layout import is_whole
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch
@@ -55,7 +55,7 @@ def _read_texts(
 
 
 def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
-    """A problem for each option under which tokens would have to be taken back."""
+    """A problem for each option that could change tokens after they were yielded."""
     texts = [
         Message(Option(name), " cannot be streamed: tokens would have to be taken back")
         for name in ("return_alternatives", "replace_unknowns")
@@ -70,7 +70,7 @@ def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
 
 
 def stream_text(engine: Engine, request: Request | None, options: ResolvedOptions) -> Iterator[str]:
-    """The translation of one text, piece by piece as it is decoded."""
+    """Yield the translation of one text in pieces, as they are decoded."""
     if request is None:
         return
     shown = TextStream(engine.texts.decode, engine.texts.target.unknown_is_word)

@@ -1,7 +1,7 @@
 """The public calls of decoding: texts or ids in, results out.
 
-Longer than other files: most of it is signatures, each of them twice for the calls that may return
-a future, and what a reader of ``help(Translator)`` needs.
+Long: most of it is signatures, two overloads for each call that may return a future, and the
+docstrings that ``help(Translator)`` shows. A base class would only split them over two files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar, overload
+from typing import Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
 from tfexport.errors import Message, Option, Problem
@@ -34,21 +34,19 @@ from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
 from tfexport.runtime.text_streams import stream_text, translate_texts, unstreamable
-
-if TYPE_CHECKING:  # typing has it from Python 3.11 on
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 Result = TypeVar("Result")
 
 
 class Translator:
-    """Decodes with one bundle. Safe to call from several threads.
+    """A bundle, opened for decoding. Safe to use from several threads.
 
-    As a context manager, or with ``close``, it waits for what was submitted. A process that is
-    forked cannot use its parent's: it opens its own.
+    ``close``, or leaving the ``with`` block, waits for submitted batches. After a fork the child
+    process has to open a translator of its own.
 
     Attributes:
-        engine: the open bundle, for programs that make requests and batches of their own.
+        engine: the interface beneath, for programs such as servers that batch requests themselves.
     """
 
     def __init__(
@@ -60,22 +58,22 @@ class Translator:
         queue_size: int | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """Check a bundle and open it.
+        """Check a bundle and load it.
 
         Args:
             bundle: its folder.
-            threads: threads inside an operator; 0 shares the machine's cores among the workers.
-            workers: batches decoded at a time, over one set of weights: ``workers * threads``
-                threads compute.
-            queue_size: batches that may wait or run before a submission waits; by default four
-                for each worker.
-            vocabulary_map: which target tokens may stand for which source tokens; a file, or ids
-                to ids. docs/decoding.md has the format.
+            threads: threads of each worker; 0 divides the usable cores among the workers.
+            workers: batches decoded in parallel, with shared weights, on ``workers * threads``
+                threads.
+            queue_size: batches that may be queued or running before a further submission blocks;
+                by default four for each worker.
+            vocabulary_map: a lexical shortlist, the target tokens allowed for each source token:
+                a file, or a mapping of ids. docs/decoding.md has the format.
 
         Raises:
             BundleError: it is missing, damaged or too new.
-            ConfigError: a number that cannot be.
-            InputError: the vocabulary map cannot be used.
+            ConfigError: a number is out of bounds.
+            InputError: the vocabulary map is malformed, or names unknown tokens.
         """
         layout = ThreadLayout(workers, threads, queue_size)
         self.engine = Engine(bundle, layout, vocabulary_map)
@@ -126,14 +124,14 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[TranslationResult] | Future[list[TranslationResult]]:
-        """Translate texts; an empty or blank one becomes an empty one.
+        """Translate texts; the translation of a blank text is empty.
 
         Args:
-            texts: one result each, in their order.
-            target_prefix: what each target begins with: text or ids, or None.
-            asynchronous: return a future at once. Problems with the input are raised here all the
-                same; the call waits while the queue is full.
-            options: decoding options as one value; keywords win over it.
+            texts: each gives one result, in the same order.
+            target_prefix: the forced beginning of each target, as text or ids; None for none.
+            asynchronous: return a future. Invalid input is still raised by the call itself, which
+                blocks while the queue is full.
+            options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
         Raises:
@@ -186,13 +184,13 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> list[TranslationResult] | Future[list[TranslationResult]]:
-        """Decode rows of source ids, taken as the encoder sees them: no special tokens are added.
+        """Decode rows of source ids, which go to the encoder as they are, without special tokens.
 
         Args:
-            ids: one result each, in their order; an empty row becomes an empty hypothesis.
-            target_prefix: what each target begins with: ids or text, or None.
+            ids: each row gives one result, in the same order; that of an empty row is empty.
+            target_prefix: the forced beginning of each target, as ids or text; None for none.
             asynchronous: see ``translate``.
-            options: decoding options as one value; keywords win over it.
+            options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
         Raises:
@@ -230,30 +228,30 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[ScoringKeywords],
     ) -> list[Hypothesis]:
-        """Log-probabilities of given targets.
+        """Score given targets by teacher forcing.
 
         Args:
-            sources: texts, or rows of ids as the encoder sees them.
+            sources: texts, or rows of ids as ``generate`` takes them.
             targets: texts, or rows of ids without start and end token; one for each source. The
-                end token is scored with them.
-            options: decoding options as one value; keywords win over it.
+                log-probability of the end token is included.
+            options: decoding options as one value; keywords override it.
             **keywords: ``length_penalty``, ``coverage_penalty``, ``return_attention``,
                 ``attention_layer``, ``attention_head``, ``return_token_scores``,
                 ``return_end_token``, ``batch_size``, ``batch_type``, ``max_input_length``,
                 ``truncate``.
 
         Returns:
-            For each target what decoding would have returned, had it chosen it.
+            For each target the hypothesis that a search returns if it finds that target.
 
         Raises:
             InputError: naming every pair that cannot be scored.
-            ConfigError: unknown options, or such as say how to choose tokens.
+            ConfigError: unknown options, or those of search and sampling.
         """
         return self.scorer.score(sources, targets, given_options(options, keywords))
 
     @cached_property
     def scorer(self) -> Scorer:
-        """Scores given targets, for programs that read them one by one."""
+        """The scorer behind ``score``, for programs that score pairs as they arrive."""
         return Scorer(self.engine)
 
     def stream(
@@ -264,14 +262,14 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> Iterator[str]:
-        """Translate one text, giving its translation piece by piece as it is decoded.
+        """Translate one text and yield its translation in pieces, as they are decoded.
 
-        No piece ends inside a character, and all together are what ``translate`` gives.
+        Pieces consist of whole characters; joined they are the text that ``translate`` returns.
 
         Args:
-            text: what to translate.
-            target_prefix: what the target begins with; it is the first piece.
-            options: decoding options as one value; keywords win over it.
+            text: the source text.
+            target_prefix: the forced beginning of the target, which is yielded first.
+            options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``; greedy search or sampling.
 
         Raises:
@@ -292,20 +290,20 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> Iterator[TranslationResult]:
-        """Translate any number of texts, in constant memory.
+        """Translate any number of texts in constant memory.
 
-        Texts are read ahead, decoded in batches of like length, and given back in their order; the
-        next ones are read while these are decoded.
+        Texts are read ahead in chunks and batched by length; results come in the order of the
+        texts. The next chunk is read while one is decoded.
 
         Args:
             texts: may be endless.
             target_prefix: one for each text.
-            options: decoding options as one value; keywords win over it.
+            options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
         Raises:
-            InputError: a text cannot be decoded; when its turn comes.
-            ConfigError: unknown or contradictory options; at once.
+            InputError: a text cannot be decoded; raised in place of its result.
+            ConfigError: unknown or contradictory options; raised by the call itself.
         """
         resolved, _ = self.engine.resolver.resolve(given_options(options, keywords))
         return translate_texts(self.engine, texts, target_prefix, resolved)
@@ -322,43 +320,43 @@ class Translator:
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> FileSummary:
-        """Translate a file line by line, in constant memory; what ``tfexport translate`` does.
+        """Translate a file line by line in constant memory, as ``tfexport translate`` does.
 
         Args:
             source: UTF-8 lines.
-            output: a line for each hypothesis that was asked for; empty for a bad line.
-            target_prefix: what every target begins with.
-            jsonl: write one JSON object for each line instead.
-            resume: go on with an output that was not finished; begin it if there is none.
+            output: ``num_hypotheses`` lines for each input line, empty if it cannot be decoded.
+            target_prefix: the forced beginning of every target.
+            jsonl: write one JSON object for each input line instead.
+            resume: continue an unfinished output; start a new one if there is none.
             force: replace an output that exists.
-            options: decoding options as one value; keywords win over it.
+            options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
         Returns:
-            How many lines there were, and which could not be decoded.
+            The number of lines, and which of them could not be decoded.
 
         Raises:
             ConfigError: unknown or contradictory options.
-            OutputExistsError: the output stands in the way, or was begun in another way.
+            OutputExistsError: the output exists, or was begun with another input or other options.
             OSError: a file cannot be read or written.
         """
-        # Lines of text say no scores.
+        # Text lines show no scores, and greedy search is faster without.
         given = {"return_scores": jsonl, **given_options(options, keywords)}
         resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix])
-        line_format = LineFormat(jsonl=jsonl, hypotheses=resolved.num_hypotheses)
+        line_format = LineFormat(jsonl=jsonl, num_hypotheses=resolved.num_hypotheses)
         task = LineTask(resolved, line_format, prefix)
         return translate_file(self.engine, source, output, task, resume=resume, force=force)
 
     def encode(self, text: str, truncate: bool = False) -> list[int]:
-        """A text to ids as the encoder sees them; see ``TextCodec.encode``."""
+        """Tokenize a source text, special tokens included; see ``TextCodec.encode``."""
         return self.engine.texts.encode(text, truncate)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Target ids to text; see ``TextCodec.decode``."""
+        """Detokenize target ids; see ``TextCodec.decode``."""
         return self.engine.texts.decode(tokens)
 
     def close(self) -> None:
-        """Wait for what was submitted, and stop the workers; a later call starts others."""
+        """Wait for submitted batches and stop the workers; a later call starts new ones."""
         self.engine.close()
 
     def _run(

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from tests.support import tutorial
 from tests.support.originals import annotated
-from tfexport.export.reference import NO_ORIGINAL, ORIGINALS, build_reference
+from tfexport.export.reference import build_reference, find_original
 from tfexport.export.reference.formulas import sinusoids
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
 from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.position import sinusoidal_table
 
@@ -37,10 +38,13 @@ def logits_of(folder: Path, state: dict[str, Tensor], **config: Any) -> tuple[st
     return reference.title, theirs, model(ids, mask, prefix, torch.ones_like(prefix))
 
 
-def test_every_layout_has_an_original_or_a_reason_why_not() -> None:
-    assert {*ORIGINALS, *NO_ORIGINAL} == set(LAYOUTS)
-    assert not {*ORIGINALS} & {*NO_ORIGINAL}
-    assert all(NO_ORIGINAL.values())
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_an_original_or_a_reason_why_not(name: str) -> None:
+    layout = LAYOUTS[name]
+    original = find_original(layout)
+    assert (original is None) == (name == "native")
+    default = Layout("other", "another", layout.table).no_reference
+    assert (layout.no_reference == default) == (original is not None)
 
 
 def test_reference_says_why_it_is_no_original() -> None:
@@ -49,7 +53,7 @@ def test_reference_says_why_it_is_no_original() -> None:
     config = TransformerConfig(**sizes, **layers, source_vocab_size=17, target_vocab_size=17)
     native = checkpoint_of(build_transformer(config))
     assert native.layout == "native"
-    assert build_reference(native, native.build()).no_original == NO_ORIGINAL["native"]
+    assert build_reference(native, native.build()).no_original == LAYOUTS["native"].no_reference
     stock = checkpoint_of(tutorial.make())
     assert build_reference(stock, stock.build()).no_original is None
     other = dataclasses.replace(

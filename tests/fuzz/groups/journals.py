@@ -70,7 +70,11 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
 
     try:
         translate_file(
-            engine, source, output, LineTask(resolved, LineFormat(hypotheses=several)), tell=tell
+            engine,
+            source,
+            output,
+            LineTask(resolved, LineFormat(num_hypotheses=several)),
+            tell=tell,
         )
     except _StopError:
         return

@@ -13,6 +13,7 @@ from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions, folder_of
+from tfexport.model_src.config import BUNDLE_IDS
 
 IDS = ("pad_id=0", "bos_id=1", "eos_id=2")
 
@@ -91,3 +92,13 @@ def test_folder_is_that_of_the_file_and_a_module_has_none(path: Path, tmp_path: 
     assert folder_of(model) is folder_of(ReadOptions().read(model)) is None
     with pytest.raises(CheckpointError, match="no such file"):
         folder_of(tmp_path / "none")
+
+
+def test_checkpoint_without_embeddings_needs_no_ids_as_its_file_needs_none(tmp_path: Path) -> None:
+    torch.save(
+        torch.nn.Transformer(8, 2, 1, 1, 12, batch_first=True).state_dict(), tmp_path / "bare.pt"
+    )
+    options = ReadOptions(settings=["num_heads=2"])
+    found = options.read(tmp_path / "bare.pt", require=BUNDLE_IDS)
+    assert not found.config.has_embeddings
+    assert ReadOptions().read(found, require=BUNDLE_IDS) is found

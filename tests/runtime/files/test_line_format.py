@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tfexport.runtime import Translator
+from tests.support.command import invoke
+from tfexport.cli.spelling import spell
+from tfexport.errors import Message, Option
+from tfexport.runtime import Hypothesis, TranslationResult, Translator
 from tfexport.runtime.files.line_format import LineFormat
+from tfexport.runtime.files.line_stream import LineResult
 from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resumable import translate_file
 
@@ -19,7 +23,10 @@ def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> N
          "return_attention": True}
     )  # fmt: skip
     translate_file(
-        translator.engine, source, output, LineTask(resolved, LineFormat(jsonl=True, hypotheses=2))
+        translator.engine,
+        source,
+        output,
+        LineTask(resolved, LineFormat(jsonl=True, num_hypotheses=2)),
     )
     first, bad, empty = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     assert len(first["hypotheses"]) == 2
@@ -34,3 +41,59 @@ def test_json_lines_hold_everything(translator: Translator, tmp_path: Path) -> N
     assert "not UTF-8" in bad["error"]
     assert empty["text"] == ""
     assert empty["tokens"] == []
+
+
+FOUND = TranslationResult(
+    "a\x85b", [Hypothesis([4, 5], -1.0), Hypothesis([6], -2.0)], [4, 2], ["a\x85b", "c\n"]
+)
+BAD = Message("too long; cut it with ", Option("truncate", True))
+
+
+def test_one_line_in_is_so_many_lines_out() -> None:
+    assert LineFormat().write(LineResult(1, FOUND)) == ["a b"]
+    three = LineFormat(num_hypotheses=3)
+    assert three.write(LineResult(1, FOUND)) == ["a b", "c", ""]
+    assert three.write(LineResult(1, None, BAD)) == ["", "", ""]
+    assert LineFormat(ids=True, num_hypotheses=2).write(LineResult(1, FOUND)) == ["4 5", "6"]
+    assert len(LineFormat(jsonl=True, num_hypotheses=3).write(LineResult(1, FOUND))) == 1
+
+
+@pytest.mark.parametrize(
+    ("line_format", "text", "option"),
+    [
+        (LineFormat(jsonl=True), "", "truncate=True"),
+        (LineFormat(jsonl=True, ids=True, spell=spell), None, "--truncate"),
+    ],
+)
+def test_errors_spell_options_as_their_front_end_does(
+    line_format: LineFormat, text: str | None, option: str
+) -> None:
+    (line,) = line_format.write(LineResult(1, None, BAD))
+    error = f"too long; cut it with {option}"
+    assert json.loads(line) == {"text": text, "tokens": None, "score": None, "error": error}
+
+
+def test_a_line_that_is_too_long_names_the_option_that_cuts_it(
+    translator: Translator, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    source.write_text("w5 " * 80, encoding="utf-8")
+    translator.translate_file(source, output, jsonl=True)
+    ours = json.loads(output.read_text(encoding="utf-8"))
+    assert ours["error"].endswith("or cut it with truncate=True")
+    flags = invoke("translate", tiny_bundle, source, "--jsonl")
+    assert json.loads(flags.stdout)["error"].endswith("or cut it with --truncate")
+    scored = invoke("score", tiny_bundle, source, source, "--jsonl")
+    assert json.loads(scored.stdout)["error"].endswith("or cut it with --truncate")
+    # A finished output is the same, whichever of both resumes it.
+    again = invoke("translate", tiny_bundle, source, "--jsonl", "-o", output, "--resume")
+    assert (again.exit_code, json.loads(output.read_text(encoding="utf-8"))) == (1, ours)
+
+
+def test_a_prefix_of_ids_is_read_as_lines_of_ids_are(tiny_bundle: Path) -> None:
+    for prefix, problem in (("5 ٣", "'٣' is not a whole number"), ("9" * 5000, "whole number"),
+                            ("-1", "id -1 is not in the vocabulary")):  # fmt: skip
+        done = invoke("translate", tiny_bundle, "--ids", f"--target-prefix={prefix}", stdin="5\n")
+        assert done.exit_code == 2
+        assert "--target-prefix" in done.stderr
+        assert problem in done.stderr

@@ -46,7 +46,7 @@ def test_a_killed_run_goes_on(
             translator.engine,
             source,
             output,
-            LineTask(resolved, LineFormat(hypotheses=count)),
+            LineTask(resolved, LineFormat(num_hypotheses=count)),
             tell=kill,
         )
     assert journal.exists()

@@ -9,7 +9,7 @@ import pytest
 from tests.support.command import invoke
 from tfexport.errors import OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files.scores import LineScore, score_file
+from tfexport.runtime.files.scores import LineScore, ScoreFormat, score_file
 from tfexport.runtime.scorer import Scorer
 
 
@@ -25,7 +25,10 @@ def test_a_pair_of_files_is_scored_line_by_line(
 ) -> None:
     scorer, output, told = Scorer(translator.engine), tmp_path / "out.jsonl", list[LineScore]()
     options = scorer.resolve({"return_token_scores": True})
-    assert score_file(scorer, pair, output, options, jsonl=True, tell=told.append) == 2
+    line_format = ScoreFormat(jsonl=True)
+    assert score_file(
+        scorer, pair, output, options, line_format=line_format, tell=told.append
+    ) == 2  # fmt: skip
     first, bad, empty, short = map(json.loads, output.read_text(encoding="utf-8").splitlines())
     (expected,) = translator.score(["w5 w6"], ["w6"], return_token_scores=True)
     assert first == expected.to_dict()

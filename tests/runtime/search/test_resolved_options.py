@@ -16,13 +16,13 @@ def test_every_option_has_its_resolved_value_under_its_own_name() -> None:
         beam_size=3, max_length=100, end_tokens=["</s>"], suppress_tokens=["x"],
         suppress_sequences=[["x", 7]], length_penalty=0.5,
     )  # fmt: skip
-    options = ResolvedOptions.of(given, BOS, (EOS,), 20, (5,), ((5, 7),), own_end=False, seed=9)
+    options = ResolvedOptions.of(given, BOS, (EOS,), 20, (5,), ((5, 7),), eos_id=4, seed=9)
     expected = {
         **vars(given), "max_length": 20, "end_tokens": (EOS,), "suppress_tokens": (5,),
         "suppress_sequences": ((5, 7),), "seed": 9,
     }  # fmt: skip
     assert {name: getattr(options, name) for name in expected} == expected
-    assert (options.bos_id, options.own_end) == (BOS, False)
+    assert (options.bos_id, options.eos_id) == (BOS, 4)
     assert options.given == {
         "beam_size": 3, "max_length": 100, "end_tokens": ["</s>"], "suppress_tokens": ["x"],
         "suppress_sequences": [["x", 7]], "length_penalty": 0.5,

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -46,9 +45,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 @dataclass(frozen=True)

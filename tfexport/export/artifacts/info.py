@@ -198,7 +198,8 @@ def read_torch_info(path: PathLike) -> ArtifactInfo:
             if archive.getinfo(name).file_size > _MOST_METADATA:
                 raise ValueError("more than the export writes")
             values = json.loads(archive.read(name))
-        found = ArtifactInfo(**{name: values[name] for name in _OF_TORCH_FILES})
+        given = {name: values[name] for name in _OF_TORCH_FILES if name in values}
+        found = ArtifactInfo(**{"tfexport_version": "", **given})
         objects = isinstance(found.config, dict) and isinstance(found.written_with, dict)
         if found.kind in (TORCHSCRIPT, TORCH_EXPORT) and objects:
             return found

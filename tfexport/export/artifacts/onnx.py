@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfexport.errors import InputError
 from tfexport.export.artifacts.bundle import export_bundle
@@ -17,9 +17,7 @@ from tfexport.export.quantize.bundle import QuantizeResult
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
 from tfexport.progress import Progress
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 class OnnxKeywords(BundleKeywords, total=False):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from tfexport.atomic import check_new_file, new_file
 from tfexport.bundle import check_output
@@ -29,9 +29,7 @@ from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions")

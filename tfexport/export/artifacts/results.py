@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.bundle import Manifest
-from tfexport.errors import BundleError
 from tfexport.export.parity import ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
 
@@ -32,8 +31,8 @@ class ExportResult:
         """The manifest of the bundle.
 
         Raises:
-            BundleError: a single file was exported, which has none.
+            AttributeError: a single file was exported, which has none.
         """
         if self.bundle_manifest is None:
-            raise BundleError(f"{self.path}: a single file, which has no manifest.")
+            raise AttributeError(f"{self.path}: a single file, which has no manifest.")
         return self.bundle_manifest

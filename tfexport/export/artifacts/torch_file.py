@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,9 +34,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.model_src.transformer import Transformer
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 @renamed_keywords(source="checkpoint")

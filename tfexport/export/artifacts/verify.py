@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts.bundle import verify_bundle
@@ -15,9 +15,7 @@ from tfexport.export.parity import ParityReport
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
 from tfexport.progress import Progress
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from tfexport.typing import Unpack
 
 
 @renamed_keywords(source="checkpoint")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, missing_dependency
+from tfexport.errors import InputError, Message, missing_dependency
 from tfexport.runtime import Translator
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.model.bundle_model import Floats, Model
@@ -180,7 +180,7 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
             else:
                 samples.append(Sample(translator.encode(text), text, reference or None))
         except InputError as error:
-            raise InputError(f"{path}:{number}: {error}") from None
+            raise InputError(Message(f"{path}:{number}: ", error.message)) from None
     if not any(sample.ids for sample in samples):
         raise InputError(f"{path}: holds no sample.")
     return samples

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal, linear, sinusoids
+from tfexport.export.reference.original import Original
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -114,3 +115,6 @@ def is_annotated(config: TransformerConfig) -> bool:
         and not (config.share_encoder_layers or config.share_decoder_layers)
         and not config.positions_every_layer
     )
+
+
+ORIGINAL = Original(AnnotatedReference, is_annotated)

@@ -11,6 +11,7 @@ from tfexport.export.reference.formulas import (
     packed_projections,
     sinusoids,
 )
+from tfexport.export.reference.original import Original
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -117,3 +118,6 @@ def is_rebuilt(config: TransformerConfig) -> bool:
         and config.mask_fill == float("-inf")
         and config.head_dim * config.num_heads == config.d_model
     )
+
+
+ORIGINAL = Original(RebuiltReference, is_rebuilt)

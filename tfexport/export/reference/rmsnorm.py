@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal, linear, sinusoids
+from tfexport.export.reference.original import Original
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -85,3 +86,6 @@ def is_rmsnorm(config: TransformerConfig) -> bool:
         and not (config.share_encoder_layers or config.share_decoder_layers)
         and not config.positions_every_layer
     )
+
+
+ORIGINAL = Original(RMSNormReference, is_rmsnorm)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tfexport.export.reference.formulas import ACTIVATIONS, packed_projections, sinusoids
+from tfexport.export.reference.original import Original
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -122,3 +123,6 @@ def _plain_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+ORIGINAL = Original(StockReference, is_stock)

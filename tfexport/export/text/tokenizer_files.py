@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.bundle import TokenizerEntry
-from tfexport.errors import ConfigError, TokenizerError, join_problems
+from tfexport.errors import ConfigError, Message, Option, TokenizerError, join_problems
 from tfexport.export.text.word_list import find_word_problems
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
@@ -89,7 +89,8 @@ def choose_tokenizers(
     if both is not None and (source is not None or target is not None):
         raise ConfigError("tokenizer: give one for both sides, or one for each, not both.")
     if (source is None) != (target is None):
-        raise ConfigError("tokenizer: give source_tokenizer and target_tokenizer together.")
+        together = Option("source_tokenizer"), " and ", Option("target_tokenizer"), " together."
+        raise ConfigError(Message("tokenizer: give ", *together))
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target))
     if both is None and beside is not None:

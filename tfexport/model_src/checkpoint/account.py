@@ -1,4 +1,4 @@
-"""The account of a checkpoint's weights: those that are missing, misshapen or unusable."""
+"""Checks of a checkpoint's weights: missing, misshapen or unusable ones."""
 
 import dataclasses
 import re

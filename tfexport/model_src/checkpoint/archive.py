@@ -1,4 +1,4 @@
-"""The two file formats of ``torch.save``: what is in them, before torch opens them.
+"""The two file formats of ``torch.save``, parsed without torch and without loading tensors.
 
 A zip archive holds ``name/data.pkl`` and a record for each storage, ``name/data/0``; the legacy
 format is five pickles in a row, then the storages.
@@ -30,7 +30,7 @@ class ForeignArchiveError(PickleError):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file of ``torch.save`` holds.
+    """The parsed structure of a ``torch.save`` file.
 
     Attributes:
         value: what was saved; see ``pickled``.
@@ -45,7 +45,7 @@ class Contents:
 
 
 def read_contents(path: Path) -> Contents:
-    """Read a file's structure, and none of its tensors.
+    """Parse a file's structure without loading its tensors.
 
     Raises:
         PickleError: damaged, not of torch.save, or hostile.

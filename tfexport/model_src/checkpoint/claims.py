@@ -1,4 +1,4 @@
-"""What a file of ``torch.save`` claims to hold, judged as a whole before torch makes any of it."""
+"""Checks of the tensors that a ``torch.save`` file declares, before torch allocates any."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from tfexport.errors import join_some, shown
 from tfexport.model_src.checkpoint.archive import Contents
 from tfexport.model_src.checkpoint.pickled import Call, Global, PickleError, StorageClaim
 
-# Tensors may share a storage (tied tables, one layer under many names), and narrow ones are upcast,
-# so that all of them together, in float32, are more bytes than are stored. Where nobody means harm
-# they are a few times as many, or few in all.
+# Tensors may share a storage (tied tables, one layer under many names), and narrow types upcast,
+# so in float32 all tensors together may take more bytes than are stored. In honest files it is a
+# few times as many, or a small number in all.
 MAX_GROWTH = 8
 ALWAYS_ALLOWED = 2**27
 
@@ -44,14 +44,14 @@ _SCALARS = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is in a file besides plain values.
+class Survey:
+    """The tensors, storages and foreign objects that a file declares.
 
     Attributes:
         tensors: number of values of every plain tensor, by the keys that lead to it.
         storages: bytes of every storage, by its key.
-        unusual: where a tensor is none of the plain kind, and what it is.
-        objects: dotted paths of what is no tensor, and would have to be imported.
+        unusual: sparse, quantized and other special tensors: their keys to their kinds.
+        objects: dotted paths of Python objects that loading would have to import.
     """
 
     tensors: dict[str, int]
@@ -67,14 +67,14 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def survey(contents: Contents) -> Found:
-    """Go through all that a file holds.
+def survey(contents: Contents) -> Survey:
+    """Collect the declarations of a file and check their sizes.
 
     Raises:
         PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
             together claim more values than a file of this size can mean.
     """
-    found = Found({}, {}, {}, [])
+    found = Survey({}, {}, {}, [])
     for where, value in _walk(contents.value):
         if isinstance(value, Global):
             if not _is_torchs(value.path):
@@ -130,7 +130,7 @@ def _dtype(path: str) -> Any:
     return getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
 
 
-def _note_storage(claim: StorageClaim, found: Found) -> None:
+def _note_storage(claim: StorageClaim, found: Survey) -> None:
     if claim.kind not in _STORAGES:
         found.objects.append(claim.kind)
         return
@@ -139,8 +139,8 @@ def _note_storage(claim: StorageClaim, found: Found) -> None:
         raise PickleError("one storage has two sizes")
 
 
-def _note_call(call: Call, found: Found) -> None:
-    """A call of what is no tensor: allowed where it makes a small plain value."""
+def _note_call(call: Call, found: Survey) -> None:
+    """Note a call that makes no tensor; harmless ones that make a small plain value are allowed."""
     plain = isinstance(call.args, tuple) and all(map(_is_plain, call.args))
     if call.path not in _HARMLESS or not plain:
         found.objects.append(call.path or "a call of something computed")
@@ -176,7 +176,7 @@ def _count_values(call: Call, where: str) -> int:
     return prod(shape)
 
 
-def _check_sums(found: Found, contents: Contents) -> None:
+def _check_sums(found: Survey, contents: Contents) -> None:
     for key, size in found.storages.items():
         if contents.records is not None and size > contents.records.get(key, -1):
             raise PickleError(f"record {key} is missing, or shorter than its {size} bytes")

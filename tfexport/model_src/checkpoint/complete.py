@@ -1,4 +1,4 @@
-"""Completion of a config: the layout's defaults, what the weights say, and overrides, in order."""
+"""Completion of a config from defaults of the layout, shapes of the weights, and overrides."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tfexport.errors import ConfigError, Message, Option, shown
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, spoken
+from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, name_origin
 from tfexport.model_src.checkpoint.shapes import (
     QUERY,
     SOURCE_TABLE,
@@ -30,7 +30,7 @@ class Completion:
     """A config, as far as it can be completed.
 
     Attributes:
-        config: with stand-ins where there are problems.
+        config: with placeholder values where there are problems.
         origins: config key to "assumed", "bundle", "weights", "missing", or a source's origin.
         problems: sentences.
     """
@@ -48,15 +48,15 @@ def complete_config(
     require: Iterable[str],
     defaults: Mapping[str, Any],
 ) -> Completion:
-    """Put the config together; the weights win over what contradicts them.
+    """Merge config values; shapes of the weights override values that contradict them.
 
     Args:
-        layout: gives the defaults of its family.
+        layout: has the defaults of its family.
         weights: by the model's names, tied tables under both of theirs.
-        num_heads: where the weights' names count the heads.
-        overrides: what files, module and caller say.
+        num_heads: if the names of the weights number the heads.
+        overrides: values of files, module and caller.
         require: keys that must have a value although the model could do without.
-        defaults: stand in where neither file nor caller says anything.
+        defaults: values for keys that neither file nor caller gives.
     """
     stated = stated_values(layout, defaults, overrides)
     heads = stated.get("num_heads") if num_heads is None else num_heads
@@ -132,7 +132,7 @@ def _contradictions(
             problems.append(
                 Message(
                     f"{key} is {shown(value)} in ",
-                    spoken(overrides.origins[key]),
+                    name_origin(overrides.origins[key]),
                     f", but the weights say {inferred[key]!r}",
                 )
             )
@@ -143,7 +143,7 @@ def _contradictions(
 def _half_embeddings(
     layout: Layout, weights: Mapping[str, Tensor], values: dict[str, Any]
 ) -> list[Text]:
-    """One table alone: the other one's size stands in, and it is said which is missing."""
+    """Report an embedding table that is missing; the other one's size is used for it."""
     present = [name for name in _EMBEDDINGS if name in weights]
     if len(present) != 1:
         return []
@@ -163,8 +163,8 @@ def _half_embeddings(
 def _build(
     values: dict[str, Any], problems: list[Text], query_rows: int | None
 ) -> TransformerConfig:
-    # What is missing or contradictory is reported with the rest; stand-ins let the other checks go
-    # on, and are never used for anything else.
+    # Missing and contradictory values are reported as problems; placeholders let the other checks
+    # go on, and are used for nothing else.
     complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
     complete |= {key: value for key, value in values.items() if value is not None}
     if "num_heads" not in complete:

@@ -1,7 +1,7 @@
-"""Conversions: one tensor of a checkpoint to the weights that it holds.
+"""Conversions of one tensor of a checkpoint to the weights that it holds.
 
-Every conversion knows its way back for shapes, so that messages about weights name the tensors that
-a checkpoint would have to hold.
+Every conversion has an inverse for shapes, so that messages about weights can name the tensors and
+shapes that a checkpoint needs.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ Shape = tuple[int, ...]
 
 
 class Convert(Protocol):
-    """One tensor to one weight for each target of its rule, or to one weight for all of them."""
+    """A function of a tensor to a weight for each target of its rule, or to one for all."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The weights; of another number than the targets where the tensor does not fit."""
+        """Convert; the number of weights differs from that of the targets if the shape is wrong."""
 
     def original_shape(self, shape: Shape) -> Shape:
         """The shape of the tensor that is converted to weights of ``shape``."""
@@ -26,14 +26,14 @@ class Convert(Protocol):
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A tensor that is the weight."""
+    """The identity."""
 
     def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
         """The tensor alone."""
         return (tensor,)
 
     def original_shape(self, shape: Shape) -> Shape:
-        """The weight's."""
+        """The same shape."""
         return shape
 
 
@@ -63,7 +63,7 @@ class Squeezed:
         return (tensor,)
 
     def original_shape(self, shape: Shape) -> Shape:
-        """The table's: how many axes of length 1 stood around it is not known, nor needed."""
+        """The table's shape; axes of length 1 are not known, nor needed in messages."""
         return shape
 
 

@@ -1,4 +1,4 @@
-"""Detection: which layout a state dict is in."""
+"""Detection of the layout of a state dict."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Detected:
     """The layout of a state dict.
 
     Attributes:
-        layout: whose table knows the keys.
-        prefix: what all keys have in front of the table's; it is to be taken off.
-        known: how many keys the table knows then.
+        layout: the layout whose key table matches.
+        prefix: common prefix of all keys, to be removed before they match.
+        known: number of keys that match.
     """
 
     layout: Layout
@@ -28,7 +28,7 @@ class Detected:
 
     @property
     def notes(self) -> list[str]:
-        """Of decisions that are worth knowing."""
+        """Remarks for the user."""
         taken_off = f"every key starts with {self.prefix!r}, which was taken off"
         return [taken_off] if self.prefix else []
 
@@ -45,8 +45,8 @@ def detect_layout(
         raw: the file, whose metadata may say that it is the project's own.
         names: of its tensors, after the rename table.
         forced: the name of a layout, or None.
-        config: the config.json beside the file, whoever wrote it; where its ``model_type`` is one
-            of a layout that knows half of the keys, it is that layout.
+        config: the config.json beside the file, of any project; a layout with its ``model_type``
+            that knows half of the keys is chosen.
 
     Raises:
         CheckpointError: no table knows half of the keys.

@@ -1,4 +1,4 @@
-"""Checkpoints of other projects, known by what only they have, and what to do with them."""
+"""Recognition of checkpoints of other projects, with advice on each."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _ENCODER_DECODER = (
     "cross-attention (docs/architectures.md)"
 )
 
-# Families and a pattern of a key that each has and the others have not; the first that is found.
+# Families, each with a pattern of keys that only it has; the first match counts.
 _TELL_TALES = (
     ("a T5 of Hugging Face", r"encoder\.block\.\d+\.layer\.0\.SelfAttention\.", _CONVERT),
     (
@@ -57,7 +57,7 @@ _TELL_TALES = (
 
 
 def describe_names(names: Iterable[str]) -> str | None:
-    """The project or kind of model that names of tensors give away, in a sentence."""
+    """Say which project or kind of model the names of tensors belong to; None if unknown."""
     names = list(names)
     for family, pattern, verdict in _TELL_TALES:
         if any(re.search(pattern, name) for name in names):
@@ -66,7 +66,7 @@ def describe_names(names: Iterable[str]) -> str | None:
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
-    """The model that a Hugging Face config.json is of, in a sentence; None if it is none."""
+    """Say which model a Hugging Face config.json describes; None for another file."""
     if not any(key in values for key in _HUGGING_FACE_KEYS) or is_ours(values):
         return None
     architectures = values.get("architectures")
@@ -78,9 +78,9 @@ def describe_config(values: Mapping[str, Any]) -> str | None:
 
 
 def is_ours(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json speaks to tfexport: at least half of its keys are, or mean, ours.
+    """Whether a config.json is of tfexport: at least half of its keys are, misspelt ones included.
 
-    Some of Hugging Face's are like ours, ``encoder_layers``; in a file of theirs only equal ones
+    Some keys of Hugging Face are similar (``encoder_layers``), so in their files only exact ones
     count.
     """
     known = (*config_keys(), "rename", "ignore")

@@ -1,4 +1,4 @@
-"""A live module to (config, weights): what a training script ends with."""
+"""A checkpoint from a module in memory, for the end of a training script."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -27,10 +27,10 @@ def checkpoint_of(
     layout: str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Understand a module in memory as ``load_checkpoint`` understands a file.
+    """Read a module in memory as ``load_checkpoint`` reads a file.
 
-    What a state dict cannot say is read off the ``nn.Transformer`` inside, if there is one;
-    ``config`` says the rest, and wins.
+    Values that a state dict does not hold come from the ``nn.Transformer`` inside, if there is one,
+    and from ``config``, which overrides them.
 
     Raises:
         CheckpointError, ConfigError: as ``load_checkpoint``.
@@ -46,7 +46,7 @@ def checkpoint_of(
         Source(SETTINGS, parse_settings(settings)),
     ]
     flat = flatten(model.state_dict(), Path(name))
-    # Cloned: what is exported is the module as it is now, whatever training does next.
+    # Cloned, so that further training does not change the checkpoint.
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
     raw = StateDict(Path(name), tensors, flat.others)
     found = examine(raw, sources, layout, require, defaults).require_usable()

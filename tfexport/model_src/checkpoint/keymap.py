@@ -1,4 +1,4 @@
-"""Key tables: which of a checkpoint's tensors becomes which of the model's weights.
+"""Key tables: maps from a checkpoint's tensors to the model's weights.
 
 A table is a literal dict from the checkpoint's keys to the model's weights, both with placeholders:
 
@@ -6,8 +6,8 @@ A table is a literal dict from the checkpoint's keys to the model's weights, bot
     {weight}          any name
     {stack} {kind} {part} …   a word out of a list; see ``WORDS``
 
-A table may bring lists of its own, each a dict of the checkpoint's words to the model's. A word
-that stands in the weight's name alone stands for all of its list: packed projections become
+A table may have lists of its own, each a dict of the checkpoint's words to the model's. A
+placeholder that only the weight's name has takes all words of its list: a packed projection becomes
 ``{part}_proj``.
 """
 
@@ -54,7 +54,7 @@ def _pattern(text: str, lists: Mapping[str, Iterable[str]]) -> re.Pattern[str]:
 
 
 def _outline(key: str) -> str:
-    """A key, or a rule's, with every number in it alike."""
+    """A key, or a rule's key, with every number in it replaced by 0."""
     return _NUMBER.sub("0", key)
 
 
@@ -65,7 +65,7 @@ class Rule:
     Attributes:
         key: the checkpoint's key, with placeholders.
         target: the name of the model's weight that it becomes, with placeholders.
-        convert: the tensor to one weight a target.
+        convert: turns the tensor into one weight for each target.
         words: placeholder to the checkpoint's words and the model's.
     """
 
@@ -106,7 +106,7 @@ class Rule:
         theirs = dict(values)
         for name in placeholders(self.key):
             if (words := self.words.get(name)) is not None:
-                # Of words that mean one thing, or nothing to the weight, the first.
+                # The first word with this meaning, or of all if the weight has none of them.
                 theirs[name] = next(it for it in words if words[it] == values.get(name, words[it]))
         return self.key.format(**theirs)
 
@@ -117,11 +117,11 @@ class Rule:
         return self.convert.original_shape(shape)
 
     def outlines(self) -> set[str]:
-        """Those of all keys that the rule is for."""
+        """Outlines of all keys that the rule matches."""
         return self._outlines(self.key, {name: it.keys() for name, it in self.words.items()})
 
     def target_outlines(self) -> set[str]:
-        """Those of all weights that the rule makes."""
+        """Outlines of all weights that the rule makes."""
         return self._outlines(self.target, {name: it.values() for name, it in self.words.items()})
 
     @staticmethod
@@ -131,7 +131,7 @@ class Rule:
 
 
 def _spread(text: str, lists: Mapping[str, Iterable[str]]) -> list[str]:
-    """A text for every combination of words; other placeholders stay."""
+    """Fill placeholders with every combination of words; others are kept."""
     spread = []
     for words in itertools.product(*lists.values()):
         one = text
@@ -155,7 +155,7 @@ class KeyTable:
             Rule(key, value, words=lists) if isinstance(value, str) else Rule(key, *value, lists)
             for key, value in entries.items()
         )
-        # Few rules are for one outline, so that thousands of keys take no time.
+        # Indexed by outline, so that thousands of keys are matched quickly.
         self._by_key: dict[str, list[Rule]] = {}
         self._by_target: dict[str, list[Rule]] = {}
         for rule in self.rules:
@@ -192,7 +192,7 @@ class Converted:
     Attributes:
         weights: by the model's names.
         key_report: every key that was read to the weights that it became.
-        num_heads: where every head has a tensor of its own; else None.
+        num_heads: number of heads, if each has a tensor of its own; else None.
         problems: sentences about tensors that could not be converted.
     """
 
@@ -206,7 +206,7 @@ def convert_weights(table: KeyTable, tensors: Mapping[str, Tensor]) -> Converted
     """Apply a key table."""
     mapped = table.map_keys(tensors)
     heads = {int(values["head"]) for _, values in mapped.values() if "head" in values}
-    num_heads = len(heads) if heads else None  # a gap shows up below as a head that is missing
+    num_heads = len(heads) if heads else None  # gaps are reported below as missing heads
     parts: dict[str, dict[int, Tensor]] = {}
     key_report: dict[str, tuple[str, ...]] = {}
     problems = []

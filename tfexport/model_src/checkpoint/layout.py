@@ -16,9 +16,6 @@ def unchanged_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
 class Layout:
     """One family of models.
 
-    The original mathematics of a layout, which an export is compared with, stands under its name in
-    ``tfexport.export.reference``.
-
     Attributes:
         name: as the option ``layout`` takes it.
         title: as people call it.
@@ -27,6 +24,10 @@ class Layout:
         required: config keys that nothing can stand in for.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
+        reference: module with its original mathematics, which exports are compared with: a name in
+            ``tfexport.export.reference``, or a dotted one. None if there is none.
+        no_reference: the reason why there is none.
+        precedence: of layouts that know as many keys, the one with the highest is taken.
     """
 
     name: str
@@ -36,6 +37,9 @@ class Layout:
     required: tuple[str, ...] = ()
     read_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = unchanged_config
     model_types: tuple[str, ...] = ()
+    reference: str | None = None
+    no_reference: str = "tfexport has no original of this layout to run"
+    precedence: int = 0
 
     def claims(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""

@@ -1,4 +1,4 @@
-"""Overrides of a checkpoint's config: config files and ``key=value`` words."""
+"""Overrides of a checkpoint's config: config files and ``key=value`` settings."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.config import config_keys, unknown_keys
 
-SETTINGS = "settings"  # the origin of values that were given as words
+SETTINGS = "settings"  # the origin of values that were given as ``key=value``
 TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
 Text = str | Message
 
@@ -25,8 +25,8 @@ class Source:
         origin: as messages name it.
         values: by config keys, or those of the layout's own kind of config.json.
         path: of the file; None for values that are from none.
-        optional: whether it is skipped if it is another project's, as is a config.json that nobody
-            named.
+        optional: whether it is skipped if it is another project's, as a config.json that was found
+            beside the checkpoint is.
     """
 
     origin: str
@@ -59,7 +59,7 @@ class Overrides:
 def fold(
     layers: Iterable[tuple[str, Mapping[str, Any]]],
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values of several origins laid over one another, later ones on top, and their origins."""
+    """Merge values of several origins, later ones overriding earlier ones; and their origins."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, given in layers:
@@ -90,7 +90,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
         elif source.path and not source.optional and (foreign := describe_config(given)):
             raise ConfigError(f"{source.path}: the config of {foreign}")
         wrong = unknown_keys(given, (*config_keys(), *TABLE_KEYS))
-        problems += [Message(spoken(source.origin), f": {problem}") for problem in wrong]
+        problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:
         raise ConfigError(join_problems("config", problems))
@@ -111,13 +111,13 @@ def _skipped(source: Source) -> Message:
     return Message(skipped, Option("config", "FILE"), " names one")
 
 
-def spoken(origin: str) -> str | Option:
+def name_origin(origin: str) -> str | Option:
     """An origin as a message names it."""
     return Option(SETTINGS) if origin == SETTINGS else origin
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words to values: true, false, numbers, -inf, else a string.
+    """Parse ``key=value`` settings: true, false, numbers, -inf, else a string.
 
     Raises:
         ConfigError: a word without "=", or with a number that is too long to be read.

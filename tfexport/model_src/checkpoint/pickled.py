@@ -1,8 +1,8 @@
-"""A pickle as data: what it would make, with nothing called, imported or allocated.
+"""A pickle parsed to data, with nothing called, imported or allocated.
 
-Every instruction that ``torch.save`` writes is followed on a stack of plain values. Where a pickle
-would call something, a ``Call`` stands in the result; where it would fetch a tensor's bytes, a
-``StorageClaim``. So a file is judged before torch acts on it.
+Every instruction that ``torch.save`` writes is interpreted on a stack of plain values. A function
+call of the pickle becomes a ``Call`` in the result, and a tensor's storage a ``StorageClaim``. So a
+file can be checked before torch loads it.
 """
 
 import pickletools
@@ -16,7 +16,7 @@ _DICTIONARIES = ("collections.OrderedDict", "collections.Counter")
 
 
 class PickleError(ValueError):
-    """A pickle that torch.save did not write, or that is too large to be judged."""
+    """A pickle that torch.save did not write, or that is too large to be checked."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Call:
     """Something that the pickle would call, or an object that it would make.
 
     Attributes:
-        path: of what is called; empty where the pickle calls something that is no global.
+        path: dotted path of the callable; empty if it is not a global.
         args: positional arguments.
-        state: what would be put into the object afterwards.
+        state: state that would be set on the object afterwards.
     """
 
     path: str
@@ -58,7 +58,7 @@ class StorageClaim:
 
 @dataclass
 class Machine:
-    """Follows pickles, one after the other, within one number of instructions."""
+    """An interpreter of pickles in sequence, with one limit of instructions for all."""
 
     left: int = MAX_INSTRUCTIONS
     _stack: list[Any] = field(default_factory=list)

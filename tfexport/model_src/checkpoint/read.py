@@ -1,4 +1,4 @@
-"""A checkpoint to (config, weights), with an account of every key."""
+"""Reading of a checkpoint to a config and weights, with a report of every key."""
 
 import os
 import warnings
@@ -44,7 +44,7 @@ from tfexport.model_src.transformer import Transformer
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint, understood.
+    """A checkpoint that has been read: its config and its weights.
 
     Attributes:
         name: the file, or the module's class, for messages.
@@ -78,11 +78,15 @@ class Checkpoint:
         return self.key_report
 
     def require(self, keys: Iterable[str]) -> None:
-        """Insist on config values that the model could do without.
+        """Require config values that the model could do without.
+
+        A model without embeddings has no tokens, and needs nothing that says what they mean.
 
         Raises:
             ConfigError: naming all that are None.
         """
+        if not self.config.has_embeddings:
+            return
         missing = [key for key in keys if getattr(self.config, key) is None]
         if missing:
             raise ConfigError(join_problems(self.name, [needed(missing)]))
@@ -93,21 +97,21 @@ class Checkpoint:
         model = build_transformer(self.config, attention_class=attention_class)
         drawn = model.state_dict()
         computed = computed_tables(drawn, self.weights, self.config)
-        # Strict: a weight that is neither in the file nor computed would stay as it was drawn.
+        # Strict: a weight that is neither in the file nor computed would keep random values.
         model.load_state_dict({**{name: drawn[name] for name in computed}, **self.weights})
         return model.eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)
 class Examination:
-    """A checkpoint as far as it can be understood, and what stands in the way of using it.
+    """A checkpoint as far as it could be read, and all problems found in it.
 
     Attributes:
-        checkpoint: with stand-ins where the config is incomplete (origin "missing").
+        checkpoint: with placeholders where the config is incomplete (origin "missing").
         problems: of the file and its weights.
-        config_problems: of what was said, or not said, about it.
-        remedy: what to do about the problems.
-        notes: decisions of the reading that are worth knowing.
+        config_problems: contradictory or missing config values.
+        remedy: advice on the problems.
+        notes: remarks for the user on how the file was read.
     """
 
     checkpoint: Checkpoint
@@ -117,7 +121,7 @@ class Examination:
     notes: list[Text]
 
     def require_usable(self) -> Checkpoint:
-        """The checkpoint, if nothing stands in the way.
+        """The checkpoint, if it has no problems.
 
         Raises:
             CheckpointError: for problems of the file, and then of the config too.
@@ -150,7 +154,7 @@ def load_checkpoint(
         settings: ``key=value`` words; they win over both.
         layout: force a layout instead of detecting it.
         require: config keys that must have a value although the model could do without.
-        defaults: values that stand in where neither file nor user says anything.
+        defaults: values for keys that neither file nor user gives.
 
     Raises:
         CheckpointError: the file or its weights are unusable; every reason is given.
@@ -191,7 +195,7 @@ def examine(
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Examination:
-    """Understand a flat state dict: its keys, its layout, its config and its weights, in order."""
+    """Read a flat state dict: its layout, then its config and its weights."""
     names, detected = _find_layout(raw, sources, layout_name)
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)

@@ -1,4 +1,4 @@
-"""What can be read as a checkpoint, and the options that say how."""
+"""Options for reading a checkpoint from a path, a module, or a ``Checkpoint``."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ CheckpointLike = str | os.PathLike[str] | nn.Module | Checkpoint
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How a checkpoint is read.
+    """Options for reading a checkpoint.
 
     Attributes:
-        config: config values, or a JSON file of them; they win over ``config.json`` beside the
+        config: config values, or a JSON file of them; they override ``config.json`` beside the
             checkpoint.
-        settings: ``key=value`` words; they win over both.
+        settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
     """
 
@@ -40,12 +40,12 @@ class ReadOptions:
         require: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
     ) -> Checkpoint:
-        """Read a file or a module in memory; a checkpoint that is read already is given back.
+        """Read a file or a module in memory; a ``Checkpoint`` is returned as it is.
 
         Args:
             checkpoint: path of a file or folder, a module, or a ``Checkpoint``.
             require: config keys that must have a value although the model could do without.
-            defaults: values that stand in where neither checkpoint nor options say anything.
+            defaults: values for keys that neither the checkpoint nor the options give.
 
         Raises:
             CheckpointError: the file or its weights are unusable; every reason is given.
@@ -82,7 +82,7 @@ class ReadOptions:
 
 
 def folder_of(checkpoint: CheckpointLike) -> Path | None:
-    """The folder that a checkpoint lies in, and its tokenizer may; None for a module.
+    """The folder of a checkpoint, where its tokenizer is looked for; None for a module.
 
     Raises:
         CheckpointError: there is no such file, or the folder holds none or several.

@@ -1,4 +1,4 @@
-"""The ``rename`` and ``ignore`` tables of a config: checked, and applied to a file's keys."""
+"""Checks of a config's ``rename`` and ``ignore`` tables, and their application to keys."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from tfexport.errors import ConfigError, Message, join_problems, shown
 from tfexport.model_src.checkpoint.foreign import is_ours
-from tfexport.model_src.checkpoint.overrides import TABLE_KEYS, Source, Text, spoken
+from tfexport.model_src.checkpoint.overrides import TABLE_KEYS, Source, Text, name_origin
 from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
 from tfexport.model_src.config import config_keys, unknown_keys
 
@@ -16,7 +16,7 @@ _MAX_PATTERNS, _MAX_PATTERN = 256, 512
 
 @dataclass(frozen=True)
 class RenameTables:
-    """How a file's keys are called before a layout is looked for.
+    """Changes of a file's keys before its layout is detected.
 
     Attributes:
         rename: [pattern, replacement] pairs; the first that matches a key wins.
@@ -42,7 +42,7 @@ def read_tables(sources: Iterable[Source]) -> RenameTables:
     ignore = _ignore_table(tables.get("ignore", ()), problems)
     if problems:
         unknown = [
-            Message(spoken(source.origin), f": {problem}")
+            Message(name_origin(source.origin), f": {problem}")
             for source in ours
             for problem in unknown_keys(source.values, (*config_keys(), *TABLE_KEYS))
         ]

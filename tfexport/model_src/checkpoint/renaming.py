@@ -1,8 +1,7 @@
-"""The rename and ignore tables, applied to keys.
+"""Application of rename and ignore tables to keys, with a time limit.
 
-Whether a regular expression comes to an end in our lifetime cannot be seen from it, and Python
-cannot stop one. So tables are applied in a process of their own, this file run as a program on
-JSON, which is ended when it takes too long.
+A regular expression may take exponential time, and Python cannot interrupt one. So tables are
+applied in a process of their own, which runs this file on JSON and is killed after a time limit.
 """
 
 import json
@@ -22,10 +21,10 @@ class SlowPatternError(ValueError):
 def rename_within_time(
     keys: Iterable[str], rename: Sequence[tuple[str, str]], ignore: Sequence[str]
 ) -> tuple[dict[str, str | None], list[str]]:
-    """``rename_keys``, ended when it takes too long.
+    """``rename_keys`` with a time limit.
 
     Raises:
-        SlowPatternError: it did.
+        SlowPatternError: it took longer.
     """
     if not (rename or ignore) or not sys.executable:
         return rename_keys(keys, rename, ignore)

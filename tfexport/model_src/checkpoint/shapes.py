@@ -1,4 +1,4 @@
-"""Config values that are read off a model's weights, whatever layout they came from."""
+"""Config values inferred from the shapes of a model's weights."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,14 +18,14 @@ QUERY = "encoder.layers.0.self_attn.q_proj.weight"
 def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[str, Any]:
     """Config values that are certain from names, shapes and equal values.
 
-    ``num_heads`` is what no shape can say; with it, the head size follows.
+    No shape determines ``num_heads``; given that, the head size follows.
     """
     inferred: dict[str, Any] = {}
 
     for stack in ("encoder", "decoder"):
         layers = _layers(weights, stack)
         if layers:
-            # How many, not how high they count: of a gap, the checks after this name both sides.
+            # Their number, not the highest index: later checks report a gap.
             inferred[f"num_{stack}_layers"] = len(layers)
         inferred[f"{stack}_final_norm"] = f"{stack}.norm.weight" in weights
     inferred["d_model"] = size_of(weights, QUERY, 1)
@@ -57,10 +57,9 @@ def size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:
 def computed_tables(
     names: Iterable[str], weights: Mapping[str, Tensor], config: TransformerConfig
 ) -> set[str]:
-    """Which of a model's weights no file has to hold: sinusoidal position tables.
+    """Weights that are computed if a file lacks them: sinusoidal position tables.
 
-    Only where the file holds none at all. Of a model that learned its tables, or that stores one,
-    every table has to be there.
+    Only if the file has none at all: if it has one, or the tables are learned, all are required.
     """
     tables = {name for name in names if name.endswith("positions.table")}
     if config.positions != "sinusoidal" or any(name in weights for name in tables):

@@ -1,6 +1,6 @@
-"""Files to a flat state dict, without ever running what a file says.
+"""Reading of files to a flat state dict, without running code from a file.
 
-Pickles are judged first (``claims``), then read with ``weights_only=True``, always.
+Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
 """
 
 import json
@@ -36,7 +36,7 @@ MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
 def find_file(path: str | Path) -> Path:
-    """The checkpoint file that a path means: itself, or the one inside a folder."""
+    """Find the checkpoint file: the path itself, or the one inside a folder."""
     path = Path(path)
     if path.is_file():
         return path
@@ -62,8 +62,8 @@ def load_state_dict(path: str | Path) -> StateDict:
     """Read a .safetensors file or a PyTorch pickle of tensors.
 
     Raises:
-        CheckpointError: the file is missing, damaged, no checkpoint, holds more than tensors, or
-            claims more than it can mean.
+        CheckpointError: the file is missing, damaged, no checkpoint, holds other objects than
+            tensors, or declares tensors that are too large for it.
     """
     path = find_file(path)
     try:
@@ -149,11 +149,11 @@ def _describe_archive(names: list[str]) -> str:
 
 
 def _refuse_unusual(contents: Contents, path: Path) -> None:
-    """Refuse what is more, or other, than plain tensors.
+    """Refuse files with other contents than plain tensors.
 
     Raises:
         CheckpointError: naming objects or tensors.
-        PickleError: the claims cannot be true.
+        PickleError: the declared sizes contradict the file's.
     """
     found = claims.survey(contents)
     if found.objects:
@@ -170,7 +170,7 @@ def _refuse_unusual(contents: Contents, path: Path) -> None:
 
 
 def _weights_in(value: Any) -> str:
-    """The expression that gives the state dict of what a file holds, as far as can be seen."""
+    """A Python expression for the state dict inside a loaded file, as a guess."""
     if isinstance(value, Call):
         return "checkpoint.state_dict()"
     if not isinstance(value, Mapping):
@@ -199,10 +199,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_config(content: bytes, name: str) -> dict[str, Any]:
-    """A JSON object of config values, of no more bytes and keys than a config has.
+    """Parse a JSON object of config values, within bounds of bytes and keys.
 
     Raises:
-        CheckpointError: it is none; ``name`` says what.
+        CheckpointError: it is malformed or too large; ``name`` begins the message.
     """
     if len(content) > MAX_CONFIG_BYTES:
         raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")

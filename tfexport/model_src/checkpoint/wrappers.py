@@ -1,7 +1,7 @@
-"""What wraps a state dict in real files, undone.
+"""Unwrapping of state dicts.
 
-A training-state dictionary, the ``module.`` of DistributedDataParallel, the ``_orig_mod.`` of
-torch.compile.
+Removed are an enclosing training-state dictionary, the prefix ``module.`` of
+DistributedDataParallel, and ``_orig_mod.`` of torch.compile.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,14 +22,14 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True)
 class StateDict:
-    """What a file holds.
+    """The unwrapped state dict of a file.
 
     Attributes:
         path: the file itself, also where a folder was named.
         tensors: flat, with the wrappers' prefixes removed.
         others: keys whose values are no tensors.
         metadata: of a safetensors file.
-        notes: decisions of the reading that are worth knowing.
+        notes: remarks for the user on how the file was read.
     """
 
     path: Path
@@ -40,13 +40,13 @@ class StateDict:
 
 
 @dataclass(frozen=True)
-class Way:
-    """Where the state dict lies in what a file holds.
+class StateDictPath:
+    """The keys under which a file has its state dict.
 
     Attributes:
         path: the keys that lead to it.
-        guessed: whether one of them is no usual name.
-        candidates: keys that follow, where several could.
+        guessed: whether one of them is not a usual name such as ``model``.
+        candidates: keys of several possible state dicts, if the choice is ambiguous.
     """
 
     path: tuple[Any, ...]
@@ -54,7 +54,7 @@ class Way:
     candidates: tuple[Any, ...] = ()
 
 
-def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
+def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateDictPath:
     """Find the state dict: under a usual name, here, or under the one key that holds one.
 
     Raises:
@@ -72,7 +72,7 @@ def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> Way:
                 if isinstance(item, Mapping) and sum(map(is_tensor, item.values())) > here
             )
             if len(holders) != 1:
-                return Way(path, guessed, holders)
+                return StateDictPath(path, guessed, holders)
             inner, guessed = holders[0], True
         path = (*path, inner)
         value = value[inner]
@@ -87,7 +87,7 @@ def follow(value: Any, path: Iterable[Any]) -> Any:
 
 
 def require_mapping(value: Any, path: Path) -> None:
-    """A state dict is a dictionary, whatever wraps it.
+    """Refuse a file whose top level is not a dictionary.
 
     Raises:
         CheckpointError: ``value`` is something else.

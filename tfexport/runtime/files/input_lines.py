@@ -1,4 +1,4 @@
-"""Lines of a file, or of a pipe, which can be read only once; and what stands in them."""
+"""Input lines of a file or of a pipe, read once, and the parsing of a line."""
 
 import contextlib
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from tfexport.errors import InputError
 
-HEAD = 1 << 20  # bytes of a file, by which it is known again
+HEAD = 1 << 20  # bytes at a file's start that its fingerprint covers
 
 Source = str | os.PathLike[str] | BinaryIO
 
@@ -48,7 +48,7 @@ class InputLines:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person types it."""
+        """Whether the lines are typed at a terminal."""
         return self._file.isatty()
 
     def is_at(self, path: Path) -> bool:
@@ -58,7 +58,7 @@ class InputLines:
         return False
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """By what the file is known again; None if it is none. Asked before any line is read."""
+        """Size, and hash of the start, of a file; None for a pipe. For before the first line."""
         if not self.is_file or self._status is None:
             return None
         start = self._file.tell()
@@ -69,7 +69,7 @@ class InputLines:
 
 @contextlib.contextmanager
 def open_lines(source: Source) -> Iterator[InputLines]:
-    """Open a file once; a stream that is open stays so.
+    """Open a file and close it afterwards; a stream is left open.
 
     Raises:
         OSError: it cannot be opened.
@@ -94,19 +94,20 @@ def read_line(line: bytes, first: bool = False) -> str:
 
 
 def read_numbers(text: str) -> list[int]:
-    """Ids between spaces.
+    """Parse ids that are separated by spaces.
 
     Raises:
-        InputError: naming what is no whole number.
+        InputError: naming the first word that is not a whole number.
     """
     words = text.split()
-    wrong = [word for word in words if not _is_integer(word)]
+    wrong = [word for word in words if not is_number(word)]
     if wrong:
         raise InputError(f"{wrong[0]!r} is not a whole number")
     return [int(word) for word in words]
 
 
-def _is_integer(word: str) -> bool:
+def is_number(word: str) -> bool:
+    """Whether a word is a whole number in ASCII digits, small enough for an id."""
     # int() would also take "1_000" and other scripts' digits, and refuse to parse huge numbers.
     digits = word.removeprefix("-")
     return digits.isascii() and digits.isdigit() and len(digits) <= 18

@@ -1,8 +1,8 @@
 """The journal beside an unfinished output, ``OUTPUT.progress``.
 
-Lines of JSON. The first one is an object that says what the output is made of, each other one a
-line of the input that could not be decoded: ``{"bad": 7}``. The file is removed when the output is
-whole.
+JSON lines. The first is an object with everything that the output depends on (input, bundle,
+options), each other names an input line that could not be decoded: ``{"bad": 7}``. The file is
+removed when the output is complete.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from tfexport.errors import Message, Option, OutputExistsError
 
-LONGEST = 1 << 24  # bytes of a line; nothing that is written here comes near
+LONGEST = 1 << 24  # bytes of a line, far more than a journal's lines have
 
 
 def progress_path(output: Path) -> Path:
@@ -24,16 +24,16 @@ class Journal:
     """The journal of an output that is being written."""
 
     def __init__(self, output: Path, made_of: Mapping[str, Any], bad: Sequence[int] = ()) -> None:
-        """Begin it; one that is there is replaced.
+        """Start a journal; an existing one is replaced.
 
         Args:
-            output: whose journal it is.
+            output: the file that the journal is about.
             made_of: everything that the output depends on, in JSON's types.
             bad: lines that an earlier run could not decode.
         """
         self._path = progress_path(output)
         partial = self._path.with_name(f"{self._path.name}.new")
-        # Whole or not at all: a kill in between must not lose what an earlier run noted.
+        # Atomic: a kill in between must not lose the notes of an earlier run.
         with partial.open("wb") as file:
             _note(file, made_of)
             for number in bad:
@@ -42,16 +42,16 @@ class Journal:
         self._file = self._path.open("ab")
 
     def note_bad(self, number: int) -> None:
-        """Note a line that cannot be decoded, before anything is written for it."""
+        """Note a bad line, before its output line is written."""
         _note(self._file, {"bad": number})
         self._file.flush()
 
     def close(self) -> None:
-        """The output is not whole yet; another run may go on with it."""
+        """Close the file and keep it: another run may resume the output."""
         self._file.close()
 
     def remove(self) -> None:
-        """The output is whole."""
+        """Remove the file: the output is complete."""
         self.close()
         self._path.unlink(missing_ok=True)
 

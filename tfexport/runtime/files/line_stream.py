@@ -1,6 +1,6 @@
-"""Lines decoded in their order: the stream that ``tfexport translate`` is made of.
+"""Decoding of a stream of lines, for ``tfexport translate``.
 
-One bad line does not lose the others: it comes back with its problem and no result.
+A bad line does not stop the others: it gives a ``LineResult`` with a problem instead of a result.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,8 +21,8 @@ class LineResult:
 
     Attributes:
         number: of the line, from 1.
-        result: None if the input was bad.
-        problem: what was wrong with the input, if anything.
+        result: None for a bad line.
+        problem: the reason why a line is bad.
     """
 
     number: int
@@ -47,9 +47,9 @@ def translate_lines(
         lines: UTF-8, with or without line ends.
         options: how to decode, as the engine resolved it.
         ids: lines are space-separated ids instead of text, in and out.
-        prefixes: what the target of each line begins with: lines like the others, or ids.
-        chunk: lines read before any is decoded; batches are formed of lines of like length. The
-            next chunk is read while one is decoded, except if it is 1.
+        prefixes: the forced beginning of each target, as a line of the same kind or as ids.
+        chunk: lines that are read and batched by length together. The next chunk is read while
+            one is decoded, unless it is 1.
         first: number of the first line.
     """
     jobs = _read_all(engine, lines, options, ids, prefixes, first)
@@ -73,7 +73,7 @@ def find_bad_lines(
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     first: int = 1,
 ) -> Iterator[LineResult]:
-    """The lines that ``translate_lines`` could not decode, found without decoding the others."""
+    """Find the lines that ``translate_lines`` cannot decode, without decoding any."""
     for job in _read_all(engine, lines, options, ids, prefixes, first):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
@@ -95,7 +95,7 @@ def _read_all(
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
 ) -> Iterator[_Job]:
-    # Prefixes may be more than lines; where they are fewer, the line says so.
+    # Surplus prefixes are ignored; a line without one is reported as bad.
     given: Iterable[bytes | tuple[int, ...] | None] = (
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )

@@ -9,13 +9,13 @@ from tfexport.runtime.search import ResolvedOptions
 
 @dataclass(frozen=True)
 class LineTask:
-    """Everything that an output's lines depend on besides their source and the bundle.
+    """Decoding options, prefixes and output format of a run over a file.
 
     Attributes:
-        options: of decoding.
-        line_format: of the output; it says too whether lines are ids.
-        prefix: beginning of every target.
-        prefix_file: or a line for each line of the source.
+        options: resolved decoding options.
+        line_format: of the output; its ``ids`` holds for the input too.
+        prefix: the forced beginning of every target.
+        prefix_file: or a file with a prefix for each line of the source.
     """
 
     options: ResolvedOptions

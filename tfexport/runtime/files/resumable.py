@@ -1,4 +1,4 @@
-"""A file in, a file out, in constant memory; a run that was killed can go on.
+"""Translation of a file to a file in constant memory; a run that was killed can be resumed.
 
 Beside an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journal``.
 """
@@ -34,9 +34,9 @@ class FileSummary:
     """The outcome of a run over a file.
 
     Attributes:
-        lines: of the input.
-        resumed: how many of them an earlier run had done.
-        bad: numbers of those that could not be decoded, in all runs; their output is empty.
+        lines: number of input lines.
+        resumed: how many of them an earlier run had translated.
+        bad: numbers of lines that could not be decoded, in all runs; their output is empty.
     """
 
     lines: int
@@ -45,7 +45,7 @@ class FileSummary:
 
 
 def check_output(source: Path | None, output: Path, force: bool, resume: bool) -> None:
-    """Refuse an output that stands in the way, before any work.
+    """Refuse an output that exists or cannot be written, before any work.
 
     Raises:
         OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, it is the
@@ -86,22 +86,22 @@ def translate_file(
     force: bool = False,
     tell: Callable[[LineResult, int], object] = lambda line, offset: None,
 ) -> FileSummary:
-    """Translate a file line by line. Half of this is its documentation.
+    """Translate a file line by line.
 
     Args:
         engine: of an open bundle.
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
             as good as a file, but for ``resume``.
-        output: written as the lines come; complete lines only count.
+        output: written line by line; an incomplete last line is discarded on resuming.
         task: how to decode and write them.
-        resume: go on with an output that was not finished; begin it if there is none. It must
-            have been begun with the same source, bundle, options and format.
+        resume: continue an unfinished output; start a new one if there is none. It must have been
+            begun with the same source, bundle, options and format.
         force: replace an output that exists.
-        tell: called with every result and how many bytes of the source have been read; on
-            going on with a finished output, with its bad lines.
+        tell: called with every result and the number of bytes read from the source; for a
+            finished output, with its bad lines only.
 
     Raises:
-        OutputExistsError: the output stands in the way, was begun in another way, or is being
+        OutputExistsError: the output exists, was begun with other input or options, or is being
             written by another process.
         ConfigError: ``resume``, and an input that can be read only once.
         OSError: a file cannot be read or written.
@@ -127,7 +127,7 @@ def translate_file(
                 bad = check_finished(engine, task, lines, prefixes, output, tell)
                 return FileSummary(lines.count, lines.count, tuple(bad))
             bad = read_bad_lines(output, made_of)
-            done = cut_torn_lines(output, task.line_format.lines_each)
+            done = cut_torn_lines(output, task.line_format.lines_per_input)
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
@@ -147,14 +147,14 @@ def _append(
     journal: Journal,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
-    """Translate the lines that are left behind those of the output; the numbers of bad ones."""
+    """Translate the remaining lines and append them; returns the numbers of bad ones."""
     bad: list[int] = []
-    # To append: what another program does to the file in between shows in its size.
+    # Append mode: a write of another program in between shows in the file's size.
     with output.open("ab") as sink:
         if not done:
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
-        # A person who types wants an answer to every line, and so may who feeds a pipe.
+        # At a terminal each line is answered at once, and from a pipe with a batch size of 1.
         at_once = task.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
@@ -162,7 +162,7 @@ def _append(
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
-                # Before the output line: a line that is there has said what is wrong with it.
+                # Noted before its output line is written, so that no written line lacks its note.
                 journal.note_bad(result.number)
             written = "".join(f"{line}\n" for line in task.line_format.write(result))
             size += sink.write(written.encode())
@@ -182,7 +182,7 @@ def _check_rereadable(inputs: Sequence[InputLines], resume: bool) -> None:
 
 
 def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
-    """Read past the lines that an earlier run has done."""
+    """Skip the lines that an earlier run has translated."""
     for file in inputs:
         deque(islice(file, done), maxlen=0)
     if inputs[0].count < done:
@@ -193,10 +193,10 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
 
 
 def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
-    """Flush an output to disk, and see that it holds what was written.
+    """Flush an output to disk, and check that it is complete.
 
     Raises:
-        OutputExistsError: a program that knows no locks has written it, or taken it away.
+        OutputExistsError: another program, which ignores locks, has written or removed it.
     """
     os.fsync(sink.fileno())
     status = os.fstat(sink.fileno())
@@ -240,7 +240,7 @@ def translate_stream(
         prefixes: Iterable[bytes | tuple[int, ...]] = repeat(task.prefix)
         if task.prefix_file is not None:
             prefixes = stack.enter_context(open_lines(task.prefix_file))
-        # A person at a terminal wants an answer to every line.
+        # At a terminal each line is answered at once.
         at_once = lines.is_terminal or task.options.batch_size == 1
         for line in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
@@ -254,13 +254,13 @@ def translate_stream(
 
 
 def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> dict[str, Any]:
-    """Everything that an output depends on, in JSON's types; not how its lines are batched."""
+    """Everything that the output's content depends on, as JSON values; batching does not matter."""
     files = {name: entry.sha256 for name, entry in engine.manifest.files.items()}
-    free = ("callback", "batch_size", "batch_type")
+    without_influence = ("callback", "batch_size", "batch_type")
     asked = {
         name: task.options.given.get(name, default)
         for name, default in DEFAULTS.items()
-        if name not in free
+        if name not in without_influence
     }
     lines, *prefixes = inputs
     made: dict[str, Any] = {

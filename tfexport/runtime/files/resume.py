@@ -1,4 +1,4 @@
-"""Outputs of earlier runs: how far one came, and whether it is what a run would make."""
+"""Checks of an earlier run's output: how many lines it has, and whether they match this run."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.parallel.batches import rows_ahead
 
 BLOCK = 1 << 20
-CLOSE = 1e-3  # scores of an equal model on another processor
+SCORE_TOLERANCE = 1e-3  # scores of an equal model on another processor
 
 
 def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
-    """The bad lines of an unfinished output that was begun with the same.
+    """Read the bad lines of an unfinished output, after a check that it belongs to this run.
 
     Raises:
-        OutputExistsError: it was begun with something else, naming what differs.
+        OutputExistsError: it was begun with another input, bundle or options; they are named.
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
@@ -37,8 +37,8 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     return bad
 
 
-def cut_torn_lines(output: Path, lines_each: int) -> int:
-    """Cut off what is no whole group of lines; how many groups there are."""
+def cut_torn_lines(output: Path, lines_per_input: int) -> int:
+    """Truncate an output to complete groups of lines; returns how many groups are left."""
     ends = 0
     keep = position = 0
     with output.open("r+b") as file:
@@ -47,11 +47,11 @@ def cut_torn_lines(output: Path, lines_each: int) -> int:
             while (at := block.find(b"\n", start)) >= 0:
                 ends += 1
                 start = at + 1
-                if ends % lines_each == 0:
+                if ends % lines_per_input == 0:
                     keep = position + start
             position += len(block)
         file.truncate(keep)
-    return ends // lines_each
+    return ends // lines_per_input
 
 
 def check_finished(
@@ -62,15 +62,15 @@ def check_finished(
     output: Path,
     tell: Callable[[LineResult, int], object],
 ) -> list[int]:
-    """The bad lines of an output that has no journal: it is whole, or it is not ours.
+    """Check a finished output, which has no journal, against this run, and find its bad lines.
 
-    How it was made is not recorded, so its first lines are decoded again. Bad lines are found
+    Nothing records how it was made, so its first lines are decoded again. Bad lines are found
     without decoding.
 
     Raises:
-        OutputExistsError: it is not what these options make of this input.
+        OutputExistsError: this input, bundle and options give other lines.
     """
-    options, lines_each = task.options, task.line_format.lines_each
+    options, lines_per_input = task.options, task.line_format.lines_per_input
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
@@ -84,9 +84,9 @@ def check_finished(
             chunk=max(compared, 1),
         ):  # fmt: skip
             expected = [f"{line}\n".encode() for line in task.line_format.write(result)]
-            if not all(map(_is_alike, expected, islice(file, lines_each))):
+            if not all(map(_is_alike, expected, islice(file, lines_per_input))):
                 raise _begin_anew(
-                    f"{output}: line {(result.number - 1) * lines_each + 1} is not what this "
+                    f"{output}: line {(result.number - 1) * lines_per_input + 1} is not what this "
                     "input, bundle and options give, so it was made in another way. Name another "
                     "output, or begin"
                 )
@@ -98,8 +98,8 @@ def check_finished(
     ):
         bad.append(result.number)
         tell(result, lines.size)
-    if written != lines.count * lines_each:
-        whole = lines.count * lines_each
+    if written != lines.count * lines_per_input:
+        whole = lines.count * lines_per_input
         raise _is_not_ours(output, f"{written} lines, where {whole} were expected")
     return bad
 
@@ -116,13 +116,17 @@ def _begin_anew(problem: str) -> OutputExistsError:
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:
-    """Whether two lines are equal; scores of JSON lines may differ by rounding."""
+    """Whether two lines are equal; JSON lines may differ in rounding and in an error's words."""
     if expected == found:
         return True
     try:
         values = json.loads(expected), json.loads(found)
     except (ValueError, RecursionError):
         return False
+    for value in values:
+        # Python and the command line spell options differently.
+        if isinstance(value, dict) and isinstance(value.get("error"), str):
+            value["error"] = ""
     return isinstance(values[0], dict) and _is_close(*values)
 
 
@@ -134,12 +138,12 @@ def _is_close(expected: Any, found: Any) -> bool:
     if isinstance(expected, list) and isinstance(found, list):
         return len(expected) == len(found) and all(map(_is_close, expected, found))
     if isinstance(expected, float) and isinstance(found, float):
-        return math.isclose(expected, found, rel_tol=CLOSE, abs_tol=CLOSE)
+        return math.isclose(expected, found, rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
     return type(expected) is type(found) and bool(expected == found)
 
 
 def _count_lines(path: Path) -> tuple[int, bool]:
-    """Whole lines, and whether there is a torn one behind them."""
+    """The number of complete lines, and whether an incomplete one follows."""
     count, last = 0, b"\n"
     with path.open("rb") as file:
         while block := file.read(BLOCK):

@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import TextIO
 
 from tfexport.atomic import new_file
-from tfexport.errors import InputError, Message
+from tfexport.errors import InputError, Message, Option
 from tfexport.runtime.files.input_lines import (
     InputLines,
     Source,
@@ -29,19 +29,38 @@ class LineScore:
 
     Attributes:
         number: of the lines, from 1.
-        hypothesis: the target, scored; None if the pair was bad.
-        problem: what was wrong with the pair, if anything.
+        hypothesis: the target with its score; None for a bad pair.
+        problem: the reason why a pair is bad.
     """
 
     number: int
     hypothesis: Hypothesis | None
     problem: Message | None = None
 
-    def write(self, jsonl: bool) -> str:
-        """The output line: a number, or a JSON object in the form of ``Hypothesis.to_dict``."""
-        if self.hypothesis is None:
-            return json.dumps({"score": None, "error": str(self.problem)}) if jsonl else ""
-        return json.dumps(self.hypothesis.to_dict()) if jsonl else f"{self.hypothesis.score:.6f}"
+
+@dataclass(frozen=True)
+class ScoreFormat:
+    """The form of the lines of a score file and of its inputs.
+
+    Attributes:
+        jsonl: write JSON objects, in the form of ``Hypothesis.to_dict``, instead of numbers.
+        ids: input lines are ids separated by spaces, instead of text.
+        spell: writes the options in the ``error`` of a JSON object: as Python's keywords, or as
+            the flags of a command line.
+    """
+
+    jsonl: bool = False
+    ids: bool = False
+    spell: Callable[[Option], str] = field(default=str, compare=False)
+
+    def write(self, line: LineScore) -> str:
+        """The output line of a pair; empty for a bad one, unless it is a JSON object."""
+        if line.hypothesis is None:
+            error = None if line.problem is None else line.problem.spelled(self.spell)
+            return json.dumps({"score": None, "error": error}) if self.jsonl else ""
+        if self.jsonl:
+            return json.dumps(line.hypothesis.to_dict())
+        return f"{line.hypothesis.score:.6f}"
 
 
 def score_file(
@@ -50,8 +69,7 @@ def score_file(
     output: str | os.PathLike[str] | TextIO,
     options: ResolvedOptions,
     *,
-    ids: bool = False,
-    jsonl: bool = False,
+    line_format: ScoreFormat = ScoreFormat(),
     force: bool = False,
     tell: Callable[[LineScore], object] = lambda line: None,
 ) -> int:
@@ -62,8 +80,7 @@ def score_file(
         pair: sources and targets; UTF-8 lines.
         output: a line for each pair, empty for a bad one; a file appears when it is whole.
         options: of the scorer.
-        ids: lines are ids between spaces instead of text.
-        jsonl: write JSON objects instead of numbers.
+        line_format: of the output, and whether the input is text or ids.
         force: replace an output that exists.
         tell: called with every result.
 
@@ -71,17 +88,17 @@ def score_file(
         How many pairs could not be scored.
 
     Raises:
-        OutputExistsError: the output stands in the way.
+        OutputExistsError: the output exists.
         OSError: a file cannot be read or written.
     """
     bad = 0
     with contextlib.ExitStack() as stack:
         sources, targets = (stack.enter_context(open_lines(source)) for source in pair)
         sink = stack.enter_context(_open_output(output, force))
-        for result in score_lines(scorer, sources, targets, options, ids=ids):
+        for result in score_lines(scorer, sources, targets, options, ids=line_format.ids):
             bad += result.problem is not None
             tell(result)
-            sink.write(result.write(jsonl) + "\n")
+            sink.write(line_format.write(result) + "\n")
             sink.flush()
     return bad
 

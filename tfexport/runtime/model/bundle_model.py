@@ -1,7 +1,7 @@
-"""The graphs of a bundle: generate in one call, or encode and step with the caches in between.
+"""The graphs of a bundle: a whole search in one call, or encoder and decoder steps with caches.
 
-Caches stay inside onnxruntime. Axes: B batch, S source, T target, P past, H heads, D head size, V
-vocabulary.
+Caches stay in onnxruntime's memory.
+Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
 """
 
 import threading
@@ -25,13 +25,13 @@ Floats = NDArray[np.float32]
 
 
 class DecoderState:
-    """A batch of R decoder rows, each with all that belongs to it.
+    """The caches and masks of a batch of R decoder rows.
 
-    ``select`` is the only way to change which rows there are, and moves mask, cross-attention cache
-    and self-attention cache of a row together: no row can come to see another's source.
+    Rows change by ``select`` only, which moves the mask, cross-attention cache and self-attention
+    cache of a row together, so that no row can attend to the source of another.
 
     Attributes:
-        sources: (R,), which of the encoded rows each row attends to. Whatever else belongs to a
+        sources: (R,), index of the encoded source that each row attends to; other data of a
             source, such as its candidates, is looked up by it.
         mask: (R, S), 1 = keep.
         cross: the cross-attention cache, (R, H, S, D) each, by the decoder's input names.
@@ -45,10 +45,10 @@ class DecoderState:
         self.sources: NDArray[np.intp] = np.arange(mask.shape()[0])
 
     def select(self, rows: NDArray[np.intp]) -> None:
-        """Make the batch of these rows, in this order; a row may come several times, or not.
+        """Keep these rows, in this order; a row may be repeated or dropped.
 
-        What a place holds already is not copied: neither sources that stay where they are, nor the
-        past of rows that do.
+        Caches are copied only where rows change: cross-attention caches where their sources do,
+        self-attention caches where rows move.
         """
         sources = self.sources[rows]
         if not np.array_equal(sources, self.sources):
@@ -65,7 +65,7 @@ class DecoderState:
         if not moved.size:
             return
         for value in self.past.values():
-            # The state's own memory, which onnxruntime allocated for one output and will not reuse.
+            # In place: onnxruntime allocated this memory for one output and does not reuse it.
             values = value.numpy()
             values[moved] = values[rows[moved]]
 
@@ -95,8 +95,8 @@ class BeamRecord(NamedTuple):
 
     Attributes:
         tokens: which token each is.
-        parents: which of the hypotheses that are followed it continues.
-        log_probs: of the token alone.
+        parents: index of the hypothesis that it continues.
+        log_probs: log-probability of the token alone.
     """
 
     tokens: Ids
@@ -105,10 +105,10 @@ class BeamRecord(NamedTuple):
 
 
 class Model:
-    """A bundle's graphs. Safe to share between threads: state is the caller's.
+    """A bundle's graphs. Stateless, so safe to share between threads; callers hold the state.
 
-    A graph is opened when it is first needed, since each open one holds memory of its own; the one
-    that plain decoding needs is opened at once, so that a file that does not load is known early.
+    A graph is loaded when it is first used, since each takes memory. Those of greedy search are
+    loaded at once, so that a damaged file is found early.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
@@ -172,21 +172,21 @@ class Model:
         return found
 
     def beam(
-        self, rows: Sequence[Sequence[int]], beam_size: int, enough: int, max_length: int
+        self, rows: Sequence[Sequence[int]], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
         Args:
             rows: source ids, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
-            enough: finished hypotheses with which a sentence is done.
+            num_finished: finished hypotheses that end the search of a sentence.
             max_length: new tokens at most.
         """
         feeds = {
             **self._source(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
-            graph_io.ENOUGH: np.array(enough),
+            graph_io.ENOUGH: np.array(num_finished),
         }
         record = BeamRecord(*self._session(graph_io.BEAM).run(None, feeds))
         path = self._files[graph_io.BEAM]
@@ -269,7 +269,7 @@ class Model:
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
-    """Rows to ids (B, S) padded on the right, and a mask (B, S) from their lengths, 1 = keep."""
+    """Pad rows on the right to ids (B, S), with a mask (B, S) of their lengths, 1 = keep."""
     longest = max(len(row) for row in rows)
     ids = np.full((len(rows), longest), pad_id, np.int64)
     mask = np.zeros((len(rows), longest), np.int64)

@@ -1,4 +1,4 @@
-"""A graph, and what it gives, held against the names, types and axes that its role has."""
+"""Checks of a graph's inputs and outputs against the names, types and axes of its role."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,7 +76,7 @@ def check_shapes(
     feeds: Mapping[str, Sequence[int]],
     found: Mapping[str, Sequence[int]],
 ) -> None:
-    """Refuse outputs whose shapes are not what the graph says of itself.
+    """Refuse outputs whose shapes differ from those of the graph's role.
 
     onnxruntime only warns of them. Axes of one name have one size.
 
@@ -106,7 +106,7 @@ def check_shapes(
 
 
 def check_range(path: Path, name: str, values: NDArray[np.int64], size: int) -> None:
-    """Refuse outputs that count something and are not from 0 to below ``size``.
+    """Refuse outputs with indices outside 0 to ``size`` - 1.
 
     Raises:
         BundleError: naming the first that is not.

@@ -1,4 +1,4 @@
-"""Release of memory that mapped files take."""
+"""Release of physical memory that memory-mapped files occupy."""
 
 import ctypes
 import mmap
@@ -13,12 +13,12 @@ _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
 
 
 def release_mapped_pages(file: Path) -> int:
-    """Give the system back what it holds in memory of a file that this process has mapped.
+    """Release the resident pages of a file that this process has mapped.
 
-    onnxruntime maps weights, makes packed copies of most, and keeps what it copied from mapped: up
-    to a quarter of what the process takes. Such pages are read anew if they are needed again.
-    Nothing is done on systems other than Linux, nor to a mapping that was written to, whose pages
-    stand in no file.
+    onnxruntime maps the weights, makes packed copies of most, and keeps the originals mapped, which
+    is up to a quarter of the process' memory. Released pages are read again if they are needed.
+    Does nothing on systems other than Linux, and nothing to mappings that were written to, since
+    their pages are not in the file.
 
     Args:
         file: as it was opened; symbolic links are followed.

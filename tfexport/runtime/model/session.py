@@ -16,7 +16,8 @@ from tfexport.errors import BundleError
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
 from tfexport.runtime.model.graph_check import check_graph, check_shapes
 
-# For programs that imported onnxruntime before this package, which switches it off for the others.
+# Importing this package disables telemetry for a later import of onnxruntime; this is for an
+# earlier one.
 ort.disable_telemetry_events()
 
 
@@ -55,7 +56,7 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Plans of where tensors go are kept for each shape, and a loop's shapes change at every turn.
+    # Memory patterns are cached for each input shape, and shapes in a loop change at every step.
     options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
@@ -73,7 +74,7 @@ _threaded: WeakSet[ort.InferenceSession] = WeakSet()
 
 
 def _keep_for_ever() -> None:
-    # To end a session ends its threads, which a fork does not have: it would crash.
+    # Destroying a session joins its threads; a forked child has none of them and would crash.
     for session in list(_threaded):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
@@ -83,12 +84,12 @@ if hasattr(os, "register_at_fork"):
 
 
 class Graph:
-    """One open graph of a bundle. What fails in it is a ``BundleError``."""
+    """A session of one graph of a bundle; its failures are raised as ``BundleError``."""
 
     def __init__(self, path: Path, spec: GraphSpec, threads: int = 0) -> None:
-        """Open it, and hold its inputs and outputs against its role's; see ``check_graph``."""
+        """Load the graph and check its inputs and outputs; see ``check_graph``."""
         self._path, self._spec = path, spec
-        self._seen = False  # shapes are looked at in the first call only: steps are many
+        self._checked = False  # shapes are checked in the first call only, for speed
         self._session = open_session(path, threads)
         check_graph(path, self._session, spec)
         self.outputs = [value.name for value in self._session.get_outputs()]
@@ -104,30 +105,30 @@ class Graph:
         """
         with self._named_failures():
             found: list[Any] = self._session.run(outputs, feeds)
-        if not self._seen:
+        if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}
-            self._look_at(given, outputs or self.outputs, [value.shape for value in found])
+            self._check_shapes(given, outputs or self.outputs, [value.shape for value in found])
         return found
 
     def run_with_ort_values(
         self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
     ) -> list[ort.OrtValue]:
-        """``run`` without leaving onnxruntime's memory."""
+        """``run`` on onnxruntime's own values, without copies."""
         with self._named_failures():
             found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds)
-        if not self._seen:
+        if not self._checked:
             given = {name: value.shape() for name, value in feeds.items()}
-            self._look_at(given, outputs, [value.shape() for value in found])
+            self._check_shapes(given, outputs, [value.shape() for value in found])
         return found
 
-    def _look_at(
+    def _check_shapes(
         self,
         given: Mapping[str, Sequence[int]],
         outputs: Sequence[str],
         shapes: Sequence[Sequence[int]],
     ) -> None:
         check_shapes(self._path, self._spec, given, dict(zip(outputs, shapes, strict=True)))
-        self._seen = True
+        self._checked = True
 
     @contextlib.contextmanager
     def _named_failures(self) -> Iterator[None]:

@@ -1,16 +1,16 @@
-"""Batches of rows of like length."""
+"""Batches of rows of similar length."""
 
 from collections.abc import Sequence
 
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
 
-BATCHES_AHEAD = 16  # that are sorted by length together
-USUAL_LENGTH = 32  # tokens of a row, where a batch is counted in tokens
+BATCHES_AHEAD = 16  # that are read ahead and sorted by length
+USUAL_LENGTH = 32  # tokens of a row, as an estimate for batches counted in tokens
 
 
 def rows_ahead(options: DecodingOptions) -> int:
-    """The number of rows of an endless input that are read before any is decoded."""
+    """The number of rows to read ahead from a long input."""
     rows = options.batch_size
     if options.batch_type == "tokens":
         rows = max(1, rows // USUAL_LENGTH)
@@ -18,14 +18,17 @@ def rows_ahead(options: DecodingOptions) -> int:
 
 
 def make_batches(requests: Sequence[Request | None], options: DecodingOptions) -> list[list[int]]:
-    """Indices of rows that go together: prefixes of one length, and sources of like length.
+    """Group rows into batches with prefixes of equal length and sources of similar length.
 
     Args:
-        requests: None for what needs no decoding.
-        options: how large a batch may be.
+        requests: None for a row that needs no decoding; it is in no batch.
+        options: ``batch_size`` and ``batch_type``.
+
+    Returns:
+        Indices of the rows of each batch.
     """
     sizes = {i: (len(row.prefix), len(row.ids)) for i, row in enumerate(requests) if row}
-    # Rows of like length together, so that little is padded.
+    # Sorted by length, so that little is padded.
     order = sorted(sizes, key=sizes.__getitem__)
     batches: list[list[int]] = []
     for i in order:

@@ -9,7 +9,7 @@ CGROUPS, CPUINFO = Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
 
 
 def usable_cores() -> int:
-    """Cores by the process' affinity and, in a container on Linux, by its share of time."""
+    """Cores by the process' affinity and, in a container on Linux, by its CPU quota."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -32,7 +32,7 @@ def processor() -> str:
 
 
 def _share(root: Path) -> float:
-    """Cores' worth of time that a control group may take: version 2, then 1; infinity if any."""
+    """The CPU quota of the control group in cores (cgroup v2, then v1); infinity if unlimited."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -1,9 +1,9 @@
-"""The machine's cores, shared out among workers."""
+"""Workers and their threads, and the size of the pool that they share."""
 
 from dataclasses import dataclass
-from typing import Any, TypeGuard
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.option_checks import is_whole
 from tfexport.runtime.parallel.cpu import are_restricted, usable_cores
 
 MOST_THREADS = 1024  # twice what the largest machines have
@@ -12,15 +12,15 @@ MOST_WAITING = 1_000_000
 
 @dataclass(frozen=True)
 class ThreadLayout:
-    """Workers, and the threads that compute in each.
+    """Numbers of workers, of threads in each, and of batches in their queue.
 
     Attributes:
         workers: batches decoded at a time.
-        threads: threads inside an operator; 0 shares the machine's cores among the workers.
-        queue_size: batches that may wait or run; None for four times the workers.
+        threads: threads of each worker; 0 divides the usable cores among the workers.
+        queue_size: batches that may be queued or running; None for four for each worker.
 
     Raises:
-        ConfigError: a number that cannot be.
+        ConfigError: naming every number that is out of bounds.
     """
 
     workers: int = 1
@@ -45,14 +45,14 @@ class ThreadLayout:
 
     @property
     def most_waiting(self) -> int:
-        """Batches that may wait or run before a submission waits."""
+        """Batches that may be queued or running before a further submission blocks."""
         return 4 * self.workers if self.queue_size is None else self.queue_size
 
     def pool_size(self) -> int:
-        """Threads of onnxruntime's pool, which all workers share beside a thread of their own.
+        """Threads of onnxruntime's pool, which all workers share; each adds a thread of its own.
 
-        0 stands for onnxruntime's own choice, which knows the machine but not what of it a
-        container may use.
+        0 leaves the choice to onnxruntime, which sees all cores of the machine, and not how many
+        of them a container may use.
         """
         threads = self.threads
         if threads == 0:
@@ -60,8 +60,3 @@ class ThreadLayout:
                 return 0
             threads = max(1, usable_cores() // self.workers)
         return self.workers * (threads - 1) + 1
-
-
-def is_whole(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Threads that decode batches, with a queue that does not grow without bound."""
+"""Worker threads that decode batches, with a bounded queue."""
 
 import os
 import threading
@@ -18,9 +18,9 @@ class ClosedError(Exception):
 
 
 class Workers:
-    """Threads over one model. onnxruntime leaves Python while it computes, so they do run at once.
+    """Worker threads over one model; onnxruntime releases the GIL, so they run in parallel.
 
-    ``submit`` waits while ``queue_size`` jobs wait or run; ``try_submit`` refuses.
+    While ``queue_size`` jobs are queued or running, ``submit`` blocks and ``try_submit`` refuses.
     """
 
     def __init__(self, workers: int, queue_size: int) -> None:
@@ -29,16 +29,16 @@ class Workers:
         )
         self._room = threading.BoundedSemaphore(queue_size)
         self._closed = False
-        self._asking = threading.Lock()  # several jobs at once, or to close
+        self._asking = threading.Lock()  # held to submit several jobs together, or to close
         self._process = os.getpid()
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
-        """Do this when a worker is free.
+        """Run ``work`` in a worker.
 
-        A worker itself, in a callback, does it at once: it could wait for itself for ever.
+        Called by a worker itself, in a callback, it runs at once: waiting could be a deadlock.
 
         Raises:
-            ClosedError: by another thread.
+            ClosedError: another thread has closed the workers.
         """
         if hasattr(_here, "inside"):
             return _do(work, *arguments)
@@ -48,13 +48,13 @@ class Workers:
     def try_submit(
         self, work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]]
     ) -> "list[Future[Result]] | None":
-        """Do this with the arguments of every job, if there is room for all of them now.
+        """Run ``work`` with the arguments of every job, if the queue has room for all of them.
 
         Returns:
-            A future for each; None if there is no room, and then nothing is done.
+            A future for each job; None, and nothing is run, if there is no room.
 
         Raises:
-            ClosedError: by another thread; nothing is done then either.
+            ClosedError: another thread has closed the workers; nothing is run.
         """
         if hasattr(_here, "inside"):
             return [_do(work, *arguments) for arguments in jobs]
@@ -83,11 +83,11 @@ class Workers:
 
     @property
     def are_here(self) -> bool:
-        """Whether they are threads of this process, and not of one that it was forked from."""
+        """Whether this is the process that started the threads, not a fork of it."""
         return os.getpid() == self._process
 
     def close(self) -> None:
-        """Finish what was submitted, and stop; a worker itself does not wait for that."""
+        """Wait for submitted jobs and stop; called by a worker itself, it does not wait."""
         with self._asking:
             self._closed = True
         if self.are_here:
@@ -106,7 +106,7 @@ def _do(work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
 def gather(
     parts: "Sequence[Future[Part]]", assemble: Callable[[list[Part]], Result]
 ) -> "Future[Result]":
-    """One future for several; it fails as the first of them does that fails."""
+    """Combine futures into one; it has the exception of the first that failed."""
     whole: Future[Result] = Future()
     left = len(parts)
     lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Alternatives: the best tokens behind a prefix, each with its best continuation.
+"""Alternatives: the most probable tokens after a prefix, each with its best continuation.
 
 Axes: B batch, N alternatives, V vocabulary.
 """
@@ -24,7 +24,7 @@ Decode = Callable[[Model, Sequence[Request], ResolvedOptions], list[list[Hypothe
 def decode_alternatives(
     model: Model, requests: Sequence[Request], options: ResolvedOptions, decode: Decode
 ) -> list[list[Hypothesis]]:
-    """Branch behind the prefix of each row, and decode every branch.
+    """Branch after the prefix of each row, and decode every branch.
 
     Args:
         model: that decodes.
@@ -35,9 +35,9 @@ def decode_alternatives(
     Returns:
         For each row its alternatives, likeliest first token first; at least one.
     """
-    # The first token counts as a prefix does: with the model's own probability.
+    # The first token is scored as part of the prefix: with the unfiltered probability.
     prefilled = prefill(model, requests, options, whole_vocabulary=True)
-    # ``given`` still names the alternatives, so that no graph in one call takes the branches.
+    # ``given`` still names the alternatives, so that branches are decoded stepwise.
     inner = dataclasses.replace(
         options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1
     )
@@ -48,7 +48,7 @@ def decode_alternatives(
 
     results: list[list[Hypothesis]] = [[] for _ in requests]
     branches: list[Request] = []
-    slots: list[tuple[int, int]] = []  # of each branch: row, and place among its alternatives
+    slots: list[tuple[int, int]] = []  # of each branch: row, and index among its alternatives
     for row, rank in np.argwhere(kept):
         request, token = requests[row], int(ids[row, rank])
         if token in options.end_tokens:

@@ -14,13 +14,13 @@ from tfexport.runtime.search.resolved_options import ResolvedOptions
 
 
 class Backtrace:
-    """The candidates (T, B, N) of all steps, and for each the one that it continues."""
+    """The recorded candidates (T, B, N) of a beam search, with the links to their parents."""
 
     def __init__(self, record: BeamRecord, options: ResolvedOptions) -> None:
         self._options, self._width = options, options.beam_size
         self._ends = options.ends(record.tokens)
-        # (T, B, K): which candidate of a step is hypothesis k of the next one: those that do not
-        # end, best first.
+        # (T, B, K): index of the candidate that becomes hypothesis k of the next step. These are
+        # the candidates that do not end, best first.
         followed = np.argsort(self._ends, axis=-1, kind="stable")[..., : self._width]
         self._followed = followed.tolist()
         self._tokens = record.tokens.tolist()
@@ -28,7 +28,7 @@ class Backtrace:
         self._log_probs = record.log_probs
 
     def hypotheses(self, sentence: int) -> list[Hypothesis]:
-        """The hypotheses of one sentence that were complete when its search stopped, best first."""
+        """The finished hypotheses of one sentence, best first."""
         num_finished = stopping_count(self._options)
         found: list[Hypothesis] = []
         for step, ranks in self._complete(sentence):
@@ -39,13 +39,13 @@ class Backtrace:
         return best_first(found)[: self._options.num_hypotheses]
 
     def _complete(self, sentence: int) -> Iterator[tuple[int, list[int]]]:
-        """For each step the ranks of the candidates that end, or are at their full length."""
+        """For each step the ranks of candidates that end or have ``max_length`` tokens."""
         for step, ends in enumerate(self._ends[:, sentence, : self._width]):
             last = step + 1 >= self._options.max_length
             yield step, [rank for rank, end in enumerate(ends) if end or last]
 
     def _trace(self, sentence: int, step: int, rank: int) -> Hypothesis | None:
-        """Follow a candidate back to the start token; None if it stands for no hypothesis."""
+        """Follow a candidate back to the start token; None if it is a placeholder."""
         finished = bool(self._ends[step, sentence, rank])
         tokens, scores = [], []
         while True:

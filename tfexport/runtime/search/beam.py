@@ -1,4 +1,4 @@
-"""Beam search, in one group or in several that keep apart.
+"""Beam search, plain or diverse (in several groups).
 
 Axes: B sentences, G groups, K hypotheses a group, C candidates, R rows of the model's batch,
 T tokens, S source, V vocabulary.
@@ -56,7 +56,7 @@ class BeamSearch:
         self._filters = LogitFilters(options, requests)
         self._candidates = all_candidates(requests)
         self._finished = [[FinishedGroup() for _ in range(self._groups)] for _ in requests]
-        self._sentences = np.arange(len(requests))  # (B,), those that are not done
+        self._sentences = np.arange(len(requests))  # (B,), those still being decoded
         self._stuck = np.zeros(len(requests), bool)  # (R,), rows without an allowed token
 
     def run(self) -> list[list[Hypothesis]]:
@@ -102,8 +102,8 @@ class BeamSearch:
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = beams.tokens.reshape(len(rows), length)
         self._filters.apply(logits, tokens, sources)
-        # So many that `width` are left when all that can end have ended, and when earlier groups
-        # have taken others.
+        # Enough candidates that `width` remain after those that end, and those that earlier groups
+        # have chosen.
         ends = len(options.end_tokens)
         wanted = self._width * (1 + ends)
         count = min(logits.shape[-1], wanted + (self._groups - 1) * (self._width + ends))
@@ -142,7 +142,7 @@ class BeamSearch:
     def _collect(
         self, beams: Beams, group: int, ranked: Candidates, attention: Floats | None
     ) -> None:
-        """Collect what is complete: ended, at its full length, or without an allowed token."""
+        """Collect hypotheses that ended, have ``max_length`` tokens, or have no allowed token."""
         last = beams.tokens.shape[-1] + 1 >= self._options.max_length
         complete = np.isfinite(ranked.totals) & (ranked.ends | last)
         for place, rank in np.argwhere(complete[:, : self._width]):
@@ -162,7 +162,7 @@ class BeamSearch:
     def _complete(
         self, beams: Beams, place: int, group: int, beam: int, last: _LastToken | None = None
     ) -> None:
-        """Make a hypothesis of one beam, with a last token or as it is."""
+        """Make a hypothesis of one beam, with its last token if there is one."""
         sentence = int(self._sentences[place])
         finished, length = self._finished[sentence][group], len(self._requests[sentence].ids)
         if finished.closed:
@@ -182,7 +182,7 @@ class BeamSearch:
         finished.found.append(make_hypothesis(tokens, scores, attended, ended, self._options))
 
     def _close(self, beams: Beams) -> None:
-        """Close the groups that are done, and follow none of their beams."""
+        """Close the groups that are done, and drop their beams."""
         length = beams.tokens.shape[-1]
         for place, sentence in enumerate(self._sentences):
             for group, finished in enumerate(self._finished[sentence]):
@@ -207,8 +207,8 @@ class BeamSearch:
         wanted = hypotheses_per_group(self._options)
         if len(finished.found) < wanted:
             return False
-        # Further tokens only lower the sum; length counts for most at its longest, or, if it counts
-        # against a hypothesis, at its shortest.
+        # Further tokens only lower the sum. The best score that is left comes from the greatest
+        # length if the length penalty is positive, else from the least.
         penalty = self._options.length_penalty
         at_best = self._options.max_length if penalty > 0 else length + 1
         return finished.best()[wanted - 1].score >= normalize(highest, at_best, penalty)
@@ -229,7 +229,7 @@ def _log_probs(values: Floats, normalizer: Doubles) -> Doubles:
 
 
 def _times_taken(ids: Ids, taken: Ids) -> Doubles:
-    """How many of the tokens taken by earlier groups (B, N) each candidate (B, K, C) is.
+    """Count how often earlier groups (B, N) have chosen each candidate (B, K, C).
 
     Source: Vijayakumar et al. 2016, section 4, Hamming diversity.
     """

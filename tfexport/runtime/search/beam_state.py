@@ -38,7 +38,7 @@ class Candidates:
     ends: NDArray[np.bool_]
 
     def take(self, order: Rows) -> "Candidates":
-        """Those at these places, (B, N) or fewer."""
+        """Gather candidates by index, (B, N) or fewer."""
         return Candidates(
             np.take_along_axis(self.totals, order, -1),
             np.take_along_axis(self.parents, order, -1),
@@ -48,7 +48,7 @@ class Candidates:
         )
 
     def pad(self, width: int) -> "Candidates":
-        """At least ``width`` of them, the missing ones with a total of -inf."""
+        """Pad to at least ``width`` candidates, with totals of -inf."""
         batch, count = self.totals.shape
         missing = width - count
         if missing <= 0:
@@ -63,7 +63,7 @@ class Candidates:
         )
 
     def unfinished(self, width: int) -> "Candidates":
-        """The best ``width`` of those that do not end."""
+        """The best ``width`` candidates that are not end tokens."""
         follows = np.isfinite(self.totals) & ~self.ends
         order = np.argsort(~follows, axis=-1, kind="stable")[:, :width]
         kept = self.take(order)
@@ -72,7 +72,7 @@ class Candidates:
 
 
 class GroupChoice(NamedTuple):
-    """The candidates of one group at one step: all, and those that become its next beams."""
+    """The ranked candidates of one group at one step, and those that become its next beams."""
 
     ranked: Candidates
     followed: Candidates
@@ -80,14 +80,14 @@ class GroupChoice(NamedTuple):
 
 @dataclass
 class Beams:
-    """The hypotheses that are followed; where a sum is -inf there is none.
+    """The active hypotheses of a beam search; a sum of -inf marks an empty slot.
 
     Attributes:
         sums: (B, G, K) log-probability so far.
         tokens: (B, G, K, T) so far.
         scores: (B, G, K, T) of the tokens.
         attention: (B, G, K, T, S) of the tokens, or None.
-        rows: (B, G, K), the row of the model's batch that each one is.
+        rows: (B, G, K), index of each hypothesis in the decoder's batch.
     """
 
     sums: Doubles
@@ -98,7 +98,7 @@ class Beams:
 
     @classmethod
     def start(cls, prefilled: Prefilled, groups: int) -> "Beams":
-        """The prefix alone in every group; one row of the model serves all groups of a sentence."""
+        """The prefix in every group; all groups of a sentence share one row of the decoder."""
         batch, length = prefilled.prefix.shape
         shape = (batch, groups, 1)
         attention = None
@@ -114,7 +114,7 @@ class Beams:
         )
 
     def extend(self, followed: Sequence[Candidates], attention: Floats | None) -> "Beams":
-        """Each group's beams with the tokens that continue them.
+        """Append the chosen tokens to the beams of each group.
 
         Args:
             followed: for each group its K next beams.
@@ -141,7 +141,7 @@ class Beams:
         )
 
     def select(self, kept: NDArray[np.bool_]) -> "Beams":
-        """The beams of these sentences (B,), each in a row of the model of its own."""
+        """The beams of the kept sentences (B,), each with its own row of the decoder's batch."""
         sums = self.sums[kept]
         return Beams(
             sums,
@@ -158,7 +158,7 @@ class FinishedGroup:
 
     Attributes:
         found: in the order in which they were finished.
-        closed: no more are wanted, and none of its beams is followed.
+        closed: the search of this group is done.
     """
 
     found: list[Hypothesis] = field(default_factory=list)

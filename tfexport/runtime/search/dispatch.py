@@ -34,17 +34,16 @@ def decode(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # The graphs that hold a whole search take neither prefixes nor candidates.
-    plain = all(not row.prefix and row.candidates is None for row in requests)
+    # The graphs of a whole search take neither prefixes nor shortlists.
+    unconstrained = all(not row.prefix and row.candidates is None for row in requests)
     if options.beam_size > 1:
-        # Of twice as many candidates half are left when all that can end have ended.
+        # The graph takes the top 2 K candidates, of which at least K are not the end token.
         enough_tokens = 2 * options.beam_size <= model.vocab_size
-        if model.has_beam and options.fits_beam_graph and plain and enough_tokens:
+        if model.has_beam and options.fits_beam_graph and unconstrained and enough_tokens:
             return beam_in_one_call(model, requests, options)
         return BeamSearch(model, requests, options).run()
-    if model.has_generate and options.fits_greedy_graph and plain:
+    if model.has_generate and options.fits_greedy_graph and unconstrained:
         rows = [row.ids for row in requests]
-        (eos_id,) = options.end_tokens
-        found = greedy_in_one_call(model, rows, options.max_length, eos_id, options)
+        found = greedy_in_one_call(model, rows, options.max_length, options.eos_id, options)
         return [[made] for made in found]
     return StepwiseSearch(model, requests, options).run()

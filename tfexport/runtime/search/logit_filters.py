@@ -27,7 +27,7 @@ class LogitFilters:
 
         Args:
             logits: (R, V).
-            tokens: (R, T), what each row has so far, without the start token.
+            tokens: (R, T), tokens so far, without the start token.
             requests: (R,), which request each row belongs to.
         """
         options, length = self._options, tokens.shape[1]
@@ -45,7 +45,7 @@ class LogitFilters:
             self._keep_candidates(logits, requests)
 
     def _keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
-        """Ban what is not among the candidates of a row."""
+        """Ban tokens outside the shortlist of a row."""
         for row, request in enumerate(requests):
             candidates = self._candidates[request]
             if candidates is not None:

@@ -1,4 +1,4 @@
-"""Prefill: encode the sources, and take the prefixes of the targets in one decoder step.
+"""Prefill: encode the sources, and run the decoder over the target prefixes in one step.
 
 Axes: B batch, P prefix, S source, V vocabulary, L layers, H heads, T positions.
 """
@@ -18,13 +18,13 @@ from tfexport.runtime.search.topk import token_log_probs
 
 @dataclass
 class Prefilled:
-    """A batch that is encoded, and whose prefixes the decoder has taken.
+    """The state of a batch after prefill.
 
     Attributes:
-        state: of the decoder, behind the start token and the prefix.
-        logits: (B, V) of the first free position; None if the prefix is as long as may be.
+        state: of the decoder, after the start token and the prefix.
+        logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
         prefix: (B, P).
-        prefix_scores: (B, P), their natural-log probabilities; no filter acts on them.
+        prefix_scores: (B, P), natural-log probabilities of its tokens, unfiltered.
         attention: (B, P + 1, S), or (B, P, S) without logits; None if nothing asks for it.
     """
 
@@ -48,7 +48,7 @@ def prefill(
         model: that decodes.
         requests: the rows.
         options: how to decode them.
-        whole_vocabulary: give logits of every token, whatever the candidates of the rows are.
+        whole_vocabulary: compute all logits, not only those of the rows' candidates.
     """
     state = model.encode([request.ids for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
@@ -58,14 +58,14 @@ def prefill(
     tokens = np.concatenate([start, prefix], axis=1)
     full = length >= options.max_length
     if full:
-        # The position behind the last token may be more than the model has.
+        # The position after the last token may be beyond the position table.
         tokens = tokens[:, :-1]
     if not tokens.shape[1]:
         longest = max(len(request.ids) for request in requests)
         none = np.zeros((len(requests), 0, longest), np.float32)
         attention = none if options.needs_attention else None
         return Prefilled(state, None, prefix, np.zeros((len(requests), 0)), attention)
-    # A prefix may hold what no candidate is: its probability is the whole model's.
+    # A prefix may hold tokens outside the shortlist; its probability is over the whole vocabulary.
     candidates = None if length or whole_vocabulary else all_candidates(requests)
     logits, attention = advance(model, tokens, state, options, candidates)
     scores = np.zeros(prefix.shape)
@@ -83,7 +83,7 @@ def advance(
 ) -> tuple[Floats, Floats | None]:
     """Run the decoder: tokens (R, T) to logits (R, T, V) and, if needed, attention (R, T, S).
 
-    Only ``candidates`` get logits above -inf, if they are given and the model can save the others.
+    With ``candidates`` only their logits are computed, if the bundle can; others are then -inf.
     """
     if candidates is not None and not model.has_shortlist:
         candidates = None

@@ -51,7 +51,7 @@ def coverage(attention: Floats) -> float:
         attention: (T, S).
     """
     covered = attention.sum(0, dtype=np.float64)
-    # What softmax rounded to 0 is taken as float32's smallest, lest one position decide all.
+    # Weights that softmax rounded to 0 are clipped, or one position would make the sum -inf.
     smallest = float(np.finfo(np.float32).tiny)
     return float(np.log(np.clip(covered, smallest, 1)).sum())
 

@@ -12,10 +12,10 @@ class Request:
 
     Attributes:
         ids: source ids as the encoder sees them; not empty.
-        number: of the row in what was asked for; its random numbers depend on it alone.
-        prefix: tokens that the target begins with.
-        candidates: ascending ids that may be chosen; None for the whole vocabulary.
-        sample: tells several draws of one row apart.
+        number: of the row in its call, which seeds its random numbers.
+        prefix: the forced beginning of the target.
+        candidates: ascending ids that may be chosen (a shortlist); None for the whole vocabulary.
+        sample: number of the first sample of this row; it seeds the random numbers too.
     """
 
     ids: list[int]

@@ -21,8 +21,8 @@ def draw(
 ) -> Ids:
     """One token a row: (R, V) to (R,).
 
-    Temperature acts first, then top-k, then top-p on what is left. Each row takes one number from
-    its own generator, so that a row's draws do not depend on its company.
+    Temperature acts first, then top-k, then top-p. Each row takes one number from its own
+    generator, so its draws do not depend on the other rows of the batch.
     """
     numbers = np.array([generator.random() for generator in generators])
     scaled = _scale(logits, options.temperature)
@@ -34,9 +34,9 @@ def draw(
 
 def _scale(logits: Floats, temperature: float) -> Floats:
     """Logits over temperature, the best of each row at 0; banned tokens stay at -inf."""
-    # Whatever number a temperature is, float32 divides by one that is neither 0 nor infinite.
+    # The divisor has to stay finite and positive in float32.
     divisor = np.clip(temperature, _FLOAT32.tiny, _FLOAT32.max).astype(np.float32)
-    with np.errstate(over="ignore"):  # what overflows is -inf, and not drawn
+    with np.errstate(over="ignore"):  # an overflow gives -inf: probability 0
         scaled: Floats = (logits - logits.max(-1, keepdims=True)) / divisor
     return scaled
 

@@ -29,8 +29,8 @@ def score_targets(
     Args:
         model: of the bundle.
         sources: ids as the encoder sees them, none empty.
-        targets: ids as they count: without the start token, with the end token if it counts.
-        options: how the score is made; no filter acts.
+        targets: ids without the start token, with the end token if it is to be scored.
+        options: length and coverage penalty, and what to return; no logit filter acts.
         vocab_size: V.
     """
     state = model.encode(sources)

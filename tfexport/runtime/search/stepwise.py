@@ -1,4 +1,4 @@
-"""Stepwise decoding: one token a row at every step, the best one or a drawn one.
+"""Stepwise decoding by greedy search or sampling: one token for each row at every step.
 
 Axes: R rows, S source, T tokens, V vocabulary.
 """
@@ -25,8 +25,8 @@ class _Sequence:
 
     Attributes:
         request: index of the request that the row decodes.
-        sample: which draw of the request it is.
-        tokens: the prefix, and what was chosen behind it.
+        sample: number of the sample, of those of one request.
+        tokens: the prefix, and the tokens chosen so far.
         scores: their natural-log probabilities.
         attention: (S,) of each token, if it is needed.
         finished: an end token ended it.
@@ -43,7 +43,7 @@ class _Sequence:
 
 
 class StepwiseSearch:
-    """Greedy search or sampling over a batch of rows that leave it when they end.
+    """Greedy search or sampling over a batch that finished rows leave.
 
     A row ends with an end token, at ``max_length``, where a callback says so, or where no token is
     allowed.
@@ -84,17 +84,17 @@ class StepwiseSearch:
 
     @property
     def active(self) -> bool:
-        """Whether any row still grows."""
+        """Whether any row is unfinished."""
         return bool(self._active)
 
     def run(self) -> list[list[Hypothesis]]:
-        """Take all steps; for each request its hypotheses, best first."""
+        """Decode to the end; for each request its hypotheses, best first."""
         while self._active:
             self.step()
         return self.hypotheses()
 
     def step(self) -> list[Step]:
-        """Let every active row grow by one token."""
+        """Append one token to every active row."""
         self._filter()
         if not self._active:
             return []
@@ -112,7 +112,7 @@ class StepwiseSearch:
         return steps
 
     def _filter(self) -> None:
-        """Let the filters act on the logits; rows without an allowed token leave the batch."""
+        """Apply the logit filters; rows without an allowed token leave the batch."""
         assert self._logits is not None
         tokens = np.array([sequence.tokens for sequence in self._active], np.int64)
         tokens = tokens.reshape(len(self._active), -1)

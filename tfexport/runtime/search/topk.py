@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 
-BLOCK = 64  # values of which only the largest is looked at first
+BLOCK = 64  # values whose maximum is computed in a first pass
 Number = TypeVar("Number", np.float32, np.float64)
 
 
@@ -78,7 +78,7 @@ def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
 
 
 def _settle_ties(values: NDArray[Number], ids: NDArray[np.intp]) -> None:
-    """Where more values equal the smallest chosen one, choose the lowest ids among them."""
+    """Of values that equal the smallest chosen one, choose those with the lowest ids."""
     k = ids.shape[-1]
     smallest = np.take_along_axis(values, ids, -1).min(-1)
     for row in np.flatnonzero((values >= smallest[:, None]).sum(-1) > k):

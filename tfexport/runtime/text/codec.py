@@ -1,4 +1,4 @@
-"""Text to ids as the encoder sees them, and target ids to text: tokenizers and special tokens."""
+"""Tokenization of source texts, special tokens included, and detokenization of targets."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,11 +12,11 @@ from tfexport.errors import InputError, Message, Option, TokenizerError, shown
 from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
-WORD_MARKS = ("▁", "Ġ", " ")  # what vocabularies write in front of a piece that begins a word
+WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the beginning of a word
 
 
 class TextCodec:
-    """The tokenizers of one bundle. They are loaded when text is first asked for."""
+    """The tokenizers of one bundle, loaded when they are first used."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
@@ -30,10 +30,10 @@ class TextCodec:
         return len(self._before), len(self._after)
 
     def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
-        """A text to ids as the encoder sees them; a blank one to none at all.
+        """Tokenize a source text and add special tokens; a blank text gives no ids.
 
         Raises:
-            InputError: it is no text, or too long and ``truncate`` is false.
+            InputError: it is not a valid text, or it is too long and ``truncate`` is false.
             TokenizerError: the bundle holds no tokenizer, or an unusable one.
             MissingDependencyError: the tokenizer's library is not installed.
         """
@@ -50,7 +50,7 @@ class TextCodec:
     def check_ids(
         self, row: Sequence[int], truncate: bool = False, limit: int | None = None
     ) -> list[int]:
-        """A row of source ids, checked, and cut if it is too long and ``truncate`` is true.
+        """Check a row of source ids, and cut it if it is too long and ``truncate`` is true.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -71,7 +71,7 @@ class TextCodec:
         return min(limits, default=None)
 
     def encode_target(self, value: str | Sequence[int]) -> list[int]:
-        """Target text, without special tokens, or target ids, checked.
+        """Tokenize a target text, without special tokens, or check target ids.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -83,7 +83,7 @@ class TextCodec:
         return check_ids(value, self._manifest.limits.target_vocab_size)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Target ids to text.
+        """Detokenize target ids.
 
         Raises:
             TokenizerError: the bundle holds no tokenizer.
@@ -93,7 +93,7 @@ class TextCodec:
     def fill_unknowns(
         self, tokens: Sequence[int], alignment: Sequence[tuple[int, int]], source: str
     ) -> str:
-        """Target ids to text, with the aligned part of the source in place of unknown tokens.
+        """Detokenize, with the aligned part of the source text in place of unknown tokens.
 
         Args:
             tokens: target ids.
@@ -106,7 +106,7 @@ class TextCodec:
             {target: place for place, target in alignment},
         )
         text, pending = "", list[int]()
-        space = ""  # what stands between the text so far and what comes next
+        space = ""  # between the text so far and the next piece
         for place, token in enumerate(tokens):
             if token != unk:
                 pending.append(token)
@@ -171,7 +171,7 @@ class TextCodec:
 
 
 def check_rows(name: str, given: Any, kind: str) -> list[Any]:
-    """Turn an argument with a value for every row of a call into a list.
+    """List the values of an argument that has one value for each row of a call.
 
     Args:
         name: of the argument.
@@ -179,7 +179,7 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
         kind: of what it should give, for the message.
 
     Raises:
-        InputError: it is one text, or cannot be walked over.
+        InputError: it is a single string, or not iterable.
     """
     if isinstance(given, str | bytes):
         raise InputError(Message(Option(name), f": expected a list of {kind}, found one string"))
@@ -192,10 +192,10 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
 
 
 def check_text(text: str) -> None:
-    """Refuse what is no text, or cannot be written as UTF-8.
+    """Refuse values that are not strings, or cannot be encoded as UTF-8.
 
     Raises:
-        InputError: saying what it is.
+        InputError: naming the value or the reason.
     """
     if not isinstance(text, str):
         raise InputError(f"expected a string, found {shown(text)}")
@@ -206,10 +206,10 @@ def check_text(text: str) -> None:
 
 
 def check_ids(row: Sequence[int], size: int) -> list[int]:
-    """A row of ids of a vocabulary of ``size``, as plain integers.
+    """Check a row of ids of a vocabulary of ``size``; returns plain integers.
 
     Raises:
-        InputError: naming the first that is none.
+        InputError: naming the first that is not an id.
     """
     if isinstance(row, str | bytes):
         raise InputError(f"expected a list of ids, found {shown(row)}")
@@ -221,10 +221,10 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
 
 
 def check_id(value: Any, size: int, least: int = 0) -> int:
-    """An id of a vocabulary of ``size``, as a plain integer.
+    """Check an id of a vocabulary of ``size``, of Python or numpy; returns a plain integer.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not an integer, or outside the vocabulary.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise InputError(f"{shown(value)} is not a whole number")

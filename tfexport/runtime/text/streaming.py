@@ -1,41 +1,41 @@
-"""Text that appears as it is decoded."""
+"""Incremental detokenization for streaming."""
 
 from collections.abc import Callable, Sequence
 
-UNDECIDED = "\ufffd"  # what decoders write for bytes that are no character yet
+UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
 
 
 class TextStream:
-    """Tokens to pieces of text that never split a character and are never taken back.
+    """Turns tokens into pieces of text that consist of whole characters and stay valid.
 
-    The pieces together are the text of all tokens. A piece waits while its end is an unfinished
+    Joined, the pieces are the text of all tokens. Text is held back while it ends in an incomplete
     character.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], whole_words: bool = False) -> None:
-        """Begin a text.
+        """Start a new text.
 
         Args:
             decode: ids to text.
-            whole_words: show no word before the next one begins, for decoders that still change it
-                (WordPiece writes ``do n ' t`` as ``don't``).
+            whole_words: hold a word back until the next one begins, for tokenizers whose later
+                tokens may change it (WordPiece joins ``do n ' t`` to ``don't``).
         """
         self._decode, self._whole_words = decode, whole_words
         self._tokens: list[int] = []
         self._shown = ""
 
     def add(self, token: int) -> str:
-        """The text that is certain with one more token; often empty."""
+        """Add a token; returns the text that is now final, often empty."""
         self._tokens.append(token)
         text = self._decode(self._tokens)
-        # White space waits too: decoders drop it at an end.
+        # White space is held back too: decoders strip it at the end of a text.
         certain = text.rstrip(UNDECIDED).rstrip()
         if self._whole_words:
             certain = certain[: max(certain.rfind(" "), 0)]
         return self._show(certain)
 
     def end(self) -> str:
-        """The rest of the text, which was held back."""
+        """The text that was held back so far."""
         return self._show(self._decode(self._tokens))
 
     def _show(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Text to ids and back, through the library that the tokenizer was made for."""
+"""Tokenizers: Hugging Face tokenizers, SentencePiece and lists of words, with one interface."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,7 +16,7 @@ from tfexport.runtime.text.vocabulary_files import describe_foreign, read_words
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Special tokens around a text are added elsewhere."""
+    """A tokenizer without special tokens, which ``TextCodec`` adds."""
 
     def encode(self, text: str) -> list[int]:
         """Text to ids, without start or end token.
@@ -38,16 +38,16 @@ class Tokenizer(Protocol):
 
     @property
     def unknown_is_word(self) -> bool:
-        """Whether the unknown token stands for a whole word, with space on both sides."""
+        """Whether the unknown token stands for a whole word, not for part of one."""
 
     def split(self, text: str) -> list[str]:
         """The part of the text that each id of ``encode`` stands for."""
 
     def piece(self, token: int) -> str:
-        """An id as the vocabulary writes it, word boundary marks and all."""
+        """The piece of an id as it stands in the vocabulary, with word boundary marks."""
 
     def find(self, piece: str) -> int | None:
-        """The id of what the vocabulary writes so; None if it does not hold it."""
+        """The id of a piece of the vocabulary; None if it has no such piece."""
 
 
 class JsonTokenizer:
@@ -63,7 +63,7 @@ class JsonTokenizer:
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
         ):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        # A file may carry its training set-up's cut-off, which would shorten inputs in silence.
+        # A file may hold truncation settings from training, which would silently cut inputs.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
@@ -130,7 +130,7 @@ class SentencePieceTokenizer:
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
-        # An unknown piece is written as it stands in the text.
+        # As pieces, unknown parts keep the text's own characters.
         pieces: list[str] = self._processor.encode(text, out_type=str)
         return [piece.replace("▁", " ").strip() for piece in pieces]
 
@@ -145,7 +145,7 @@ class SentencePieceTokenizer:
         except UnicodeEncodeError:  # no vocabulary holds half of a surrogate pair
             return None
         token = int(self._processor.piece_to_id(piece))
-        # What it does not know becomes the unknown token.
+        # An unknown piece gives the id of the unknown token.
         return token if self.piece(token) == piece else None
 
 
@@ -191,10 +191,10 @@ class WordTokenizer:
 
 @contextlib.contextmanager
 def _failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
-    """Raise an error of this project where a tokenizer's library raises anything.
+    """Turn any exception of a tokenizer's library into an error of this project.
 
-    The Rust side raises ``Exception`` itself, and where it gives up a PanicException, which is no
-    Exception and has no name that could be imported.
+    Hugging Face tokenizers raise plain ``Exception``, or on a Rust panic a PanicException, which is
+    a BaseException and cannot be imported.
     """
     try:
         yield
@@ -216,9 +216,9 @@ def load_tokenizer(
     Args:
         path: the tokenizer's file.
         kind: "tokenizers", "sentencepiece" or "words".
-        vocab_size: of the model's side that the tokenizer is for.
-        unk_id: stands for unknown words; only "words" needs to be told.
-        hidden: ids that are not shown in text; only "words" needs to be told.
+        vocab_size: of the model's source or target side.
+        unk_id: the unknown token; used for "words" only.
+        hidden: ids of special tokens, left out of decoded text; used for "words" only.
 
     Raises:
         TokenizerError: unreadable, of an unknown kind, or with ids that the model lacks.

@@ -1,4 +1,4 @@
-"""Vocabularies as files: lists of words, and what is taken for one and is none."""
+"""Lists of words as vocabulary files, and messages about files that are something else."""
 
 import json
 from pathlib import Path
@@ -9,10 +9,10 @@ _SHOWN = 40  # characters of a word in a message
 
 
 def read_words(path: Path) -> list[str]:
-    """The words of a list, one a line; a word's place, from 0, is its id.
+    """Read a list of words, one on each line; the line number, from 0, is the id.
 
     Raises:
-        TokenizerError: unreadable, or a word on several lines.
+        TokenizerError: the file is unreadable, or a word stands on several lines.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -43,9 +43,9 @@ def _twice(word: str, first: int, second: int) -> str:
 
 
 def describe_foreign(path: Path, wanted: str) -> str:
-    """Say that a file is not ``wanted``, and what it is if that can be told.
+    """Say that a file is not ``wanted``, and what else it is, if known.
 
-    Nothing of it is run: a pickle is known by how it begins.
+    Nothing of it is run: a pickle is recognised by its first bytes.
     """
     try:
         with path.open("rb") as file:

@@ -12,13 +12,14 @@ from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.runtime.text.codec import TextCodec, check_id, check_ids
 
-SHOWN = 5  # problems of a file that are named; it may have as many as lines
+SHOWN = 5  # problems of a file that are listed; there may be one on every line
 
 
 class VocabularyMap:
-    """From source tokens to the target tokens that may be chosen where they occur.
+    """A mapping of source tokens to the target tokens that they allow.
 
-    A row may choose what any of its source tokens allows, what is always allowed, and end tokens.
+    A row may choose tokens that any of its source tokens allows, those always allowed, and end
+    tokens.
     """
 
     def __init__(self, targets: Mapping[int, NDArray[np.int64]], always: NDArray[np.int64]) -> None:
@@ -34,15 +35,15 @@ class VocabularyMap:
         """Read a map.
 
         Args:
-            given: source ids to target ids, -1 standing for what is always allowed, or source
-                tokens to target tokens, "" standing for it; or a file: a line for each source
-                token, that token, a tab, and target tokens between spaces. A line that begins with
-                the tab says what is always allowed.
+            given: a mapping of source ids to target ids, with the key -1 for ids that are always
+                allowed; or of source tokens to target tokens, with the key "" for them; or a file:
+                on each line a source token, a tab, and target tokens separated by spaces. A line
+                that begins with the tab holds the tokens that are always allowed.
             manifest: of the bundle.
-            texts: its tokenizers, which know the file's tokens.
+            texts: its tokenizers, for the ids of tokens.
 
         Raises:
-            InputError: naming tokens that no vocabulary holds, and lines that are none of these.
+            InputError: naming unknown tokens and malformed lines.
         """
         subject = "vocabulary map"
         pairs: list[tuple[str, Any, Any]]
@@ -103,7 +104,7 @@ def _read_lines(path: Path) -> list[tuple[str, Any, Any]]:
 
 
 def _pieces(given: Any) -> list[str]:
-    """The tokens that a token is mapped to; ids are not among them."""
+    """Check that the targets of a token are tokens, not ids."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise InputError(f"expected a list of tokens, found {shown(given)}")
     for piece in given:

@@ -3,86 +3,27 @@
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 import torch
-from torch import Tensor
 
 from tests.support.paths import REPOSITORY
+from tests.support.toy_family import CONFIG, TOY, TOY_CONFIG, save_toy
 from tfexport.cli.console import checkpoint_options
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
-    KeyTable,
     Layout,
-    Transformer,
-    TransformerConfig,
     build_transformer,
     load_checkpoint,
     register_layout,
 )
 from tfexport.model_src.checkpoint.account import expected_shapes
-from tfexport.model_src.checkpoint.conversions import Shape
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.read import examine_checkpoint
 from tfexport.model_src.config import config_keys
-
-CONFIG = TransformerConfig(
-    d_model=8, num_heads=2, num_encoder_layers=2, num_decoder_layers=1, d_ff=12, pad_id=0,
-    source_vocab_size=9, target_vocab_size=11, norm_placement="pre", max_positions=32,
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Transposed:
-    """A matrix that is stored as (in, out)."""
-
-    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
-        return (tensor.T,)
-
-    def original_shape(self, shape: Shape) -> Shape:
-        return shape[::-1]
-
-
-def read_toy_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    placement = "pre" if values["normalize_before"] else "post"
-    return {"num_heads": values["heads"], "pad_id": values["pad"], "norm_placement": placement}
-
-
-# fmt: off
-TOY = Layout(
-    name="toy",
-    title="the toy family",
-    table=KeyTable(
-        {
-            "{side}/emb": "{side}_embedding.tokens.weight",
-            "out/{kind}": "output_proj.{kind}",
-            "{stack}/norm/{kind}": "{stack}.norm.{kind}",
-            "{stack}/{layer}/{sublayer}/norm/{kind}":
-                "{stack}.layers.{layer}.{sublayer}_residual.norm.{kind}",
-            "{stack}/{layer}/{sublayer}/{proj}/w":
-                ("{stack}.layers.{layer}.{sublayer}.{proj}_proj.weight", Transposed()),
-            "{stack}/{layer}/{sublayer}/{proj}/b":
-                "{stack}.layers.{layer}.{sublayer}.{proj}_proj.bias",
-        },
-        {
-            "side": {"src": "source", "trg": "target"},
-            "kind": {"g": "weight", "b": "bias"},
-            "sublayer": {"self": "self_attn", "ctx": "cross_attn", "ffn": "feed_forward"},
-            "proj": {"q": "q", "k": "k", "v": "v", "o": "out", "1": "up", "2": "down"},
-        },
-    ),
-    defaults={"scale_embeddings": True, "max_positions": 32},
-    required=("num_heads",),
-    read_config=read_toy_config,
-    model_types=("toy", "toy-2"),
-)
-# fmt: on
-TOY_CONFIG = {"model_type": "toy", "heads": 2, "pad": 0, "normalize_before": True, "layers": 2}
 
 
 @pytest.fixture
@@ -90,18 +31,6 @@ def toy() -> Iterator[Layout]:
     register_layout(TOY)
     yield TOY
     del LAYOUTS["toy"]
-
-
-def save_toy(model: Transformer, folder: Path) -> dict[str, Tensor]:
-    """Write a model in the toy family's keys, which its own table gives."""
-    state = {}
-    for name, tensor in model.state_dict().items():
-        if not name.endswith("positions.table"):
-            key, _ = TOY.table.origin_of(name, tuple(tensor.shape))
-            state[key] = tensor.T if key.endswith("/w") else tensor
-    torch.save(state, folder / "model.pt")
-    (folder / "config.json").write_text(json.dumps(TOY_CONFIG))
-    return state
 
 
 def test_layout_is_added_through_the_registry_alone(toy: Layout, tmp_path: Path) -> None:
@@ -234,7 +163,7 @@ def test_command_line_and_docs_name_every_layout() -> None:
     (layout,) = (option for option in command.params if option.name == "layout")
     assert isinstance(layout, click.Option)
     names = (layout.help or "").partition(": ")[2].rstrip(".")
-    assert re.split(", | or ", names) == list(LAYOUTS)
+    assert re.split(", | or ", names) == sorted(LAYOUTS)
     page = (REPOSITORY / "docs" / "checkpoints.md").read_text(encoding="utf-8")
     rows = page.partition("## Layouts")[2].partition("|---|")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", rows, re.MULTILINE) == list(LAYOUTS)

@@ -1,11 +1,13 @@
-"""The registry of layouts: all that detection, the option ``layout`` and the docs know of."""
+"""The registry of layouts: all that detection, the option ``layout`` and the docs know of.
+
+A file of this folder is a layout of its name, with dashes, and is found by being here.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.layouts.annotated import ANNOTATED
-from tfexport.model_src.checkpoint.layouts.native import NATIVE
-from tfexport.model_src.checkpoint.layouts.nn_transformer import NN_TRANSFORMER, REBUILT
-from tfexport.model_src.checkpoint.layouts.rmsnorm import RMSNORM
 
 # Of layouts that know as many keys, the first is taken.
 LAYOUTS: dict[str, Layout] = {}
@@ -23,10 +25,6 @@ def register_layout(layout: Layout) -> None:
         )
 
 
-for _layout in (NN_TRANSFORMER, REBUILT, ANNOTATED, RMSNORM, NATIVE):
-    register_layout(_layout)
-
-
 def require_layout_name(name: str | None) -> None:
     """Refuse a name that no layout has.
 
@@ -36,3 +34,14 @@ def require_layout_name(name: str | None) -> None:
     if name is not None and name not in LAYOUTS:
         choices = ", ".join(repr(choice) for choice in LAYOUTS)
         raise ConfigError(Message(Option("layout"), f": {name!r} is not one of {choices}."))
+
+
+def _read_folder() -> list[Layout]:
+    """The layouts of this folder's files, by precedence and name."""
+    names = [module.name for module in iter_modules(__path__)]
+    found = [getattr(import_module(f"{__name__}.{name}"), name.upper()) for name in names]
+    return sorted(found, key=lambda layout: (-layout.precedence, layout.name))
+
+
+for _layout in _read_folder():
+    register_layout(_layout)

@@ -45,4 +45,5 @@ ANNOTATED = Layout(
         "norm_eps": 1e-6,
     },
     required=("num_heads",),
+    reference="annotated",
 )

@@ -17,7 +17,13 @@ from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
 
-NATIVE = Layout(name="native", title="tfexport", table=KeyTable({"{weight}": "{weight}"}))
+NATIVE = Layout(
+    name="native",
+    title="tfexport",
+    table=KeyTable({"{weight}": "{weight}"}),
+    no_reference="the layout 'native' is that of tfexport's own modules",
+    precedence=-1,
+)
 
 
 def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: bool = False) -> None:

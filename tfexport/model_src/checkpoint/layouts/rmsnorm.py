@@ -50,4 +50,5 @@ RMSNORM = Layout(
         "dropout": 0.0,
     },
     required=("num_heads",),
+    reference="rmsnorm",
 )

@@ -1,0 +1,43 @@
+"""An nn.Transformer rebuilt around shared layers: one ``layer`` for all (``encoder.layer.*``)."""
+
+from tfexport.model_src.checkpoint.conversions import POSITION_TABLE, THIRDS
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.layouts.nn_transformer import DEFAULTS, WORDS
+
+# fmt: off
+_TABLE: Entries = {
+    "src_tok_emb.embedding.weight": "source_embedding.tokens.weight",
+    "tgt_tok_emb.embedding.weight": "target_embedding.tokens.weight",
+    "positional_encoding.pos_embedding": ("encoder.positions.table", POSITION_TABLE),
+    "generator.{kind}": "output_proj.{kind}",
+    "{prefix}{stack}.norm.{kind}": "{stack}.norm.{kind}",
+    "{prefix}{stack}.layer.{attention}.in_proj_{kind}":
+        ("{stack}.layers.0.{attention}.{part}_proj.{kind}", THIRDS),
+    "{prefix}{stack}.layer.{attention}.{part}_proj_{kind}":
+        "{stack}.layers.0.{attention}.{part}_proj.{kind}",
+    "{prefix}{stack}.layer.{attention}.out_proj.{kind}":
+        "{stack}.layers.0.{attention}.out_proj.{kind}",
+    "{prefix}{stack}.layer.linear1.{kind}": "{stack}.layers.0.feed_forward.up_proj.{kind}",
+    "{prefix}{stack}.layer.linear2.{kind}": "{stack}.layers.0.feed_forward.down_proj.{kind}",
+    "{prefix}encoder.layer.{encoder_norm}.{kind}":
+        "encoder.layers.0.{encoder_norm}_residual.norm.{kind}",
+    "{prefix}decoder.layer.{decoder_norm}.{kind}":
+        "decoder.layers.0.{decoder_norm}_residual.norm.{kind}",
+}
+# fmt: on
+
+NN_TRANSFORMER_REBUILT = Layout(
+    name="nn-transformer-rebuilt",
+    title="torch.nn.Transformer rebuilt around shared layers",
+    table=KeyTable(_TABLE, WORDS),
+    defaults={
+        **DEFAULTS,
+        "share_encoder_layers": True,
+        "share_decoder_layers": True,
+        "positions_every_layer": True,
+    },
+    required=("num_heads", "num_encoder_layers", "num_decoder_layers"),
+    reference="rebuilt",
+    precedence=1,
+)
