@@ -238,7 +238,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder with a manifest, valid or not."""
+    """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
     try:
         _parse((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
     except (OSError, ValueError):
