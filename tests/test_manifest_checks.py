@@ -138,7 +138,7 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path, change: dict[str, Any]
 
 
 def test_manifest_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST).write_bytes(b" " * (bundle.MOST_BYTES + 1))
+    (tmp_path / MANIFEST).write_bytes(b" " * (bundle.MAX_MANIFEST_BYTES + 1))
     with pytest.raises(BundleError, match="more than 4194304 bytes"):
         open_bundle(tmp_path)
 

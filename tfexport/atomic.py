@@ -1,7 +1,7 @@
-"""Output that appears whole or not at all, whatever is killed when.
+"""Atomic output: after a crash or kill, a file or folder is complete or absent.
 
-Files and folders are filled under a hidden name beside their place, flushed to disk with the folder
-that holds them, and renamed. While one is written its place is locked; see ``locks``.
+Files and folders are written under a hidden name beside their final path, flushed to disk, and
+renamed. Meanwhile the path is locked; see ``locks``.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ _NO_ROOM = {errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
 
 def check_free(path: Path, force: bool) -> None:
-    """Refuse an output that exists, or that has no folder to be in.
+    """Refuse an output that exists, or whose parent folder does not.
 
     Raises:
-        OutputExistsError: it exists and ``force`` is false, or its folder does not.
+        OutputExistsError: it exists and ``force`` is false, or its parent folder does not exist.
     """
     check_folder(path)
     if not force and (path.exists() or path.is_symlink()):
@@ -33,7 +33,7 @@ def check_free(path: Path, force: bool) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse an output that has no folder to be in.
+    """Refuse an output whose parent folder does not exist.
 
     Raises:
         OutputExistsError: naming the folder.
@@ -45,17 +45,17 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output file that stands in the way, before any work is done for it.
+    """Refuse an output file that cannot be written, before the work begins.
 
     Raises:
         OutputExistsError: it exists and ``force`` is false, is a folder, or is being written.
     """
     path = Path(path)
-    _check_place(path, force)
+    _check_replaceable(path, force)
     check_unlocked(path)
 
 
-def _check_place(path: Path, force: bool) -> None:
+def _check_replaceable(path: Path, force: bool) -> None:
     if path.is_dir():
         raise OutputExistsError(f"{path}: is a folder; name a file.")
     check_free(path, force)
@@ -63,23 +63,23 @@ def _check_place(path: Path, force: bool) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
-    """A file to write, which becomes the one at ``path`` when the block ends well.
+    """Give a temporary file to write; it becomes the file at ``path`` when the block ends.
 
-    If the block raises, nothing is left behind and an old file stays as it was.
+    If the block raises, it is deleted and an existing file is unchanged.
 
     Raises:
         OutputExistsError: see ``check_new_file``.
     """
     path = Path(path).absolute()
-    _check_place(path, force)
+    _check_replaceable(path, force)
     with writing(path):
         folder = _hidden_folder(path, PARTIAL)
         try:
             with naming(path, folder):
                 yield folder / path.name
             _flush(folder)
-            # Looked at again: a program that knows no locks may have written it meanwhile.
-            _check_place(path, force)
+            # Checked again: a program that ignores the lock may have written it meanwhile.
+            _check_replaceable(path, force)
             (folder / path.name).replace(path)
             _flush_entries(path.parent)
         finally:
@@ -88,14 +88,14 @@ def new_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path
 
 @contextlib.contextmanager
 def new_folder(path: Path, before_move: Callable[[], None]) -> Iterator[Path]:
-    """A folder to fill, which becomes the one at ``path`` when the block ends well.
+    """Give a temporary folder to fill; it becomes the folder at ``path`` when the block ends.
 
-    One that is there steps aside under a hidden name, and is deleted when the new one is in place.
-    If the block raises, nothing is left behind and the old folder stays as it was.
+    An existing folder is renamed to a hidden name first, and deleted after the new one is in place.
+    If the block raises, the temporary folder is deleted and the existing one is unchanged.
 
     Args:
         path: absolute.
-        before_move: raises if the folder may not be put there after all.
+        before_move: called before the last step; raises if ``path`` may not be written after all.
 
     Raises:
         OutputExistsError: another process is writing it.
@@ -116,9 +116,9 @@ def new_folder(path: Path, before_move: Callable[[], None]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
-    """Let the system's errors name the output that is written in the block.
+    """Make OSErrors of the block name the output.
 
-    A full disk names no file, and a file in the ``hidden`` folder is nobody's business.
+    The error of a full disk names no file, and other errors may name one in the ``hidden`` folder.
     """
     try:
         yield

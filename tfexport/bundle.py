@@ -1,8 +1,8 @@
 """A bundle: one folder that holds everything decoding needs.
 
-``manifest.json`` says what is in it, with a size and a sha256 for every file and a digest of its
-own. Writing is atomic: whatever is killed when, there is a whole old bundle, a whole new one, or
-the old one set aside where an error message names it. Nothing is read before it is checked.
+``manifest.json`` lists its files, each with its size and sha256, and ends with a digest of itself.
+Writing is atomic: a process that is killed leaves the complete old bundle, the complete new one, or
+the old one renamed, which the next error message names. Files are checked before they are used.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from tfexport.manifest_checks import find_problems, find_unsafe_json
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
 WEIGHTS = "weights.bin"
-MOST_BYTES = 4 << 20  # of a manifest; one of 10,000 parameters takes 1 MB
+MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB
 _REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a file of the bundle must look like."""
+    """The size in bytes and the sha256 of one file of a bundle."""
 
     size: int
     sha256: str
@@ -38,7 +38,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids with a meaning; ``unk`` may be missing."""
+    """The ids of the special tokens; ``unk`` may be missing."""
 
     pad: int
     bos: int
@@ -48,7 +48,7 @@ class SpecialIds:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes in ids, and lengths in tokens; a length is None where the model sets no limit."""
+    """Vocabulary sizes and longest sequences; a length is None if the model has no limit."""
 
     source_vocab_size: int
     target_vocab_size: int
@@ -71,22 +71,22 @@ class TokenizerEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the runtime needs to know of a bundle, and what a person would ask.
+    """The content of a bundle's ``manifest.json``.
 
     Attributes:
-        tfexport_version: what wrote it.
+        tfexport_version: of the export.
         opset: operator domain to version, for all graphs.
         ir_version: of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
-        config: the model's mathematics, as TransformerConfig.to_dict gives it.
+        config: of the model, as TransformerConfig.to_dict gives it.
         special_ids: of the vocabularies.
-        limits: what may go in and can come out.
+        limits: vocabulary sizes and longest sequences.
         graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
-        files: every file of the bundle but the manifest.
-        parity: the result of the comparison with eager PyTorch; None if it was not made.
-        quantization: kind of weights, what stayed float32, what the comparison with the original
-            gave; None for float32 weights. Parity is the original's then.
+        files: every file of the bundle except the manifest, by its path in the folder.
+        parity: summary of the comparison with eager PyTorch; None if there was none.
+        quantization: kind of weights, parameters that stayed float32, and the result of the quality
+            gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
     """
 
     tfexport_version: str
@@ -104,7 +104,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Of the bundle's files but the manifest, in bytes."""
+        """Bytes of all files of the bundle except the manifest."""
         return sum(entry.size for entry in self.files.values())
 
     def to_json(self) -> str:
@@ -118,7 +118,7 @@ class Manifest:
         """Read and check a manifest; ``path`` is for messages.
 
         Raises:
-            BundleError: not a manifest, a newer format, a changed byte, an unsafe path.
+            BundleError: not a manifest, a newer format, a wrong digest, or an unsafe file name.
         """
         values = _parse(text, path)
         _check_format(values, path)
@@ -177,21 +177,21 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """Read a bundle's manifest, without looking at its other files.
 
     Raises:
-        BundleError: there is no bundle, or its manifest does not stand up to the checks.
+        BundleError: there is no bundle, or its manifest is invalid.
     """
     folder = Path(folder)
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(_no_bundle(folder)) from None
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:  # a null byte, or half of a surrogate pair
         raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
-    if len(content) > MOST_BYTES:
-        raise BundleError(f"{path}: more than {MOST_BYTES} bytes, so no manifest. {_REEXPORT}")
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise BundleError(f"{path}: has more than {MAX_MANIFEST_BYTES} bytes. {_REEXPORT}")
     try:
         return Manifest.from_json(content.decode(), path)
     except UnicodeDecodeError:
@@ -199,13 +199,13 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
 
 
 def _no_bundle(folder: Path) -> str:
-    aside = (
+    set_aside = (
         sorted(folder.parent.glob(f".{folder.name}{atomic.ASIDE}*")) if not folder.exists() else []
     )
-    if aside:
+    if set_aside:
         return (
             f"{folder}: no such bundle; an export was interrupted and the previous bundle is whole "
-            f"at {aside[-1]}. Rename it back to {folder}, or export again."
+            f"at {set_aside[-1]}. Rename it back to {folder}, or export again."
         )
     if not folder.exists():
         return f"{folder}: no such file or folder. Make a bundle with 'tfexport onnx'."
@@ -238,7 +238,7 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Whether a path holds something that calls itself a bundle."""
+    """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
     try:
         _parse((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
     except (OSError, ValueError):
@@ -247,45 +247,45 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def check_output(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output that stands in the way, before any work is done for it.
+    """Refuse an output path that cannot be written, before the export begins.
 
     Raises:
-        OutputExistsError: it exists and ``force`` is false, is no bundle to be replaced, or is
-            being written.
+        OutputExistsError: it exists and ``force`` is false, it is not a bundle, or another process
+            writes it.
     """
     path = Path(path)
-    _check_place(path, force)
+    _check_replaceable(path, force)
     check_unlocked(path)
 
 
-def _check_place(path: Path, force: bool) -> None:
+def _check_replaceable(path: Path, force: bool) -> None:
     atomic.check_free(path, force)
-    taken = path.exists() or path.is_symlink()
-    if taken and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
+    exists = path.exists() or path.is_symlink()
+    if exists and not is_bundle(path) and not (path.is_dir() and not any(path.iterdir())):
         replaces = Message(Option("force", True), " replaces bundles only. Choose another output.")
         raise OutputExistsError(Message(f"{path}: exists and is not a bundle; ", replaces))
 
 
 @contextlib.contextmanager
 def new_bundle(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
-    """A folder to fill, which becomes the bundle at ``path`` when the block ends well.
+    """Give a temporary folder to fill; it becomes the bundle at ``path`` when the block ends.
 
-    If the block raises, nothing is left behind and an old bundle stays as it was.
+    If the block raises, the folder is deleted and an existing bundle is unchanged.
 
     Raises:
         OutputExistsError: see ``check_output``.
     """
     path = Path(path).absolute()
-    _check_place(path, force)
-    # Looked at again at the end: a program that knows no locks may have written it meanwhile.
-    with atomic.new_folder(path, before_move=lambda: _check_place(path, force)) as folder:
+    _check_replaceable(path, force)
+    # Checked again at the end: a program that ignores the lock may have written there meanwhile.
+    with atomic.new_folder(path, before_move=lambda: _check_replaceable(path, force)) as folder:
         yield folder
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Manifest:
-    """List every file of the folder in the manifest and write it, last of all.
+    """Write ``manifest.json``, with every other file of the folder listed in it.
 
-    Until then the folder is no bundle, whatever else it holds.
+    It has to be the last file that is written: a folder without a manifest is not a bundle.
     """
     files = {
         path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, _sha256(path))

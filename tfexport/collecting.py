@@ -1,4 +1,4 @@
-"""Python's search for garbage, put off where it finds none and takes long."""
+"""Pauses of Python's garbage collector."""
 
 import contextlib
 import gc
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collecting() -> Iterator[None]:
-    """Do not look for garbage inside the block.
+    """Pause garbage collection inside the block.
 
-    Whoever makes many objects that all stay has Python look through them, and through all that
-    there were before, again and again.
+    Creating many objects that all stay alive triggers it repeatedly, and each time it scans them
+    all without finding anything.
     """
     collecting = gc.isenabled()
     gc.disable()

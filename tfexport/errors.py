@@ -1,22 +1,22 @@
-"""What can go wrong, as one tree.
+"""The tree of errors that tfexport raises.
 
 TfexportError
-├── ConfigError              (ValueError)       a model or decoding option that cannot be
-├── CheckpointError          (ValueError)       a file that is no usable checkpoint
+├── ConfigError              (ValueError)       an invalid option, or invalid combination of options
+├── CheckpointError          (ValueError)       a file that is not a usable checkpoint
 ├── ExportError              (RuntimeError)     a graph that could not be made
 ├── ParityError              (RuntimeError)     exported files and eager PyTorch differ
 ├── QualityError             (RuntimeError)     quantised weights change too much
-├── OutputExistsError        (FileExistsError)  an output that stands in the way
+├── OutputExistsError        (FileExistsError)  an output path that exists or is being written
 ├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
 ├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
 ├── InputError               (ValueError)       one input that cannot be decoded
 ├── ForkError                (RuntimeError)     a translator used in a fork of its process
-└── MissingDependencyError   (ImportError)      an optional library that is needed and not installed
+└── MissingDependencyError   (ImportError)      an optional library that is not installed
 
-Every message says what was found, what was expected and what to do. An option in it is an
-``Option``, which every front end spells its own way: ``force=True`` in Python, ``--force`` on the
-command line. Only the command line turns errors into one-line messages; anything outside this tree
-is a bug and keeps its traceback.
+Every message names what was found, what was expected and what to do. Options in it are ``Option``
+objects, which each front end writes in its own form: ``force=True`` in Python, ``--force`` on the
+command line. Only the command line turns errors into one-line messages. An exception outside this
+tree is a bug and keeps its traceback.
 """
 
 import reprlib
@@ -29,11 +29,11 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 @dataclass(frozen=True)
 class Option:
-    """An option that a message speaks of.
+    """A reference to an option inside a message.
 
     Attributes:
-        name: of the keyword in Python.
-        value: to give to it; None to name the option alone.
+        name: the keyword in Python.
+        value: the value that is recommended or was given; None to write the name alone.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Option:
 
 
 class Message:
-    """Text with options in it.
+    """Text with references to options.
 
     Args:
-        parts: in their order; other messages are taken apart, problems too.
+        parts: in order; messages and problems among them are flattened into their parts.
     """
 
     def __init__(self, *parts: "str | Option | Message | Problem") -> None:
@@ -58,7 +58,7 @@ class Message:
         )
 
     def spelled(self, spell: Callable[[Option], str] = str) -> str:
-        """The whole text, its options as ``spell`` writes them."""
+        """The text, with every option as ``spell`` writes it."""
         return "".join(
             spell(part) if isinstance(part, Option) else str(part) for part in self.parts
         )
@@ -69,11 +69,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
+    """One invalid option or input.
 
     Attributes:
-        option: the one it is about; None if it is about none alone.
-        text: what is wrong, without the option's name in front.
+        option: name of the invalid option; None if the problem is not one option's alone.
+        text: the problem, without the option's name.
     """
 
     option: str | None
@@ -81,7 +81,7 @@ class Problem:
 
     @property
     def parts(self) -> tuple[str | Option, ...]:
-        """Those of its message: the option, a colon, the text."""
+        """The parts of its message: the option, a colon, the text."""
         named = () if self.option is None else (Option(self.option), ": ")
         return Message(*named, self.text).parts
 
@@ -93,7 +93,7 @@ class TfexportError(Exception):
     """Base of every error that tfexport raises on purpose.
 
     Attributes:
-        message: with its options; ``str`` gives Python's spelling of them.
+        message: with its options, which ``str`` writes as in Python.
     """
 
     def __init__(self, message: str | Message = "") -> None:
@@ -102,7 +102,7 @@ class TfexportError(Exception):
 
 
 class ConfigError(TfexportError, ValueError):
-    """An option, or a combination of options, that cannot be."""
+    """An invalid option, or an invalid combination of options."""
 
 
 class CheckpointError(TfexportError, ValueError):
@@ -146,7 +146,7 @@ class MissingDependencyError(TfexportError, ImportError):
 
 
 def shown(value: object, most: int = 60) -> str:
-    """A value as a message quotes it: no longer than ``most`` characters, whatever it is."""
+    """The repr of any value for a message, cut to ``most`` characters."""
     if isinstance(value, int) and abs(value) >= 10**most:
         return f"a number of more than {most} digits"  # which Python may refuse to write out
     try:

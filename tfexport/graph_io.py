@@ -1,7 +1,7 @@
 """Inputs and outputs of every graph: names, dtypes and axes, as data.
 
-Names follow Hugging Face and Optimum, so that other tools understand the files. The exporter
-names graph values from here and the runtime feeds sessions from here; neither has names of its own.
+Names follow Hugging Face and Optimum, so that other tools understand the files. The exporter and
+the runtime both take names from here.
 """
 
 from dataclasses import dataclass
@@ -62,9 +62,9 @@ class GraphSpec:
 
     Attributes:
         name: the graph's role.
-        inputs: that have to be fed.
-        outputs: told apart by their place.
-        optional_inputs: that have a value of their own, and need not be fed.
+        inputs: required ones.
+        outputs: identified by their position.
+        optional_inputs: with a default value.
     """
 
     name: str
@@ -148,7 +148,7 @@ def decoder_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
 
 
 def shortlist_graph(cache: CacheShape) -> GraphSpec:
-    """``decoder_graph`` with logits of the candidates only, in their order."""
+    """``decoder_graph`` with an input ``candidates``, and logits of these ids only."""
     decoder = decoder_graph(cache, 0)
     return GraphSpec(
         SHORTLIST,
@@ -167,14 +167,14 @@ def forward_graph(
     attention_biases: bool = False,
     log_probs: bool = False,
 ) -> GraphSpec:
-    """A source and a whole target to logits, causal by itself.
+    """A source and a whole target to logits; the causal mask is part of the graph.
 
     Args:
         d_model: E.
         num_heads: H.
-        vocab_size: V; None for a model without embeddings, which takes vectors and gives states.
-        attention_biases: three more inputs, added to the attention scores.
-        log_probs: a second output.
+        vocab_size: V; None for a model without embeddings, from vectors to hidden states.
+        attention_biases: add three inputs, which are added to the attention scores.
+        log_probs: add an output, the log-softmax of the logits.
     """
     masks = (
         TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
@@ -210,9 +210,9 @@ def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = 
     """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
 
     Args:
-        attention: layers and heads of the cross-attention, if its weights are to come out too.
-        can_skip_scores: it also takes ``return_scores``, as it does in a bundle; with false the
-            scores are NaN.
+        attention: layers and heads of the cross-attention, if its weights are an output.
+        can_skip_scores: add the optional input ``return_scores``, as in a bundle; if it is false,
+            the scores are NaN.
     """
     weights: tuple[TensorSpec, ...] = ()
     if attention is not None:
@@ -234,11 +234,11 @@ def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = 
 
 
 def beam_graph() -> GraphSpec:
-    """Source ids to a record of a beam search: what was chosen among at each of T steps.
+    """Source ids to the record of a beam search over T steps.
 
-    ``beam_size`` is K; a sentence is done with ``enough`` finished hypotheses. The record is, for
-    the N = 2 K best candidates of each step, their tokens, the beams that they continue, and their
-    own log-probabilities. The search goes on with the first K of them that do not end.
+    ``beam_size`` is K. A sentence is finished after ``enough`` finished hypotheses. The record
+    holds the top N = 2 K candidates of each step: their tokens, the beams they extend, and the
+    log-probabilities of these tokens. The next step continues the first K that are not end tokens.
     """
     record = (TARGET, BATCH, CANDIDATES)
     return GraphSpec(

@@ -1,8 +1,8 @@
-"""One writer for each output.
+"""Locks that let only one process write an output at a time.
 
-Beside an output that is being written stands ``.OUTPUT.lock``, locked by the operating system and
-holding the writer's process id. The lock ends with its process, however that ends; a file that a
-kill left behind locks nothing.
+While an output is written, ``.OUTPUT.lock`` beside it is locked by the operating system and
+contains the writer's process id. The operating system releases the lock when the process ends; a
+lock file that a killed process leaves behind has no effect.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-_FAR = 1 << 30  # the byte that Windows locks: nobody can read a locked one, and the id is read
+_FAR = 1 << 30  # the byte that is locked on Windows; locked bytes cannot be read, the id must be
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -28,7 +28,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 def writing(output: Path) -> Iterator[None]:
     """Hold an output's lock for the block.
 
-    A file system that knows no locks gives none.
+    On a file system without locks this does nothing.
 
     Raises:
         OutputExistsError: another process, or another thread, is writing it.
@@ -53,7 +53,7 @@ def check_unlocked(output: Path) -> None:
 
 
 def _lock_path(output: Path) -> Path:
-    # By the folder's own name: another way to it leads to the same lock.
+    # By the resolved folder, so that different paths to an output share one lock.
     output = Path(os.path.realpath(output.parent), output.name)
     return output.with_name(f".{output.name}.lock")
 
@@ -91,7 +91,7 @@ def _release(path: Path, descriptor: int) -> None:
     if _is_at(descriptor, path):
         with contextlib.suppress(OSError):
             path.unlink()
-    # By name: closing alone would leave it to a child that was forked meanwhile.
+    # Explicitly: after closing alone, a child that was forked meanwhile would keep the lock.
     _unlock(descriptor)
     os.close(descriptor)
 
@@ -104,7 +104,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _owner(descriptor: int) -> str:
-    """Who holds the lock; a process that has only just taken it writes its id in a moment."""
+    """The process that holds the lock, for messages; waits until it has written its id."""
     for _ in range(20):
         os.lseek(descriptor, 0, os.SEEK_SET)
         text = os.read(descriptor, 32).decode("ascii", "replace").strip()

@@ -1,7 +1,7 @@
 """Checks of a manifest's JSON values, each problem one sentence.
 
-A manifest may have been made by hand, with a right digest: nothing of it is taken as it comes.
-First every value's own type and bounds; then, if those are right, what values say of each other.
+A manifest may have been edited by hand and given a correct digest, so every value is checked: first
+its type and bounds; then, if all of these are right, whether values contradict each other.
 """
 
 import re
@@ -27,10 +27,10 @@ def find_problems(values: Mapping[str, Any]) -> list[str]:
 
 
 def find_unsafe_json(value: Any) -> str | None:
-    """Why a parsed JSON value cannot be worked with at all; None if it can.
+    """Why a parsed JSON value cannot be processed; None if it can.
 
-    It may be nested so deep that recursion fails, or hold half of a surrogate pair, which no UTF-8
-    can write.
+    It may be nested so deeply that recursion fails, or contain a lone surrogate, which UTF-8 cannot
+    encode.
     """
     level = [value]
     for _ in range(DEEPEST):
@@ -60,7 +60,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a file's name stays inside the bundle's folder, on any system: a bundle travels."""
+    """Whether a file's name stays inside the bundle's folder, on every operating system."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
     parts = {*posix.parts, *windows.parts}
     absolute = posix.is_absolute() or windows.drive or windows.root
@@ -155,7 +155,7 @@ PARITY = _record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=
 
 
 def _gate(name: str, value: Any) -> Iterator[str]:
-    """How quantised weights were compared; text says that they were not."""
+    """The quality gate's figures; or text, which says that there was no gate."""
     if not isinstance(value, str):
         yield from _record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
 
@@ -220,10 +220,10 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         if side not in SIDES:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
-    for name, said, where in _said_twice(values):
-        if name in values["config"] and values["config"][name] != said:
+    for name, repeated, where in _repeated(values):
+        if name in values["config"] and values["config"][name] != repeated:
             yield (
-                f"{where}: {shown(said)} contradicts config.{name}, which is "
+                f"{where}: {shown(repeated)} contradicts config.{name}, which is "
                 f"{shown(values['config'][name])}"
             )
 
@@ -244,8 +244,8 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def _said_twice(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """What stands outside of config and in it: key of config, value outside, where that is."""
+def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
     for name in ("pad", "bos", "eos", "unk"):
         yield f"{name}_id", values["special_ids"].get(name), f"special_ids.{name}"
     for side in SIDES:

@@ -139,7 +139,7 @@ def test_a_split_that_cannot_be_kept_is_shown_all_the_same(
         assert result.exit_code == 1
         assert json.loads(result.stdout)["timings"]
         assert "Fastest: " in result.stderr
-        assert f"the split could not be kept: {place}" in result.stderr
+        assert f"the layout could not be saved: {place}" in result.stderr
         assert "translate --workers " in result.stderr
 
 

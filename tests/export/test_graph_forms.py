@@ -19,12 +19,13 @@ from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
 from tfexport.export.graphs import exporter
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
+from tfexport.progress import Progress
 from tfexport.runtime import Translator
 from tfexport.runtime.model.session import Graph
 

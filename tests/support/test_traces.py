@@ -19,7 +19,7 @@ def make(attention: type[Attention] = Attention, **options: Any) -> Transformer:
         d_model=8, num_heads=2, num_encoder_layers=1, num_decoder_layers=1, d_ff=8,
         source_vocab_size=9, target_vocab_size=9, **{**SETTINGS, **options},
     )  # fmt: skip
-    return build_transformer(config, attention=attention)
+    return build_transformer(config, attention_class=attention)
 
 
 def test_equal_modules_have_one_key() -> None:

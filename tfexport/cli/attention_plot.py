@@ -1,4 +1,4 @@
-"""Attention as a picture: target tokens down, source tokens across."""
+"""Images of cross-attention: one row per target token, one column per source token."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tfexport.runtime.files.line_stream import LineResult
     from tfexport.runtime.text.codec import TextCodec
 
-MOST = 100  # images of one run
+MAX_IMAGES = 100  # of one run
 FORMATS = (".png", ".svg", ".pdf")
 
 
 class Plotter:
-    """Draws one image for each line that it is called with."""
+    """A callback that draws one image for each line."""
 
     def __init__(self, image: str, texts: "TextCodec", ids: bool) -> None:
         with needs("plot"):
@@ -30,8 +30,8 @@ class Plotter:
             raise ConfigError(f"--attention-plot: {image!r} does not end in {', '.join(FORMATS)}")
 
     def __call__(self, line: "LineResult") -> None:
-        """Draw a line's best hypothesis; an empty one is left out."""
-        if line.result is None or line.number > MOST:
+        """Draw the attention of a line's best hypothesis, unless that is empty."""
+        if line.result is None or line.number > MAX_IMAGES:
             return
         best = line.result.hypotheses[0]
         if best.attention is None or not best.attention.size:
@@ -54,8 +54,8 @@ class Plotter:
         path = self._name(line.number)
         with naming(path):
             figure.savefig(path, dpi=150)
-        if line.number == MOST:
-            click.echo(f"--attention-plot: drew the first {MOST} lines.", err=True)
+        if line.number == MAX_IMAGES:
+            click.echo(f"--attention-plot: drew the first {MAX_IMAGES} lines.", err=True)
 
     def _name(self, number: int) -> Path:
         if number == 1:

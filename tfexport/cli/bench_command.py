@@ -29,7 +29,7 @@ MAX_LENGTH = 30  # of the translations of random ids
 
 @dataclass(frozen=True)
 class _Call:
-    """Arguments and options of the command; those of decoding by themselves."""
+    """Arguments and options of the command; ``decoding`` has those of ``DecodingOptions``."""
 
     bundle: str
     file: str | None
@@ -42,7 +42,7 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="How fast a bundle decodes on this machine. Needs no torch.")
+@click.command(short_help="Measure how fast a bundle decodes on this machine. Needs no torch.")
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")
@@ -52,17 +52,17 @@ class _Call:
 @click.option("--threads", "threads", type=click.IntRange(1, MOST_THREADS), multiple=True,
               help="Threads inside an operator; repeatable.  [default: all cores]")  # fmt: skip
 @click.option("--runs", type=click.IntRange(1, 1000), default=7, show_default=True,
-              help="Every row of the table is the median of so many.")  # fmt: skip
-@click.option("--tune", is_flag=True, help="Find how many workers of how many threads decode "
-              "FILE fastest, and keep it: translate takes it for files.")  # fmt: skip
+              help="Runs of each setting; the table shows their median.")  # fmt: skip
+@click.option("--tune", is_flag=True, help="Find the numbers of workers and threads that decode "
+              "FILE fastest, and save them as translate's default for files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @decoding_options(OPTIONS)
 def bench(**values: Any) -> None:
-    """Decode FILE, or random ids, over and over, and print what it takes.
+    """Decode FILE, or random ids, several times, and print throughput and latency.
 
-    A sentence waits as long as its batch: the time of a batch is the latency, sentences a second
-    are the throughput. Runs are interleaved, and rows of the table can be compared with each
-    other. Other work on the machine slows all of them.
+    Throughput is sentences a second; latency is the time of a whole batch, which every sentence in
+    it waits for. Runs of all settings are interleaved, so rows of the table can be compared even
+    if other work slows the machine down for a while.
 
     \b
     tfexport bench de-en.bundle german.txt
@@ -83,14 +83,14 @@ def bench(**values: Any) -> None:
     _print(call, keywords, timings)
     if call.tune:
         best = min(timings, key=lambda timing: median(timing.seconds))
-        _keep(call.bundle, best.plan)
+        _save_layout(call.bundle, best.plan)
 
 
-def _keep(bundle: str, plan: "Plan") -> None:
-    """Keep the fastest layout for ``translate``; all timings are printed already.
+def _save_layout(bundle: str, plan: "Plan") -> None:
+    """Save the fastest numbers of workers and threads, which ``translate`` reads.
 
     Raises:
-        ClickException: it cannot be kept, with what to do.
+        ClickException: the settings file cannot be written.
     """
     from tfexport.cli.tuning import VARIABLE, tuning_file, write_layout
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
@@ -98,29 +98,29 @@ def _keep(bundle: str, plan: "Plan") -> None:
     click.echo(f"Fastest: {plan.workers} workers of {plan.threads} threads, --batch-size "
                f"{plan.batch_size}.", err=True)  # fmt: skip
     try:
-        kept = write_layout(Path(bundle), ThreadLayout(plan.workers, plan.threads))
+        saved = write_layout(Path(bundle), ThreadLayout(plan.workers, plan.threads))
     except OSError as error:
         raise click.ClickException(
-            f"the split could not be kept: {tuning_file()}: {error.strerror or error}. Name a file "
-            f"that can be written with {VARIABLE}, or give translate --workers {plan.workers} "
+            f"the layout could not be saved: {tuning_file()}: {error.strerror or error}. Name a "
+            f"file that can be written with {VARIABLE}, or give translate --workers {plan.workers} "
             f"--threads {plan.threads}."
         ) from error
-    click.echo(f"It is kept in {kept}; translate takes it for files.", err=True)
+    click.echo(f"Saved in {saved}; translate uses it for files.", err=True)
 
 
-def _plans(call: _Call, kind: str) -> "list[Plan]":
+def _plans(call: _Call, batch_type: str) -> "list[Plan]":
     from tfexport.runtime.benchmark import Plan
     from tfexport.runtime.parallel.cpu import usable_cores
 
     cores = usable_cores()
     if call.tune:
-        layouts = [(cores // each, each) for each in range(1, cores + 1) if cores % each == 0]
+        layouts = [(cores // n, n) for n in range(1, cores + 1) if cores % n == 0]
     else:
-        layouts = [(1, each) for each in call.threads or (cores,)]
+        layouts = [(1, threads) for threads in call.threads or (cores,)]
     sizes = call.batch_sizes or ((32,) if call.tune else BATCH_SIZES)
-    if kind == "tokens" and not call.batch_sizes:
+    if batch_type == "tokens" and not call.batch_sizes:
         raise ConfigError("--batch-type tokens needs --batch-size: how many tokens")
-    return [Plan(*layout, size, kind) for layout in layouts for size in sizes]
+    return [Plan(*layout, size, batch_type) for layout in layouts for size in sizes]
 
 
 def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -> None:
@@ -128,11 +128,11 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
 
     source = "random ids" if call.file is None else call.file
     if call.as_json:
-        facts = {
+        values = {
             "bundle": call.bundle, "machine": machine(), "source": source, "runs": call.runs,
-            "options": keywords, "timings": [_facts(timing) for timing in timings],
+            "options": keywords, "timings": [_figures(timing) for timing in timings],
         }  # fmt: skip
-        click.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
     count = timings[0].sentences
     click.echo(
@@ -141,21 +141,21 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
     _print_table(timings)
 
 
-def _facts(timing: "Timing") -> dict[str, Any]:
-    """The figures of one row of the table, and those that they are made of."""
+def _figures(timing: "Timing") -> dict[str, Any]:
+    """Throughput and latency of one plan, with the times that were measured."""
     plan, seconds = timing.plan, median(timing.seconds)
-    facts: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "workers": plan.workers, "threads": plan.threads, "batch_size": plan.batch_size,
         "batch_type": plan.batch_type, "sentences": timing.sentences, "tokens": timing.tokens,
         "seconds": timing.seconds, "sentences_per_second": timing.sentences / seconds,
         "tokens_per_second": timing.tokens / seconds,
     }  # fmt: skip
     if timing.batches:
-        facts["batch_milliseconds"] = {
+        figures["batch_milliseconds"] = {
             "median": 1000 * median(timing.batches),
             "95%": 1000 * _percentile_95(timing.batches),
         }
-    return facts
+    return figures
 
 
 def _percentile_95(values: Sequence[float]) -> float:
@@ -171,15 +171,15 @@ def _print_table(timings: "Sequence[Timing]") -> None:
     for column in ("workers", "threads", "batch", "sentences/s", "tokens/s", "batch takes, ms",
                    "95 % within, ms"):  # fmt: skip
         table.add_column(column, justify="right")
-    for facts in map(_facts, timings):
-        waits = facts.get("batch_milliseconds", {})
-        unit = " tokens" if facts["batch_type"] == "tokens" else ""
+    for figures in map(_figures, timings):
+        latency = figures.get("batch_milliseconds", {})
+        unit = " tokens" if figures["batch_type"] == "tokens" else ""
         table.add_row(
-            str(facts["workers"]),
-            str(facts["threads"]),
-            f"{facts['batch_size']}{unit}",
-            f"{facts['sentences_per_second']:,.1f}",
-            f"{facts['tokens_per_second']:,.0f}",
-            *(f"{waits[key]:,.1f}" if waits else "–" for key in ("median", "95%")),
+            str(figures["workers"]),
+            str(figures["threads"]),
+            f"{figures['batch_size']}{unit}",
+            f"{figures['sentences_per_second']:,.1f}",
+            f"{figures['tokens_per_second']:,.0f}",
+            *(f"{latency[key]:,.1f}" if latency else "–" for key in ("median", "95%")),
         )
     print_table(table)

@@ -1,4 +1,4 @@
-"""What ``tfexport inspect`` says of a checkpoint: a summary, config, keys, and problems last."""
+"""The report of ``tfexport inspect`` on a checkpoint: summary, config, keys, problems."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def checkpoint_facts(found: "Examination") -> dict[str, Any]:
-    """All that is known of a checkpoint, as JSON values."""
+    """The whole report as JSON values."""
     checkpoint = found.checkpoint
     values = checkpoint.config.to_dict()
     missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
@@ -43,7 +43,7 @@ def _spelled_origin(origin: str) -> str:
 
 
 def _parameters(found: "Examination") -> int:
-    """Trained values; position tables of a fixed kind are not trained, tied ones count once."""
+    """The number of trained values: without fixed position tables, tied tables counted once."""
     checkpoint = found.checkpoint
     fixed = checkpoint.config.positions != "learned"
     tied = {"source_embedding.tokens.weight"} if checkpoint.config.tie_embeddings else set()
@@ -56,7 +56,7 @@ def _parameters(found: "Examination") -> int:
 
 
 def print_checkpoint(found: "Examination") -> None:
-    """Print it for people, with the problems first counted and last told."""
+    """Print the report as tables; problems are counted at the top and listed at the end."""
     from rich.table import Table
     from rich.text import Text
 
@@ -84,8 +84,8 @@ def print_checkpoint(found: "Examination") -> None:
     keys.add_column("became", overflow="fold")
     ignored = {key for key, targets in facts["keys"].items() if not targets and key not in state}
     for key, targets in compact(facts["keys"]):
-        fate = "\n".join(targets)
-        keys.add_row(key, fate or ("ignored" if key in ignored else Text("not read", "bold red")))
+        became = "\n".join(targets)
+        keys.add_row(key, became or ("ignored" if key in ignored else Text("not read", "bold red")))
     print_table(keys)
     for note in facts["notes"]:
         click.echo(f"note: {note}")
@@ -93,29 +93,29 @@ def print_checkpoint(found: "Examination") -> None:
         click.echo(f"problem: {problem}")
 
 
-def compact(fates: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
-    """Rows of keys and what they became; keys that differ in layer or head alone share a row."""
-    rows = list(fates.items())
+def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Rows of keys and their targets; keys that differ in layer or head number share a row."""
+    rows = list(key_report.items())
     for place in range(2):  # the layer, then the head
         groups: dict[tuple[Any, ...], list[tuple[str, str, list[str]]]] = {}
         for key, targets in rows:
             number, general = _without_number(key, place)
-            alike = tuple(_without_number(target, place)[1] for target in targets)
-            groups.setdefault((general, alike), []).append((number, key, targets))
+            general_targets = tuple(_without_number(target, place)[1] for target in targets)
+            groups.setdefault((general, general_targets), []).append((number, key, targets))
         rows = []
-        for (general, alike), members in groups.items():
+        for (general, general_targets), members in groups.items():
             numbers = [number for number, _, _ in members]
             span = f"{{{numbers[0]}…{numbers[-1]}}}"
             if len(members) > 1:
-                fate = [target.replace("{}", span) for target in alike]
-                rows.append((general.replace("{}", span), fate))
+                became = [target.replace("{}", span) for target in general_targets]
+                rows.append((general.replace("{}", span), became))
             else:
                 rows.append(members[0][1:])
     return rows
 
 
 def _without_number(name: str, place: int) -> tuple[str, str]:
-    """A name's number at a place, counted from its start, and the name with {} for it."""
+    """The ``place``-th number in a dotted name, and the name with {} in its place."""
     found = list(re.finditer(r"(?<=\.)(\d+|\{\d+…\d+\})(?=\.)", name))
     if place >= len(found):
         return "", name

@@ -1,4 +1,4 @@
-"""What all commands share: progress on stderr, option sets, optional imports."""
+"""Shared parts of the commands: progress on stderr, option sets, optional imports."""
 
 import contextlib
 import time
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tfexport.errors import missing_dependency
+from tfexport.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,12 +17,11 @@ if TYPE_CHECKING:
     from tfexport.export import ParityReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Tell = Callable[[str, int, int], None]
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Tell]:
-    """A progress callback: a bar for each step on a terminal, a line elsewhere; with its time."""
+def progress_bar() -> Iterator[Progress]:
+    """Give a progress callback that shows a bar for each step, or a line if not on a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -30,7 +30,7 @@ def progress_bar() -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _lines() -> Iterator[Tell]:
+def _lines() -> Iterator[Progress]:
     current, start = "", 0.0
 
     def end() -> None:
@@ -51,16 +51,16 @@ def _lines() -> Iterator[Tell]:
 
 
 @contextlib.contextmanager
-def _bars(console: "Console") -> Iterator[Tell]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _bars(console: "Console") -> Iterator[Progress]:
+    from rich import progress
 
     columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    with progress.Progress(*columns, console=console) as bar:
         current, task = "", bar.add_task("starting", total=None)
 
         def end() -> None:
@@ -89,7 +89,7 @@ def _layout_names() -> str:
 
 
 def checkpoint_options(command: Command) -> Command:
-    """The options that say how a checkpoint is to be read."""
+    """Add the options for reading a checkpoint."""
     for option in (
         click.option(
             "--format",
@@ -117,7 +117,7 @@ def checkpoint_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Imports inside the block come with an extra; say which if one fails.
+    """Name the extra to install if an import inside the block fails.
 
     Raises:
         MissingDependencyError: naming the command that installs it.
@@ -132,7 +132,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def human_size(count: float) -> str:
-    """Bytes for people, in decimal units."""
+    """Format a number of bytes in decimal units."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -141,7 +141,7 @@ def human_size(count: float) -> str:
 
 
 def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
-    """Print an export's output, its size if it is kept, and how closely it was compared."""
+    """Print an output's path, its size unless None, and the result of the comparison."""
     from tfexport.cli.tables import parity_table, print_table, verdict
 
     proof = "not compared with eager PyTorch (--no-verify)"

@@ -1,4 +1,4 @@
-"""The options that say how to decode, for every command that does."""
+"""The decoding options of the commands, made from ``DecodingOptions``."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -14,7 +14,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Call = TypeVar("Call")
 
 SCORING = frozenset(ScoringKeywords.__annotations__)
-# What the command line alone has to say of an option: how tokens are written, where results go.
+# Help that applies to the command line only: how tokens are written, and in which output.
 _TOKENS = "Between spaces; ids with --ids."
 _NOTES = {
     "suppress_tokens": _TOKENS,
@@ -32,13 +32,13 @@ _OWN_KINDS: dict[str, dict[str, Any]] = {
 
 
 def decoding_options(only: Collection[str] | None = None) -> Callable[[Command], Command]:
-    """Options whose values are the keywords of ``DecodingOptions``, ``None`` where not given.
+    """Add options for the keywords of ``DecodingOptions``; ``None`` is the default of each.
 
-    What each is, its bounds and its help stand in ``DecodingOptions``. Contradictions are found by
-    the runtime, all together.
+    Types, bounds and help texts come from ``DecodingOptions``. Contradictions between options are
+    reported by the runtime, all in one message.
 
     Args:
-        only: names in Python; None for all that the command line has.
+        only: names in Python; None for all options that the command line has.
     """
     on_command_line = [name for name in SPECS if SPECS[name].help is not None]
     assert only is None or set(only) <= set(on_command_line)
@@ -57,14 +57,14 @@ def decoding_options(only: Collection[str] | None = None) -> Callable[[Command],
 
 
 def whole_numbers(name: str) -> click.IntRange:
-    """The values of a decoding option that is a whole number."""
+    """The click type of a decoding option that is a whole number."""
     bounds = SPECS[name].bounds
     assert isinstance(bounds, Wholes)
     return click.IntRange(bounds.least, bounds.most)
 
 
 def _kind(name: str) -> dict[str, Any]:
-    """Keywords of ``click.option`` for the values of an option."""
+    """Keywords of ``click.option`` for the type of a decoding option."""
     spec = SPECS[name]
     if isinstance(spec.bounds, Wholes):
         return {"type": whole_numbers(name)}
@@ -76,11 +76,11 @@ def _kind(name: str) -> dict[str, Any]:
 
 
 def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
-    """The values of a command line as one: a dataclass with a field for each option of its own.
+    """Put the arguments and options of a command into one dataclass.
 
     Args:
-        kind: the dataclass; its field ``decoding`` takes all that is left.
-        values: from click, by the names of the command's parameters.
+        kind: the dataclass; options that are no field of it go into its field ``decoding``.
+        values: from click, by parameter name.
     """
     own = {field.name for field in fields(kind)} - {"decoding"}  # type: ignore[arg-type]
     decoding = {name: value for name, value in values.items() if name not in own}
@@ -88,7 +88,7 @@ def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
 
 
 def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
-    """The options of a command line as keywords of ``DecodingOptions``, without those not given."""
+    """The decoding options that were given, as keywords of ``DecodingOptions``."""
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     for name in ("suppress_tokens", "end_tokens"):
         if name in values:

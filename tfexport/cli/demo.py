@@ -1,14 +1,14 @@
-"""The demonstration, step by step: what ``tfexport demo`` shows.
+"""The steps of ``tfexport demo``, without what it prints.
 
-The torch-free part runs in a process of its own: in another environment's Python if one is named,
-else in this one with torch made impossible to import.
+The torch-free part runs in a separate process: in another environment's Python if one is named,
+otherwise in this one with imports of torch blocked.
 """
 
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ _BLOCKED = (
 
 @dataclass(frozen=True)
 class DemoFiles:
-    """The files of a demo model's folder."""
+    """A demo model's folder, and the sentence pairs of its test set."""
 
     model: Path
     sources: list[str]
@@ -35,7 +35,7 @@ def find_demo(folder: str | None) -> DemoFiles:
     """Read a demo model's folder: a checkpoint and a ``test.tsv`` of source TAB reference.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the folder holds no ``test.tsv``.
     """
     repository = Path(__file__).resolve().parents[2]
     path = Path(folder) if folder else repository / "examples" / "de-en"
@@ -50,7 +50,7 @@ def find_demo(folder: str | None) -> DemoFiles:
 
 
 class TorchFree:
-    """A Python in which torch cannot be imported."""
+    """A Python interpreter in which torch cannot be imported."""
 
     def __init__(self, python: str | None) -> None:
         self._command = [sys.executable, "-c", _BLOCKED]
@@ -78,12 +78,12 @@ class TorchFree:
         return done.stdout.decode().split("\n")[:-1]
 
     def seconds_to_first_line(self, bundle: Path, line: str) -> float:
-        """From the start of the process to its end, one line translated; the median of several."""
+        """Median time of a process that starts, translates one line and ends."""
         return _median_seconds(lambda: self.translate(bundle, [line]))
 
 
 def seconds_with_torch(model: Path, line: str) -> float:
-    """The same with eager PyTorch: load the checkpoint, decode one line with nn.Transformer."""
+    """The same time with eager PyTorch: load the checkpoint, decode with nn.Transformer."""
     code = (
         "import sys; from tfexport.cli.demo import print_eager; "
         "print_eager(sys.argv[1], sys.argv[2])"
@@ -93,11 +93,11 @@ def seconds_with_torch(model: Path, line: str) -> float:
 
 
 def print_eager(model: str, line: str) -> None:
-    """Translate one line with eager PyTorch's uncached loop and print it."""
+    """Translate one line with eager PyTorch, greedily and without a cache, and print it."""
     import torch
 
     from tfexport.export.reference import StockReference
-    from tfexport.export.text.tokenizer_files import choose_tokenizers, kind_of
+    from tfexport.export.text.tokenizer_files import choose_tokenizers, encode_source, kind_of
     from tfexport.model_src import load_checkpoint
     from tfexport.runtime.text.tokenizer import load_tokenizer
 
@@ -107,22 +107,19 @@ def print_eager(model: str, line: str) -> None:
     file = choose_tokenizers(None, None, None, beside=Path(model)).source
     assert file is not None
     tokenizer = load_tokenizer(file, kind_of(file), config.source_vocab_size or 0, config.unk_id)
-    before = [config.bos_id] if config.add_source_bos else []
-    after = [config.eos_id] if config.add_source_eos else []
-    ids = torch.tensor([[*before, *tokenizer.encode(line), *after]])
+    ids = torch.tensor([encode_source(line, tokenizer, config)])
     mask = torch.ones_like(ids)
     hidden = reference.encode(ids, mask)
-    prefix = torch.tensor([[config.bos_id]])
+    prefix = torch.tensor([[config.special_ids.bos]])
     for _ in range(60):
         token = reference.decode(hidden, mask, prefix)[:, -1].argmax(-1, keepdim=True)
-        if int(token) == config.eos_id:
+        if int(token) == config.special_ids.eos:
             break
         prefix = torch.cat([prefix, token], dim=1)
     print(tokenizer.decode(prefix[0, 1:].tolist()))
 
 
-def _median_seconds(run: object) -> float:
-    assert callable(run)
+def _median_seconds(run: Callable[[], object]) -> float:
     seconds = []
     for _ in range(START_RUNS):
         start = time.perf_counter()
@@ -132,26 +129,26 @@ def _median_seconds(run: object) -> float:
 
 
 def installed_size(requirements: Iterable[str]) -> int:
-    """Bytes on disk of installed packages and all that they need."""
+    """Bytes on disk of installed packages and all their dependencies."""
     seen: set[str] = set()
-    waiting = list(requirements)
+    pending = list(requirements)
     total = 0
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+    while pending:
+        name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
         if name in seen:
             continue
         seen.add(name)
         try:
             package = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # a requirement of another system
+            continue  # needed on other operating systems only
         for file in package.files or ():
             located = Path(str(package.locate_file(file)))
             total += located.stat().st_size if located.is_file() else 0
         for requirement in package.requires or ():
             if "extra ==" not in requirement:
                 found = re.match(r"[\w.-]+", requirement)
-                waiting += [found.group()] if found else []
+                pending += [found.group()] if found else []
     return total
 
 

@@ -1,15 +1,22 @@
 """``tfexport demo``."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tfexport.cli.console import human_size, needs, progress_bar
 
-SHOWN = 8
+if TYPE_CHECKING:
+    from tfexport.cli.demo import DemoFiles, TorchFree
+    from tfexport.export import ExportResult
+
+SHOWN = 8  # sentences
+_WITH_TORCH = ("torch", "safetensors", "tokenizers")
+_WITHOUT_TORCH = ("numpy", "onnxruntime", "click", "rich", "tokenizers")
 
 
-@click.command(short_help="Show the whole way on the model that ships with the repository.")
+@click.command(short_help="Export, compare and translate with the repository's demo model.")
 @click.option("--model", type=click.Path(), help="Folder with a checkpoint and a test.tsv.")
 @click.option(
     "-o", "--output", type=click.Path(), default="de-en.bundle", show_default=True,
@@ -26,23 +33,39 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
     Prints translations beside their references with BLEU, and what torch costs: size on disk and
     time to the first translation, with and without it.
     """
-    from tfexport.cli import demo as steps
+    from tfexport.cli.demo import TorchFree, find_demo
 
-    files = steps.find_demo(model)
-    torch_free = steps.TorchFree(runtime_python)
+    files = find_demo(model)
+    torch_free = TorchFree(runtime_python)
     with needs("export"):
-        import sacrebleu
-        from rich.table import Table
+        import sacrebleu  # noqa: F401 - a missing one is reported before the export begins
+    exported = _export(files, output)
+    _translate(files, Path(output), torch_free)
+    _compare_costs(files, exported, torch_free)
+    click.echo(f'Try: echo "Wo ist der Bahnhof?" | tfexport translate {output}')
 
+
+def _export(files: "DemoFiles", output: str) -> "ExportResult":
+    """Export the checkpoint to a bundle and print the comparison with eager PyTorch."""
+    with needs("export"):
         from tfexport.cli.tables import parity_table, print_table, verdict
         from tfexport.export import export_bundle
-    bundle = Path(output)
+
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
     with progress_bar() as tell:
-        result = export_bundle(files.model, bundle, force=True, progress=tell)
-    assert result.report is not None
-    print_table(parity_table(result.report, output))
-    click.echo(f"{output}: {verdict(result.report)}\n")
+        exported = export_bundle(files.model, output, force=True, progress=tell)
+    assert exported.report is not None
+    print_table(parity_table(exported.report, output))
+    click.echo(f"{output}: {verdict(exported.report)}\n")
+    return exported
+
+
+def _translate(files: "DemoFiles", bundle: Path, torch_free: "TorchFree") -> None:
+    """Translate the test set and print some of it, with BLEU and chrF of all."""
+    import sacrebleu
+    from rich.table import Table
+
+    from tfexport.cli.tables import print_table
 
     click.echo(f"2. Translate {len(files.sources)} test sentences in {torch_free.title}\n")
     with progress_bar() as tell:
@@ -60,25 +83,32 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
     chrf = sacrebleu.corpus_chrf(translations, [files.references])
     click.echo(f"BLEU {bleu.score:.1f}, chrF {chrf.score:.1f} on {len(translations)} sentences\n")
 
+
+def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "TorchFree") -> None:
+    """Print sizes on disk and start times, with torch and without."""
+    from rich.table import Table
+
+    from tfexport.cli.demo import bundle_size, installed_size, seconds_with_torch
+    from tfexport.cli.tables import print_table
+
     click.echo("3. What torch costs\n")
     with progress_bar() as tell:
         tell("timing the start of both", 0, 1)
         line = files.sources[0]
-        without = torch_free.seconds_to_first_line(bundle, line)
-        with_torch = steps.seconds_with_torch(files.model, line)
+        without = torch_free.seconds_to_first_line(exported.path, line)
+        with_torch = seconds_with_torch(files.model, line)
     costs = Table()
     for column in ("", "with torch", "without"):
         costs.add_column(column, justify="left" if not column else "right")
     costs.add_row(
         "installed packages",
-        human_size(steps.installed_size(["torch", "safetensors", "tokenizers"])),
-        human_size(steps.installed_size(["numpy", "onnxruntime", "click", "rich", "tokenizers"])),
+        human_size(installed_size(_WITH_TORCH)),
+        human_size(installed_size(_WITHOUT_TORCH)),
     )
     costs.add_row(
         "model on disk (fp32)",
-        human_size(sum(t.numel() * 4 for t in result.checkpoint.state_dict.values())),
-        human_size(steps.bundle_size(bundle)),
+        human_size(sum(t.numel() * 4 for t in exported.checkpoint.state_dict.values())),
+        human_size(bundle_size(exported.path)),
     )
     costs.add_row("process start to first translation", f"{with_torch:.2f} s", f"{without:.2f} s")
     print_table(costs)
-    click.echo(f'Try: echo "Wo ist der Bahnhof?" | tfexport translate {output}')

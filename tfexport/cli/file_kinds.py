@@ -1,4 +1,4 @@
-"""What a file or folder is, by its first bytes and names: without torch or onnx."""
+"""The kind of a file or folder, from its first bytes and file names, without torch or onnx."""
 
 from pathlib import Path
 

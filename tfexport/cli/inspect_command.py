@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfexport.export import ArtifactInfo
 
 
-@click.command(short_help="Say what a checkpoint, a bundle or a single file is.")
+@click.command(short_help="Describe a checkpoint, a bundle or a single file.")
 @click.argument("path", type=click.Path())
 @checkpoint_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -44,7 +44,7 @@ def inspect(
     try:
         with needs("export"):
             if kind != ONNX_FILE:
-                import torch  # noqa: F401 - named before the others, where several are missing
+                import torch  # noqa: F401 - so that torch is named first if several are missing
             from tfexport.export import read_info
             from tfexport.model_src.checkpoint.read import BUNDLE_IDS, examine_checkpoint
     except MissingDependencyError as error:
@@ -100,9 +100,9 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
         "weights": _weights(manifest.quantization),
     }
-    split = read_layout(Path(path))
-    if split is not None:
-        facts["tuned"] = f"{split.workers} workers of {split.threads} threads on this machine"
+    layout = read_layout(Path(path))
+    if layout is not None:
+        facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
     files = Table()

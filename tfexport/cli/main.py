@@ -1,4 +1,4 @@
-"""The command group, and the one place that turns errors into messages and exit codes."""
+"""The command group, which turns errors into messages and exit codes."""
 
 import atexit
 import errno
@@ -36,7 +36,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with naming("stdout"):  # every other output has its name by then
+            with naming("stdout"):  # errors of all other outputs name theirs already
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
@@ -46,8 +46,8 @@ class _Group(click.Group):
         except TfexportError as error:
             raise click.ClickException(error.message.spelled(spell)) from error
         except BrokenPipeError:
-            # Nobody reads any more, as behind `head`: end in silence, as if by SIGPIPE. Python
-            # would flush what is left at its end, and complain.
+            # The reader of a pipe has ended, such as `head`: exit without a message, as on SIGPIPE.
+            # Python would flush stdout at exit, and print an error.
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
             ctx.exit(CLOSED_PIPE)
         except OSError as error:
@@ -79,7 +79,7 @@ for _command in (onnx, torchscript, verify, translate, score, quantize, bench, i
 def main() -> None:
     """The entry point of the ``tfexport`` script."""
     signal.signal(signal.SIGTERM, _terminate)
-    # The memory goes back with the process; to look for garbage first takes 2 s after an export.
+    # Without this, the garbage collection at exit takes 2 s after an export.
     atexit.register(gc.freeze)
     _replace_closed_streams()
     write_utf8()
@@ -87,14 +87,14 @@ def main() -> None:
 
 
 def write_utf8() -> None:
-    """Write UTF-8 whatever the locale says: it is the same text everywhere."""
+    """Make stdout and stderr write UTF-8 in every locale."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 class _Closed(io.RawIOBase):
-    """In place of a standard stream that was closed when the process began."""
+    """A replacement for a standard stream that was closed before the process began."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -117,11 +117,11 @@ class _Closed(io.RawIOBase):
 
 
 def _replace_closed_streams() -> None:
-    """Make reading from a closed stdin, and writing to a closed stdout, errors with a name."""
+    """Make reads of a closed stdin and writes to a closed stdout raise errors that name them."""
     for name, flags in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is not None:
             continue
-        # Or the next file that is opened, an output perhaps, would be where libraries write to.
+        # Otherwise the next opened file gets this descriptor, and libraries would write into it.
         descriptor = os.open(os.devnull, flags)
         if name == "stdin":
             sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed(name)))
@@ -132,5 +132,5 @@ def _replace_closed_streams() -> None:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    # As an exception, so that half-written output is cleaned away on the way out.
+    # As an exception, so that partial output is removed.
     sys.exit(TERMINATED)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     "--attention",
     "output_attentions",
     is_flag=True,
-    help="Let generate.onnx, in a bundle or alone, give the cross-attention weights too.",
+    help="Make the cross-attention weights an output of generate.onnx.",
 )
 @click.option(
     "--text",
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
     type=click.Path(),
     metavar="FILE",
     help="With --text: lines on which the tokenizer is compared, besides a built-in selection. "
-    "With --quantize: texts (or ids), a reference behind a tab, on which the weights are.",
+    "With --quantize: texts (or ids), each with a tab and a reference, for the quality gate.",
 )
 @click.option(
     "--quantize",
     type=click.Choice(["int8", "int4"]),
-    help="Smaller weights, quantised after the comparison with eager PyTorch; see quantize.",
+    help="Quantise the weights after the comparison with eager PyTorch; see quantize.",
 )
 @click.option(
     "--portable",

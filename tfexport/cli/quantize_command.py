@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", required=True, type=click.Path(), help="The new bundle's folder.")
 @click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True)
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Texts (or ids), a reference behind a tab: compare with the original, and fail "
-              "if too much changes.")  # fmt: skip
+              help="Lines of text (or ids), with a tab and a reference if there is one: "
+              "compare with the original on these, and fail if too much changes.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
 def quantize(bundle: str, output: str, weights: str, samples: str | None, force: bool) -> None:
-    """Write BUNDLE again with smaller weights.
+    """Write a copy of BUNDLE with quantised weights.
 
-    With samples, the new bundle has to choose the original's tokens at 97 % of the positions and
-    may lose 0.3 BLEU; parameters that hurt stay float32. Without, a warning says that nothing was
-    compared.
+    With --samples, the copy has to predict the original's next token at 97 % of the positions, and
+    may lose 0.3 BLEU; the parameters that change the predictions most stay float32 if that is
+    needed. Without --samples nothing is compared, and a warning says so.
 
     \b
     tfexport quantize de-en.bundle -o de-en-int8.bundle --samples test.tsv
@@ -40,18 +40,21 @@ def quantize(bundle: str, output: str, weights: str, samples: str | None, force:
 
 
 def print_quantized(output: str, size: int, weights: str, result: "QuantizeResult | None") -> None:
-    """Print what quantising made, and what it cost, if that was looked at.
+    """Print the size of a quantised output, and how far it differs from the original.
 
     Args:
-        output: what was written.
-        size: of it, in bytes.
-        weights: the kind.
-        result: of the comparison with the original; None if there was none.
+        output: the bundle or file that was written.
+        size: of the output, in bytes.
+        weights: "int8" or "int4".
+        result: with the comparison; None if there was none.
     """
     if result is not None and result.kept:
         click.echo(f"kept in float32: {', '.join(result.kept)}", err=True)
     quality = result.quality if result is not None else None
     if quality is None:
-        click.echo("Not gated: give --samples to see what quantisation costs.", err=True)
+        click.echo(
+            "Not gated: give --samples to compare the quantised weights with the original.",
+            err=True,
+        )
     verdict = quality or "not compared with the original"
     click.echo(f"{output}: {human_size(size)}, {weights} weights, {verdict}")

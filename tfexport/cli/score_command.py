@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Call:
-    """Arguments and options of the command; those of decoding by themselves."""
+    """Arguments and options of the command; ``decoding`` has those of ``DecodingOptions``."""
 
     bundle: str
     source: str
@@ -62,7 +62,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     _check_files(call)
     engine = Engine(call.bundle, ThreadLayout(threads=call.threads))
     if not call.ids:
-        engine.texts.encode("")  # says at once that there is no tokenizer
+        engine.texts.encode("")  # raises if there is no tokenizer
     scorer = Scorer(engine)
     options = scorer.resolve(given(call.decoding, call.ids))
 

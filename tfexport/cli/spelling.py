@@ -1,8 +1,8 @@
-"""Options in messages of the library, as they are written on the command line."""
+"""The command-line form of options in messages of the library."""
 
 from tfexport.errors import Option
 
-# Keywords that the command line calls by another name.
+# Keywords whose command-line option has another name.
 _NAMES = {"layout": "format", "settings": "set", "output_attentions": "attention"}
 
 
@@ -13,6 +13,6 @@ def spell(option: Option) -> str:
         return flag
     if option.value is False:
         return f"--no-{flag[2:]}"
-    if isinstance(option.value, list):  # an option that is repeated
+    if isinstance(option.value, list):  # a repeatable option
         return " ".join(f"{flag} {value}" for value in option.value)
     return f"{flag} {option.value}"

@@ -1,4 +1,4 @@
-"""Tables for people, made with rich; as wide as the terminal, plain where there is none."""
+"""Tables made with rich: as wide as the terminal, or plain if there is none."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
-    """One row a shape, one column a stage."""
+    """A table of a report, with a row for each shape and a column for each stage."""
     from tfexport.export.parity import TOLERANCE
 
     present = report.stages()
@@ -35,7 +35,7 @@ def parity_table(report: "ParityReport", name: str) -> Table:
 
 
 def _cell(found: "list[Comparison]") -> Text:
-    """One stage at one shape; not every stage has every shape, and text has some twice."""
+    """The cell of one stage at one shape, which may have no comparison, or for text several."""
     from tfexport.export.parity import TOKEN_STAGES
 
     if not found:
@@ -50,7 +50,7 @@ def _cell(found: "list[Comparison]") -> Text:
 
 
 def verdict(report: "ParityReport") -> str:
-    """One sentence on a report."""
+    """Summarise a report in one sentence."""
     from tfexport.export.parity import TOKEN_STAGES
 
     summary = report.summary()
@@ -69,7 +69,7 @@ def verdict(report: "ParityReport") -> str:
 
 
 def print_table(table: Table, stderr: bool = False) -> None:
-    """Print to stdout or stderr; without a terminal, wide enough not to be cut."""
+    """Print a table to stdout or stderr; 160 columns wide if that is not a terminal."""
     console = _console(stderr=stderr)
     if not console.is_terminal:
         console = _console(stderr=stderr, width=160)
@@ -77,12 +77,12 @@ def print_table(table: Table, stderr: bool = False) -> None:
 
 
 def _console(**options: Any) -> Console:
-    """A console that prints names as they are, whatever brackets and colons are in them."""
+    """A console that does not interpret brackets and colons in names as markup or emoji."""
     return Console(markup=False, emoji=False, **options)
 
 
 def save_html(table: Table, path: str, title: str) -> None:
-    """Write a table as a page that opens in any browser."""
+    """Write a table as an HTML page."""
     import io
 
     from tfexport.atomic import new_file

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Call:
-    """Arguments and options of the command; those of decoding by themselves."""
+    """Arguments and options of the command; ``decoding`` has those of ``DecodingOptions``."""
 
     bundle: str
     file: str
@@ -93,7 +93,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
         check_output(source, Path(call.output), call.force, call.resume)
     engine = Engine(call.bundle, _layout(call), call.vocabulary_map)
     if not call.ids:
-        engine.texts.encode("")  # says at once that there is no tokenizer
+        engine.texts.encode("")  # raises if there is no tokenizer
     task = _task(call, engine)
     report = _reporter(call, engine)
     run = _to_stdout if call.output == "-" else _to_file
@@ -104,7 +104,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
 
 
 def _layout(call: _Call) -> "ThreadLayout":
-    """The threads that were asked for, or for a file those that ``bench --tune`` found."""
+    """The numbers of workers and threads: as given, or for a file those of ``bench --tune``."""
     from tfexport.cli.tuning import read_layout
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
@@ -114,14 +114,14 @@ def _layout(call: _Call) -> "ThreadLayout":
 
 
 def _task(call: _Call, engine: "Engine") -> "LineTask":
-    """The options, resolved, with everything that is wrong with them in one message."""
+    """Resolve the options; all problems are reported in one message."""
     from tfexport.runtime.files.line_format import LineFormat
     from tfexport.runtime.files.line_task import LineTask
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:
         keywords["return_attention"] = True
-    keywords["return_scores"] = call.jsonl  # lines of text say none
+    keywords["return_scores"] = call.jsonl  # lines of text have no scores
     prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
     options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call))
     line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses, spell)
@@ -129,7 +129,7 @@ def _task(call: _Call, engine: "Engine") -> "LineTask":
 
 
 def _contradictions(call: _Call) -> list[Problem]:
-    """Contradictions among the command's own options; the runtime adds those of the others."""
+    """Contradictions that involve options of the command line; the runtime finds the others."""
     problems = []
     if call.resume and "-" in (call.file, call.output):
         problems.append("--resume needs FILE and --output")
@@ -146,7 +146,7 @@ def _contradictions(call: _Call) -> list[Problem]:
 
 
 def _reporter(call: _Call, engine: "Engine") -> "Callable[[LineResult], object]":
-    """A callback that says what is wrong with a line, or draws it."""
+    """A callback that reports a line's problem, or draws its attention."""
     plot: Callable[[LineResult], object] | None = None
     if call.attention_plot:
         from tfexport.cli.attention_plot import Plotter
@@ -169,7 +169,7 @@ def _source(call: _Call) -> Any:
 def _to_file(
     call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
 ) -> int:
-    """Translate into a file that a later run could go on with; how many lines were bad."""
+    """Translate into a resumable file; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_file
 
     with _progress(Path(call.file)) as advance:
@@ -191,7 +191,7 @@ def _to_file(
 def _to_stdout(
     call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
 ) -> int:
-    """Translate into a pipe or onto a terminal; how many lines were bad."""
+    """Translate to stdout; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_stream
 
     return translate_stream(engine, _source(call), sys.stdout, task, tell=report)
@@ -208,7 +208,7 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
 
 @contextlib.contextmanager
 def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
-    """On a terminal, a bar on stderr with lines a second and the time that is left."""
+    """Give a callback that shows a progress bar on stderr, if that is a terminal."""
     from rich import progress
     from rich.console import Console
 
@@ -222,7 +222,7 @@ def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
         progress.TimeRemainingColumn(),
     )  # fmt: skip
     with progress.Progress(*columns, console=console, transient=True) as bar:
-        # Of a pipe nobody knows how much is to come.
+        # The size of a pipe is unknown.
         task = bar.add_task(
             "translating", total=source.stat().st_size if source.is_file() else None
         )
@@ -230,9 +230,9 @@ def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
 
         def advance(line: "LineResult", offset: int) -> None:
             nonlocal first
-            first = first or line.number  # of this run: those before it took it no time
+            first = first or line.number  # a resumed run starts later
             rate = (line.number - first + 1) / max(time.monotonic() - start, 0.001)
-            told = f"line {line.number:,}, {rate:,.0f} a second"
-            bar.update(task, completed=offset, description=told)
+            text = f"line {line.number:,}, {rate:,.0f} a second"
+            bar.update(task, completed=offset, description=text)
 
         yield advance

@@ -1,4 +1,4 @@
-"""The thread layout that ``bench --tune`` found for a bundle, kept among the user's settings."""
+"""The thread layouts that ``bench --tune`` saves in the user's settings, one per bundle."""
 
 import hashlib
 import json
@@ -12,19 +12,19 @@ from tfexport.bundle import MANIFEST
 from tfexport.errors import ConfigError
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
-VARIABLE = "TFEXPORT_TUNING"  # another file than the user's own
+VARIABLE = "TFEXPORT_TUNING"  # the path of another file
 
 
 def tuning_file() -> Path:
-    """The file that layouts are kept in."""
+    """The file in which layouts are saved."""
     named = os.environ.get(VARIABLE)
     return Path(named) if named else Path(click.get_app_dir("tfexport")) / "tuning.json"
 
 
 def read_layout(bundle: Path) -> ThreadLayout | None:
-    """The layout that was found for this bundle on this machine, if there is one.
+    """The layout that was saved for this bundle on this machine; None if there is none.
 
-    A file that cannot be read counts for nothing: it only makes decoding faster.
+    A damaged file is ignored, since a layout only affects speed.
     """
     key = _key(bundle)
     if key is None:
@@ -37,12 +37,12 @@ def read_layout(bundle: Path) -> ThreadLayout | None:
         return None
     try:
         return ThreadLayout(found["workers"], found["threads"])
-    except ConfigError:  # too many together
+    except ConfigError:  # more threads than allowed
         return None
 
 
 def write_layout(bundle: Path, layout: ThreadLayout) -> Path:
-    """Keep a layout; the file that it is in."""
+    """Save a layout and return the path of the file."""
     key = _key(bundle)
     assert key is not None, "a bundle that was measured has a manifest"
     path = tuning_file()
@@ -54,14 +54,14 @@ def write_layout(bundle: Path, layout: ThreadLayout) -> Path:
 
 
 def machine() -> str:
-    """The name of the machine that a layout holds for: how many usable cores, and of what."""
+    """A name for this machine: the number of usable cores, and the processor."""
     from tfexport.runtime.parallel.cpu import processor, usable_cores
 
     return f"{usable_cores()} x {processor()}"
 
 
 def _key(bundle: Path) -> str | None:
-    """The bundle's contents, by its manifest, and the machine."""
+    """The key of a layout: a hash of the bundle's manifest, and the machine."""
     try:
         digest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()
     except OSError:

@@ -8,7 +8,7 @@ import click
 from tfexport.cli.console import checkpoint_options, needs, progress_bar
 
 
-@click.command(short_help="Compare a bundle or file with the checkpoint that it came from.")
+@click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
 @click.argument("artifact", type=click.Path())
 @click.option("--checkpoint", required=True, type=click.Path(), help="What it was exported from.")
 @checkpoint_options
@@ -26,9 +26,9 @@ def verify(
 ) -> None:
     """Compare a bundle, a single graph or a torch file with eager PyTorch on its checkpoint.
 
-    Encoder states, logits over a full prefix, logits of cached steps, greedy tokens and scores are
-    compared over a grid of shapes, as far as the artifact gives them. Exit status 1 if anything
-    differs.
+    Compared are encoder states, logits of a full prefix, logits of cached steps, greedy tokens and
+    scores, over a grid of shapes, as far as they are outputs of the artifact. Exit status 1 if
+    anything differs.
 
     \b
     tfexport verify de-en.bundle --checkpoint model.pt

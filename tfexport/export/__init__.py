@@ -1,6 +1,6 @@
-"""Module to files, and the proof that they say the same (torch, onnx).
+"""Export of models to files, and their comparison with eager PyTorch; needs torch and onnx.
 
-Names are imported when they are first used: quantising needs no torch.
+Names are imported when they are first used, so that quantising needs no torch.
 """
 
 from importlib import import_module

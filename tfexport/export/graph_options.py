@@ -6,11 +6,11 @@ from tfexport.errors import ConfigError, Message, Option, Problem
 from tfexport.export.graphs.fused_attention import attention_class
 from tfexport.model_src.attention import Attention
 
-# Graphs of standard operators reach the oldest onnxruntime with 20. Graphs with fused attention
-# take 22, which 1.20 refuses: its MultiHeadAttention takes a bias that broadcasts, and gives wrong
-# values.
+# With standard operators, opset 20 is loaded by the oldest supported onnxruntime. Graphs with fused
+# attention use 22, which onnxruntime 1.20 refuses to load: there MultiHeadAttention accepts a
+# broadcast bias and gives wrong values.
 PORTABLE_OPSET, FUSED_OPSET = 20, 22
-# Opset to the oldest onnxruntime that loads it, seen by running these versions.
+# Opset to the oldest onnxruntime that loads it, tested with these versions.
 _OLDEST_ONNXRUNTIME = {
     18: "1.18",
     19: "1.18",
@@ -25,15 +25,15 @@ _OLDEST_ONNXRUNTIME = {
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """How graphs are written, whatever they compute.
+    """Options of the export that apply to every graph.
 
     Attributes:
-        opset: of the standard operators; the exporter would take another without a word.
-        portable: keep to standard operators, for other runtimes than onnxruntime.
-        output_attentions: give the cross-attention weights too.
+        opset: of the standard operators.
+        portable: use standard operators only, for other runtimes than onnxruntime.
+        output_attentions: make the cross-attention weights an output.
 
     Raises:
-        ConfigError: an opset that cannot be exported, or not with fused operators.
+        ConfigError: an opset that cannot be exported, or only without fused operators.
     """
 
     opset: int = FUSED_OPSET
@@ -59,7 +59,7 @@ class GraphOptions:
     def choose(
         cls, opset: int | None = None, portable: bool = False, output_attentions: bool = False
     ) -> "GraphOptions":
-        """The options asked for; without an opset, the one that the oldest onnxruntime loads."""
+        """These options; the default opset is the one that the oldest onnxruntime loads."""
         if opset is None:
             opset = PORTABLE_OPSET if portable else FUSED_OPSET
         return cls(opset, portable, output_attentions)
@@ -71,8 +71,8 @@ class GraphOptions:
 
     @property
     def attention_class(self) -> type[Attention]:
-        """The attention that a model is built with for export."""
-        return attention_class(self.portable, weights=self.output_attentions)
+        """The class of attention to build a model with for export."""
+        return attention_class(self.portable, self.output_attentions)
 
     def with_attentions(self) -> "GraphOptions":
         """The same, giving the cross-attention weights."""

@@ -1,4 +1,4 @@
-"""Exporters and passes, without their talk of their own insides."""
+"""Silence for the warnings and logs of exporters and passes."""
 
 import contextlib
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, and of logs only errors: what matters is checked by running the files."""
+    """Suppress warnings and logs below errors; the exported files are checked by running them."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from tfexport.deprecation import renamed_keywords
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.embedding import Embedding, NoEmbedding
@@ -29,11 +30,12 @@ _RESIDUALS: dict[str, type[Residual]] = {
 }
 
 
+@renamed_keywords(attention="attention_class")
 def build_transformer(
     config: TransformerConfig,
     encoder: nn.Module | None = None,
     decoder: Decoder | None = None,
-    attention: type[Attention] = Attention,
+    attention_class: type[Attention] = Attention,
 ) -> Transformer:
     """Build a Transformer with fresh weights: Xavier-uniform matrices, zero biases.
 
@@ -43,14 +45,14 @@ def build_transformer(
         encoder: stands in for the encoder that the config describes; called with (B, S, E) and a
             bias that broadcasts to (B, H, S, S). Its weights are left as they are.
         decoder: stands in for the decoder that the config describes, likewise.
-        attention: the class of every attention; one that computes the same in another way.
+        attention_class: of every attention; a subclass that computes the same in another way.
     """
     model = Transformer(
         config,
         source_embedding=_embedding(config, config.source_vocab_size),
         target_embedding=_embedding(config, config.target_vocab_size),
-        encoder=_encoder(config, attention) if encoder is None else encoder,
-        decoder=_decoder(config, attention) if decoder is None else decoder,
+        encoder=_encoder(config, attention_class) if encoder is None else encoder,
+        decoder=_decoder(config, attention_class) if decoder is None else decoder,
         output_proj=_output_proj(config),
     )
     given = {id(module) for module in (encoder, decoder)}
@@ -88,11 +90,11 @@ def _positions(config: TransformerConfig) -> nn.Module:
     return PositionTable(table, trainable=False, dropout=config.dropout)
 
 
-def _encoder(config: TransformerConfig, attention: type[Attention]) -> Encoder:
+def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Encoder:
     count = 1 if config.share_encoder_layers else config.num_encoder_layers
     layers = [
         EncoderLayer(
-            self_attn=_attention(config, attention),
+            self_attn=_attention(config, attention_class),
             feed_forward=_feed_forward(config),
             self_attn_residual=_residual(config),
             feed_forward_residual=_residual(config),
@@ -104,12 +106,12 @@ def _encoder(config: TransformerConfig, attention: type[Attention]) -> Encoder:
     return Encoder(layers, config.num_encoder_layers, positions, norm)
 
 
-def _decoder(config: TransformerConfig, attention: type[Attention]) -> Decoder:
+def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Decoder:
     count = 1 if config.share_decoder_layers else config.num_decoder_layers
     layers = [
         DecoderLayer(
-            self_attn=_attention(config, attention),
-            cross_attn=_attention(config, attention),
+            self_attn=_attention(config, attention_class),
+            cross_attn=_attention(config, attention_class),
             feed_forward=_feed_forward(config),
             self_attn_residual=_residual(config),
             cross_attn_residual=_residual(config),
@@ -121,8 +123,8 @@ def _decoder(config: TransformerConfig, attention: type[Attention]) -> Decoder:
     return Decoder(layers, config.num_decoder_layers, norm)
 
 
-def _attention(config: TransformerConfig, kind: type[Attention]) -> Attention:
-    return kind(
+def _attention(config: TransformerConfig, attention_class: type[Attention]) -> Attention:
+    return attention_class(
         config.d_model,
         config.num_heads,
         config.head_dim,

@@ -5,13 +5,14 @@ Runs of all plans are interleaved, so that a temporary slowdown of the machine a
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tfexport.errors import InputError, Message, join_problems
+from tfexport.progress import Progress, silent
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.options import DecodingOptions
@@ -21,7 +22,6 @@ from tfexport.runtime.translator import Translator
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
 WARM_BATCHES = 2  # that are decoded before anything is timed
-Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def measure(
     plans: Sequence[Plan],
     runs: int,
     options: dict[str, Any],
-    tell: Tell = lambda step, done, total: None,
+    tell: Progress = silent,
 ) -> list[Timing]:
     """Decode all rows with every plan, ``runs`` times each.
 

@@ -46,6 +46,13 @@ def test_old_keywords_work_and_warn(tmp_path: Path) -> None:
     assert any("now called 'output_attentions'" in text for text in told)
 
 
+def test_samples_of_export_graph_are_called_text_samples(tmp_path: Path) -> None:
+    old: dict[str, Any] = {"samples": ["a text"]}
+    warned = pytest.warns(DeprecationWarning, match="'samples' of export_graph.* 'text_samples'")
+    with warned, pytest.raises(CheckpointError, match=r"no\.pt"):
+        export_graph(tmp_path / "no.pt", tmp_path / "g.onnx", "generate", text=True, **old)
+
+
 def test_keywords_become_values() -> None:
     read = read_options({"config": {"pad_id": 0}, "settings": ["num_heads=2"], "layout": "native"})
     assert (read.config, list(read.settings), read.layout) == (

@@ -1,4 +1,4 @@
-"""The best token by screening is the argmax of all logits in float32."""
+"""The token of int8 pre-selection is the argmax of all logits in float32."""
 
 from typing import Any
 
@@ -78,7 +78,7 @@ def check(table: Floats, bias: Floats | None, states: Floats, **options: Any) ->
     kind=st.sampled_from(["plain", "twins", "outliers", "zeros", "lengths", "tiny", "large"]),
     biased=st.sampled_from(["no", "some", "ruled out", "large"]),
 )
-def test_screening_is_the_argmax(
+def test_preselection_gives_the_argmax(
     rows: int, width: int, vocab: int, seed: int, kind: str, biased: str
 ) -> None:
     draw = np.random.default_rng(seed)

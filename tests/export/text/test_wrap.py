@@ -92,7 +92,7 @@ def test_one_call_takes_and_gives_text(
         config=CONFIG,
         text=True,
         tokenizer=tokenizer,
-        samples=lines()[:50],
+        text_samples=lines()[:50],
     )
     assert result.report is not None
     stages = {c.stage for c in result.report.comparisons if c.compared}

@@ -1,1 +1,1 @@
-"""What a user gets, one file a kind; sequencing only."""
+"""The public export functions, one file for each kind of artifact; they only call other rooms."""

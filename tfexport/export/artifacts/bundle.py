@@ -1,4 +1,4 @@
-"""Checkpoint or live module to bundle: sequencing only."""
+"""Export of a checkpoint or module to a bundle, and its verification."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ from tfexport.export.graph_forms import (
     export_bundle_forms,
 )
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.parity import ParityReport, Progress, compare_bundle
+from tfexport.export.parity import ParityReport, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
 
 
 @dataclass(frozen=True)
 class BundleContents:
-    """What goes into a bundle.
+    """The inputs of a bundle's export.
 
     Attributes:
-        checkpoint: with special ids and embeddings.
-        options: of its graphs.
-        tokenizers: checked against the model's vocabularies.
+        checkpoint: a model with special ids and embeddings.
+        options: of the graphs.
+        tokenizers: already checked against the model's vocabularies.
         verify: compare with eager PyTorch, and fail if they differ.
     """
 
@@ -76,18 +77,17 @@ def export_bundle(
 ) -> ExportResult:
     """Export a checkpoint or a live module, compare it with eager PyTorch, write a bundle.
 
-    Nothing is left behind unless everything went well.
+    If it fails, no file is left behind.
 
     Args:
-        checkpoint: a checkpoint's path; a ``Checkpoint`` that was loaded; or a module: a
-            ``Transformer``, or one whose state dict is in a known layout; what an
-            ``nn.Transformer`` inside it says is taken from there.
+        checkpoint: a path; a loaded ``Checkpoint``; a ``Transformer``; or another module whose
+            state dict has a known layout (if it holds an ``nn.Transformer``, config values such
+            as ``num_heads`` are read from that).
         output: the bundle's folder.
         verify: compare the bundle with eager PyTorch, and fail if they differ.
         force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
-        **options: how the checkpoint is read, and what goes into the bundle; see
-            ``BundleKeywords``.
+        progress: called at every step; see ``tfexport.progress``.
+        **options: see ``BundleKeywords``.
 
     Raises:
         TfexportError: ``CheckpointError``, ``ConfigError``, ``TokenizerError``,
@@ -97,7 +97,7 @@ def export_bundle(
     check_keywords("export_bundle", options, BundleKeywords)
     of_graphs = graph_options(options)
     check_output(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = read_contents(checkpoint, of_graphs, options, verify, tell)
     return write_bundle(contents, output, force, tell)
 
@@ -151,15 +151,15 @@ def verify_bundle(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a bundle with the checkpoint that it should say the same as.
+    """Compare a bundle with the checkpoint it was exported from.
 
-    Config values that neither the checkpoint nor its config files nor the caller give are taken
-    from the bundle.
+    A config value that is given neither by the checkpoint and its config files nor by the caller
+    is taken from the bundle.
 
     Args:
         bundle: its folder.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

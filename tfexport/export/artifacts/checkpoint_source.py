@@ -1,4 +1,4 @@
-"""A checkpoint for what decodes tokens: its special ids and embeddings have to be there."""
+"""Checkpoints for artifacts that decode tokens, which need special ids and embeddings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptio
 def read_for_decoding(
     checkpoint: CheckpointLike, read: ReadOptions, defaults: Mapping[str, Any] | None = None
 ) -> Checkpoint:
-    """Read a checkpoint that tokens are to be decoded with; see ``ReadOptions.read``.
+    """Read a checkpoint for an artifact that decodes tokens; see ``ReadOptions.read``.
 
     Raises:
         ConfigError: it lacks special ids or embeddings.

@@ -1,7 +1,7 @@
-"""What an exported artifact says of itself: written by the export, read by verify and inspect.
+"""The metadata of an exported artifact: written by the export, read by verify and inspect.
 
-A graph carries it in its metadata, a torch file in the extra file ``METADATA``, a bundle in its
-manifest. Reading it runs nothing of the artifact.
+A graph has it in its ``metadata_props``, a torch file in the extra file ``METADATA``, a bundle in
+its manifest. Reading it executes nothing from the artifact.
 """
 
 import dataclasses
@@ -37,14 +37,15 @@ _OF_TORCH_FILES = ("kind", "tfexport_version", "written_with", "config", "parity
 
 @dataclass(frozen=True)
 class ArtifactInfo:
-    """What an artifact says of itself.
+    """The metadata of an artifact.
 
     Attributes:
         kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
-        config: the model's mathematics, as ``TransformerConfig.to_dict`` gives it.
+        config: of the model, as ``TransformerConfig.to_dict`` gives it.
         parity: summary of the comparison with eager PyTorch; None if there was none. Any JSON
             value where a file was tampered with, as for ``quantization``.
-        quantization: kind of weights, what stayed float32, what that cost; None for float32.
+        quantization: kind of weights, parameters that stayed float32, and the result of the
+            quality gate; None for float32.
         tfexport_version: of the export.
         needs: library to the oldest version that reads the artifact.
         written_with: library to the version that wrote it.
@@ -65,7 +66,7 @@ class ArtifactInfo:
     outputs: Mapping[str, list[int | str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of what an artifact of this kind says."""
+        """The attributes that an artifact of this kind has, as JSON values."""
         if self.kind in file_forms():
             names: tuple[str, ...] = _OF_GRAPHS
         elif self.kind == BUNDLE:
@@ -75,7 +76,7 @@ class ArtifactInfo:
         return {name: getattr(self, name) for name in names}
 
     def to_metadata(self) -> dict[str, str]:
-        """The metadata of a graph; what else is said of it can be read off the graph itself."""
+        """The ``metadata_props`` of a graph, without what the graph has anyway (opset, inputs)."""
         return {
             "tfexport_graph": self.kind,
             "tfexport_version": self.tfexport_version,
@@ -107,7 +108,7 @@ class ArtifactInfo:
 def describe_export(
     kind: str, config: TransformerConfig, report: ParityReport | None, **others: Any
 ) -> ArtifactInfo:
-    """The info of an artifact that is about to be written.
+    """The metadata for an artifact that is being written.
 
     Args:
         kind: of the artifact.
@@ -120,7 +121,7 @@ def describe_export(
 
 
 def info_of_bundle(manifest: Manifest) -> ArtifactInfo:
-    """What a bundle's manifest says of it."""
+    """The metadata of a bundle, from its manifest."""
     return ArtifactInfo(
         BUNDLE,
         manifest.config,
@@ -133,7 +134,7 @@ def info_of_bundle(manifest: Manifest) -> ArtifactInfo:
 
 
 def read_info(path: PathLike) -> ArtifactInfo | None:
-    """What a single file says of itself; None if it is none of this project."""
+    """Read the metadata of a single file; None if tfexport did not write it."""
     path = Path(path)
     try:
         return read_graph_info(path) if path.suffix == ".onnx" else read_torch_info(path)
@@ -142,10 +143,10 @@ def read_info(path: PathLike) -> ArtifactInfo | None:
 
 
 def read_graph_info(path: PathLike) -> ArtifactInfo:
-    """What a file of ``export_graph`` says of itself.
+    """Read the metadata of a file of ``export_graph``.
 
     Raises:
-        BundleError: it is no such file.
+        BundleError: ``export_graph`` did not write the file, or it is damaged.
     """
     path = _existing(path)
     try:
@@ -185,10 +186,10 @@ def _axes(value: ir.Value) -> list[int | str]:
 
 
 def read_torch_info(path: PathLike) -> ArtifactInfo:
-    """What a file of ``export_torchscript`` says of itself.
+    """Read the metadata of a file of ``export_torchscript``.
 
     Raises:
-        BundleError: it is no such file.
+        BundleError: ``export_torchscript`` did not write the file, or it is damaged.
     """
     path = _existing(path)
     try:

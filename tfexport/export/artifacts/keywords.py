@@ -1,8 +1,7 @@
-"""Keywords that the public functions of exporting share, and the values they become."""
+"""Keyword arguments of the public export functions, and the option values made from them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -10,16 +9,17 @@ from typing import Any, TypedDict
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.near_names import nearest_name
 from tfexport.paths import PathLike
 
 
 class ReadKeywords(TypedDict, total=False):
-    """How a checkpoint is read.
+    """Keyword arguments of reading a checkpoint.
 
     Attributes:
-        config: values that the weights do not say; a JSON file of them, or a mapping.
-        settings: ``key=value`` words that win over ``config``.
-        layout: force a checkpoint layout.
+        config: config values that cannot be inferred from the weights; a JSON file or a mapping.
+        settings: ``key=value`` strings that override ``config``.
+        layout: name of the checkpoint layout; detected by default.
     """
 
     config: PathLike | Mapping[str, Any] | None
@@ -28,14 +28,14 @@ class ReadKeywords(TypedDict, total=False):
 
 
 class BundleKeywords(ReadKeywords, total=False):
-    """What ``export_bundle`` takes besides the checkpoint.
+    """Keyword arguments of ``export_bundle``.
 
     Attributes:
         tokenizer: for both sides; a tokenizer.json, a SentencePiece .model or a list of words.
             Without any, one that lies beside the checkpoint is taken.
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
-        output_attentions: let generate.onnx give the cross-attention weights too.
+        output_attentions: make the cross-attention weights an output of generate.onnx.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
     """
@@ -49,7 +49,7 @@ class BundleKeywords(ReadKeywords, total=False):
 
 
 class QuantizedGraphKeywords(BundleKeywords, total=False):
-    """What ``export_quantized_graph`` takes besides.
+    """Keyword arguments of ``export_quantized_graph``.
 
     Attributes:
         text: text in and text out, through operators of onnxruntime-extensions; only with a
@@ -62,20 +62,20 @@ class QuantizedGraphKeywords(BundleKeywords, total=False):
 
 
 class GraphKeywords(BundleKeywords, total=False):
-    """What ``export_graph`` takes besides the checkpoint.
+    """Keyword arguments of ``export_graph``.
 
     Attributes:
         attention_biases: for "forward": three more inputs, added to the attention scores.
         log_probs: for "forward": a second output, the log-softmax of the logits.
         text: for "generate": text in and text out, through operators of onnxruntime-extensions;
             only with a tokenizer that these reproduce exactly.
-        samples: text on which the tokenizer is compared, besides a built-in selection.
+        text_samples: text on which the tokenizer is compared, besides a built-in selection.
     """
 
     attention_biases: bool
     log_probs: bool
     text: bool
-    samples: Iterable[str]
+    text_samples: Iterable[str]
 
 
 def check_keywords(function: str, given: Mapping[str, object], known: type) -> None:
@@ -92,18 +92,18 @@ def check_keywords(function: str, given: Mapping[str, object], known: type) -> N
     names = list(known.__annotations__)
     for name in given:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            nearest = nearest_name(name, names)
+            hint = "" if nearest is None else f"; did you mean {nearest!r}?"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 def read_options(given: ReadKeywords) -> ReadOptions:
-    """How to read the checkpoint."""
+    """The options of reading the checkpoint, from keyword arguments."""
     return ReadOptions(given.get("config"), given.get("settings", ()), given.get("layout"))
 
 
 def graph_options(given: BundleKeywords) -> GraphOptions:
-    """How to write graphs.
+    """The options of the graphs, from keyword arguments.
 
     Raises:
         ConfigError: an opset that cannot be exported.
@@ -114,10 +114,10 @@ def graph_options(given: BundleKeywords) -> GraphOptions:
 
 
 def tokenizer_files(given: BundleKeywords, beside: Path | None) -> TokenizerFiles:
-    """The tokenizers that are named, or those in the checkpoint's folder.
+    """The tokenizer files that are given, or those found in the folder ``beside``.
 
     Raises:
-        ConfigError: a contradictory or incomplete choice.
+        ConfigError: contradictory or incomplete keyword arguments.
     """
     return choose_tokenizers(
         given.get("tokenizer"), given.get("source_tokenizer"), given.get("target_tokenizer"), beside

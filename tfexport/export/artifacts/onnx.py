@@ -13,21 +13,21 @@ from tfexport.export.artifacts.onnx_file import export_graph
 from tfexport.export.artifacts.option_rules import check_onnx_export
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity import Progress
 from tfexport.export.quantize.bundle import QuantizeResult
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
+from tfexport.progress import Progress
 from tfexport.typing import Unpack
 
 
 class OnnxKeywords(BundleKeywords, total=False):
-    """What ``export_onnx`` takes besides the checkpoint.
+    """Keyword arguments of ``export_onnx``.
 
     Attributes:
         graph: "generate" or "forward" for a file of that graph; None for a bundle.
         quantize: "int8" or "int4"; None for float32.
-        samples: a file of lines: on which the tokenizer of ``text`` is compared, and by which
-            ``quantize`` judges.
+        samples: a text file. With ``text``, the tokenizer is compared on its lines; with
+            ``quantize``, they are the samples of the quality gate.
         attention_biases: see ``export_graph``.
         log_probs: see ``export_graph``.
         text: see ``export_graph``.
@@ -43,10 +43,10 @@ class OnnxKeywords(BundleKeywords, total=False):
 
 @dataclass(frozen=True)
 class OnnxExport:
-    """A bundle or a file that was exported, quantised or not.
+    """The result of ``export_onnx``.
 
     Attributes:
-        exported: as it was compared with eager PyTorch.
+        exported: with float32 weights, as compared with eager PyTorch.
         size: of the output, in bytes.
         quantized: the result of quantising; None for float32, and for a file without samples.
     """
@@ -65,7 +65,7 @@ def export_onnx(
     progress: Progress | None = None,
     **options: Unpack[OnnxKeywords],
 ) -> OnnxExport:
-    """Export what the options describe; see ``export_bundle`` and ``export_graph``.
+    """Export a bundle or a single graph; see ``export_bundle`` and ``export_graph``.
 
     Raises:
         TfexportError: as ``export_bundle``, and ``QualityError``.
@@ -89,12 +89,12 @@ def export_onnx(
     judged = None
     if kind is None:
         exported = export_graph(
-            checkpoint, output, graph, text=text, samples=lines,
+            checkpoint, output, graph, text=text, text_samples=lines,
             attention_biases=options.get("attention_biases", False),
             log_probs=options.get("log_probs", False), **shared,
         )  # fmt: skip
     else:
-        texts = [line.partition("\t")[0] for line in lines]  # a reference is behind the tab
+        texts = [line.partition("\t")[0] for line in lines]  # without the reference translation
         exported, judged = export_quantized_graph(
             checkpoint, output, kind, samples=samples, text=text, text_samples=texts, **shared
         )

@@ -1,4 +1,4 @@
-"""Checkpoint or live module to one self-contained .onnx file: sequencing only."""
+"""Export of a checkpoint or module to one self-contained .onnx file, and its verification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tfexport.export.artifacts.option_rules import FORWARD, check_options
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
-from tfexport.export.parity import ParityReport, Progress, compare_text
+from tfexport.export.parity import ParityReport, compare_text
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quiet import quiet
@@ -37,22 +37,23 @@ from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
 
-_LARGEST = 2**31 - 1  # a protobuf message, and so a file with its weights inside
+_MAX_FILE_BYTES = 2**31 - 1  # protobuf's limit for one message
 
 
 @dataclass(frozen=True)
 class GraphContents:
-    """What goes into a file of one graph.
+    """The inputs of the export of one graph.
 
     Attributes:
-        form: of the graph.
+        form: which graph.
         checkpoint: the model.
-        options: how the graph is written.
-        extras: inputs and outputs that not every graph of the form has.
-        tokenizers: that are put around the graph; None for a graph of ids.
-        samples: text on which the tokenizers are compared.
+        options: of the graph.
+        extras: its optional inputs and outputs.
+        tokenizers: merged into the graph as operators; None for a graph of ids.
+        samples: text on which the tokenizers' operators are compared.
     """
 
     form: FileForm
@@ -63,7 +64,7 @@ class GraphContents:
     samples: tuple[str, ...] = ()
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions")
+@renamed_keywords(source="checkpoint", attention="output_attentions", samples="text_samples")
 def export_graph(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -83,7 +84,7 @@ def export_graph(
         graph: "generate", which decodes greedily, or "forward", which scores a whole target.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read and the graph is written; see ``GraphKeywords`` and
             ``BundleKeywords``.
 
@@ -94,7 +95,7 @@ def export_graph(
     check_keywords("export_graph", options, GraphKeywords)
     of_graph = check_graph(graph, options)
     check_new_file(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = read_contents(checkpoint, graph, of_graph, options, tell)
     model = build_graph(contents, tell)
     join_weights(model, graph)
@@ -106,13 +107,13 @@ def export_graph(
 
 
 def check_graph(graph: str, options: GraphKeywords) -> GraphOptions:
-    """How a graph is to be written.
+    """Check the options of a graph, and give those of writing it.
 
     Raises:
-        ConfigError: options that do not go together, or an opset that cannot be exported.
+        ConfigError: contradictory options, or an opset that cannot be exported.
     """
-    file_form(graph)  # refuses a name that no form has
-    check_options(graph, {k: v for k, v in options.items() if k != "samples"})
+    file_form(graph)  # raises if the name is unknown
+    check_options(graph, options)
     of_graph = graph_options(options)
     if options.get("text") and of_graph.opset < OLDEST_OPSET:
         problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
@@ -127,7 +128,7 @@ def read_contents(
     options: GraphKeywords,
     tell: Progress,
 ) -> GraphContents:
-    """Read the checkpoint, and for text its tokenizers, compared with their operators."""
+    """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators."""
     tell("reading the checkpoint", 0, 1)
     form, read = file_form(graph), read_options(options)
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
@@ -140,7 +141,7 @@ def read_contents(
         raise ConfigError(
             Message(Option("log_probs"), " needs a vocabulary projection, and the model has none.")
         )
-    tokenizers, samples = None, tuple(options.get("samples", ()))
+    tokenizers, samples = None, tuple(options.get("text_samples", ()))
     if options.get("text"):
         tell("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
@@ -149,7 +150,7 @@ def read_contents(
 
 
 def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
-    """Export the graph, without tokenizers; its weights have the names they have in a bundle."""
+    """Export the graph without tokenizers, with the same names of weights as in a bundle."""
     tell(f"exporting {contents.form.name}.onnx", 0, 1)
     build = GraphBuild(contents.checkpoint, contents.options)
     model = contents.form.export(build, contents.extras)
@@ -160,14 +161,14 @@ def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
 def compare_graph(
     contents: GraphContents, model: ir.Model, path: Path, output: PathLike, tell: Progress
 ) -> ParityReport:
-    """Write a graph, with its tokenizers if it has any, and compare it with eager PyTorch.
+    """Write a graph and compare it with eager PyTorch, then again with its tokenizers, if any.
 
     Args:
         contents: of the file.
         model: the graph.
-        path: where it is written meanwhile.
-        output: where it will be, for messages.
-        tell: told how far it is.
+        path: a temporary file.
+        output: the final file, for messages.
+        tell: called at every step.
 
     Raises:
         ParityError: they differ.
@@ -192,7 +193,7 @@ def save_graph(
     report: ParityReport | None,
     quantization: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the file as its users get it, with what it says of itself in its metadata."""
+    """Write the final file, with its metadata."""
     config = contents.checkpoint.config
     if contents.tokenizers is not None:
         proto = add_text(model, contents.tokenizers, config)
@@ -210,16 +211,16 @@ def save_graph(
 
 
 def join_weights(model: ir.Model, name: str) -> None:
-    """Store equal weights once, each where onnxruntime packs it.
+    """Store equal weights once, each in the (sub)graph where onnxruntime can prepack it.
 
     Raises:
-        ExportError: they are more than one file can hold.
+        ExportError: they are larger than one file may be.
     """
     with quiet():
         BEFORE_SAVE(model)
     values = (value for part in model.graphs() for value in part.initializers.values())
     size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
-    if size > _LARGEST:
+    if size > _MAX_FILE_BYTES:
         raise ExportError(
             f"{name}.onnx: {size} bytes of weights do not fit into one file (2 GiB at most)."
         )
@@ -233,12 +234,12 @@ def verify_graph(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a file of ``export_graph`` with the checkpoint that it should say the same as.
+    """Compare a file of ``export_graph`` with the checkpoint it was exported from.
 
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Checkpoint or live module to quantised files: sequencing only.
+"""Export of a checkpoint or module to quantised files.
 
-What is exported is compared with eager PyTorch as it is; then it is quantised.
+The float32 export is compared with eager PyTorch before it is quantised.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tfexport.export.artifacts.keywords import (
 )
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity import Progress
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
 
 
@@ -53,17 +53,17 @@ def export_quantized_bundle(
         samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: of ``export_bundle``.
 
     Returns:
-        The bundle with float32 weights, which is deleted by then, and the one with quantised ones.
+        The export with float32 weights, whose files are deleted, and the quantised bundle.
     """
     check_keywords("export_quantized_bundle", options, BundleKeywords)
     check_weights(weights)
     of_graphs = graph_options(options)
     check_output(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = bundle.read_contents(checkpoint, of_graphs, options, verify, tell)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
@@ -88,7 +88,7 @@ def export_quantized_graph(
 ) -> tuple[ExportResult, QuantizeResult | None]:
     """``export_graph`` of "generate" with the weights that ``quantize_bundle`` would give it.
 
-    The samples are decoded with a bundle, which is thrown away.
+    The quality gate decodes the samples with a temporary bundle.
 
     Args:
         checkpoint: see ``export_bundle``.
@@ -97,7 +97,7 @@ def export_quantized_graph(
         samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read and the graph is written; see
             ``QuantizedGraphKeywords`` and ``BundleKeywords``.
 
@@ -107,17 +107,16 @@ def export_quantized_graph(
     check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
     check_weights(weights)
     check_options(GENERATE, {**options, "quantize": weights})
-    shared = {name: value for name, value in options.items() if name != "text_samples"}
-    wanted = cast(GraphKeywords, {**shared, "samples": options.get("text_samples", ())})
+    wanted = cast(GraphKeywords, options)
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, tell)
-    judged_with = None
+    gate_bundle = None
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
-        judged_with = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
+        gate_bundle = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()
@@ -128,8 +127,8 @@ def export_quantized_graph(
             report = onnx_file.compare_graph(contents, exact, path, output, tell)
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
-        if judged_with is not None and samples is not None:
-            judged = _judge(judged_with, weights, samples, tell)
+        if gate_bundle is not None and samples is not None:
+            judged = _judge(gate_bundle, weights, samples, tell)
             record = judged.manifest.quantization or record
         tell("quantising", 0, 1)
         quantize_graphs([quantized], weights, record["kept"])
@@ -142,7 +141,7 @@ def export_quantized_graph(
 def _judge(
     contents: BundleContents, weights: str, samples: PathLike, tell: Progress
 ) -> QuantizeResult:
-    """Quantise a bundle in a temporary folder, to see what that costs and what stays float32."""
+    """Run the quality gate on a temporary bundle; it decides which parameters stay float32."""
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)

@@ -15,8 +15,8 @@ class ExportResult:
     Attributes:
         path: the bundle's folder, or the file.
         checkpoint: the checkpoint as it was read.
-        report: of the comparison with eager PyTorch; None if it was not asked for.
-        tokenizers: the tokenizer files that were taken in; none for a file of ids.
+        report: of the comparison with eager PyTorch; None with ``verify=False``.
+        tokenizers: the tokenizer files that were exported with it; empty if it takes ids.
         bundle_manifest: None for a single file.
     """
 

@@ -1,4 +1,4 @@
-"""The archive of a torch file: written through memory, without paths of this machine."""
+"""The archive of a torch file, written without debug records of local paths."""
 
 import io
 from pathlib import Path
@@ -13,7 +13,7 @@ from tfexport.export.quiet import quiet
 def write_archive(
     made: torch.jit.ScriptModule | ExportedProgram, path: Path, info: ArtifactInfo
 ) -> None:
-    """Write a scripted module or a program, with what it says of itself inside."""
+    """Write a scripted module or a program, with its metadata as an extra file."""
     extra = {METADATA: info.to_json()}
     # In memory first: where a disk is full, torch's writer ends the process.
     buffer = io.BytesIO()
@@ -27,7 +27,7 @@ def write_archive(
 
 
 def _without_sources(script: io.BytesIO) -> io.BytesIO:
-    """Copy a TorchScript archive without its debug records, which hold paths of this machine."""
+    """Copy a TorchScript archive without its debug records, which contain local paths."""
     script.seek(0)
     reader = torch._C.PyTorchFileReader(script)
     copy = io.BytesIO()

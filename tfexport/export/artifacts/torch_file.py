@@ -1,6 +1,6 @@
-"""Checkpoint or live module to a file that torch alone loads: sequencing only.
+"""Export of a checkpoint or module to a file that torch loads without tfexport.
 
-TorchScript, or the program of ``torch.export``, its successor.
+That is TorchScript, or a program of ``torch.export``, its successor.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords, rea
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
-from tfexport.export.parity import ParityReport, Progress, compare_program, compare_torchscript
+from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.model_src.transformer import Transformer
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
 
 
@@ -57,7 +58,7 @@ def export_torchscript(
             with ``forward``, ``encode``, ``step`` and ``generate``.
         verify: compare with eager PyTorch, and fail if they differ.
         force: replace a file that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:
@@ -65,7 +66,7 @@ def export_torchscript(
         TypeError: an unknown option.
     """
     check_keywords("export_torchscript", options, ReadKeywords)
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
@@ -95,12 +96,12 @@ def verify_torchscript(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a file of ``export_torchscript`` with the checkpoint that it should say the same as.
+    """Compare a file of ``export_torchscript`` with the checkpoint it was exported from.
 
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

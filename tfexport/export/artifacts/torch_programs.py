@@ -1,4 +1,4 @@
-"""The modules inside torch files: the Transformer with its inputs checked, and greedy decoding.
+"""The modules in torch files: a Transformer that checks its inputs, and greedy decoding.
 
 Axes: B batch, S source, T target, P past, H heads, D head size, E model width, V vocabulary.
 """
@@ -20,7 +20,7 @@ def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
     Args:
         name: of the ids, for the message.
         ids: (B, S) int64; (B, S, E) float for a model without embeddings, ``vocab_size`` -1.
-        mask: (B, S), no floats: those of the field are added, and 0 keeps.
+        mask: (B, S), integers or bool. A float mask elsewhere is additive, 0 = keep: refused.
         vocab_size: V.
     """
     if vocab_size >= 0:

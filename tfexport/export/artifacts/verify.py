@@ -1,4 +1,4 @@
-"""The comparison of any artifact with its checkpoint."""
+"""The comparison of any exported artifact with its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tfexport.export.artifacts.info import read_info
 from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords
 from tfexport.export.artifacts.onnx_file import verify_graph
 from tfexport.export.artifacts.torch_file import verify_torchscript
-from tfexport.export.parity import ParityReport, Progress
+from tfexport.export.parity import ParityReport
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.paths import PathLike
+from tfexport.progress import Progress
 from tfexport.typing import Unpack
 
 
@@ -25,20 +26,20 @@ def verify_artifact(
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
 ) -> ParityReport:
-    """Compare a bundle, a graph or a torch file with the checkpoint that it came from.
+    """Compare a bundle, a single graph or a torch file with the checkpoint it was exported from.
 
-    Config values that neither the checkpoint nor its config files nor the caller give are taken
-    from the artifact.
+    A config value that is given neither by the checkpoint and its config files nor by the caller
+    is taken from the artifact.
 
     Args:
         path: a bundle's folder, or a file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:
-        TfexportError: the artifact or the checkpoint is unusable. A difference is not raised: it is
-            in the report.
+        TfexportError: the artifact or the checkpoint cannot be read. Differences raise nothing;
+            they are in the report.
     """
     check_keywords("verify_artifact", options, ReadKeywords)
     path = Path(path)
@@ -50,10 +51,11 @@ def verify_artifact(
 
 
 def describe_file(path: PathLike) -> dict[str, Any] | None:
-    """What a single file of this project says of itself; None if it is none of them.
+    """Read the metadata of a single file that tfexport wrote.
 
     Returns:
-        kind, tfexport_version, config, parity, and what else its format tells.
+        kind, tfexport_version, config, parity and the other entries of its kind; None if tfexport
+        did not write the file.
     """
     info = read_info(path)
     return None if info is None else info.to_dict()

@@ -1,10 +1,10 @@
-"""Batch compaction: rows that have ended leave the batch of a greedy loop.
+"""Batch compaction: finished rows are removed from the batch of a greedy loop.
 
-Taking rows out of a batch copies what is kept of all others, so it is done when a quarter has
-ended: an outer loop takes them out, and an inner one decodes until the next quarter has. The rows
-that are left know their places in the whole batch.
+Removing rows copies the caches of all others, so it is done once a quarter of them has finished.
+There are two loops: the inner one decodes until a quarter of its rows has finished; the outer one
+writes their tokens to the whole batch and gathers the active rows for the next inner loop.
 
-Axes: B rows of the whole batch, A of them that are left, T tokens so far, E model width.
+Axes: B rows of the whole batch, A active rows, T tokens so far, E model width.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WholeBatch(Generic[T]):
-    """The part of the outer loop's state that is about all rows.
+    """The part of the outer loop's state with a row for every sentence of the batch.
 
     Attributes:
-        remaining: steps that are left.
-        order: places (A,) of the rows that are left.
-        sequences: (B, T).
-        count: (B,).
-        states: the decoder's, (B, T, E).
+        remaining: number of steps that may still be taken.
+        order: (A,) indices of the active rows in the batch.
+        sequences: (B, T) decoded tokens.
+        count: (B,) tokens of each row, the end token included.
+        states: (B, T, E) decoder hidden states.
     """
 
     remaining: T
@@ -45,12 +45,12 @@ class WholeBatch(Generic[T]):
     states: T
 
     def pack(self) -> tuple[T, ...]:
-        """In a row, as the outer loop takes and gives it."""
+        """The values in the order of the outer loop's inputs and outputs."""
         return (self.remaining, self.order, self.sequences, self.count, self.states)
 
     @classmethod
     def unpack_first(cls, values: Iterable[T]) -> "WholeBatch[T]":
-        """From a row in which the rows that are left come behind it."""
+        """From the outer loop's values; those after the first five belong to the active rows."""
         remaining, order, sequences, count, states, *_ = values
         return cls(remaining, order, sequences, count, states)
 
@@ -60,9 +60,9 @@ class CompactionSpec:
     """The sizes that decide the outer loop's body.
 
     Attributes:
-        cache: of the decoder.
+        cache: of the decoder's self-attention.
         width: E.
-        pad_id: stands behind the end of a row.
+        pad_id: fills a row after its end token.
         opset: of the standard operators.
     """
 
@@ -79,18 +79,22 @@ def add_compacting_loop(
     given: LoopInputs,
     spec: CompactionSpec,
 ) -> WholeBatch[ir.Value]:
-    """Append the outer loop, with the loop over steps in its body; gives the whole batch after it.
+    """Append the outer loop, with the inner loop in its body.
 
     Args:
         graph: the outermost graph.
-        step: as for ``make_loop``; its last invariant says with how few rows it ends.
-        invariants: the others, a row for each of the batch.
-        given: as for ``make_loop``; the state is that of greedy search.
+        step: the body of the inner loop, as for ``make_loop``; its last invariant is
+            ``min_active_rows``, the number of active rows at which the loop ends.
+        invariants: the other invariants, each with one row per row of the batch.
+        given: as for ``make_loop``; the state is a ``GreedyState``.
         spec: sizes.
+
+    Returns:
+        The whole batch after the last step.
     """
     body = _body(spec)
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
-    remaining, yes, min_active_rows, *searched = _given(search)
+    remaining, yes, min_active_rows, *searched = _present_inputs(search)
     rows = body.inputs[-len(invariants) :]
     inner = make_loop(
         graph, step, [*rows, min_active_rows], LoopInputs(remaining, yes, searched)
@@ -104,20 +108,20 @@ def add_compacting_loop(
 
     state = GreedyState.unpack(given.state)
     whole = _whole_batch(graph, given.trips, state, spec.width)
-    left = [state.token, state.ended, state.count, *state.past, *invariants]
-    outer = loop_over(body, [given.trips, given.begin, *whole.pack(), *left], "shrinking_loop")
+    active = [state.token, state.ended, state.count, *state.past, *invariants]
+    outer = loop_over(body, [given.trips, given.begin, *whole.pack(), *active], "shrinking_loop")
     graph.append(outer)
     return WholeBatch.unpack_first(outer.outputs)
 
 
-def _given(node: ir.Node) -> list[ir.Value]:
+def _present_inputs(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None]
 
 
 def _whole_batch(
     graph: ir.Graph, trips: ir.Value, state: GreedyState[ir.Value], width: int
 ) -> WholeBatch[ir.Value]:
-    """Append what makes the whole batch before the first step."""
+    """Append the nodes that compute the whole batch before the first step."""
     height = append_node(graph, "Shape", [state.count], "height")
     size = append_node(graph, "Squeeze", [height], "size")
     zero, one = add_constant(graph, "zero", 0), add_constant(graph, "one", 1)
@@ -131,8 +135,8 @@ def _whole_batch(
 def _body(spec: CompactionSpec) -> ir.Graph:
     """The outer loop's body, with a placeholder for the inner loop.
 
-    Its state is the whole batch, and of the rows that are left the greedy state without sequences,
-    and the invariants.
+    Its state is the whole batch, then for the active rows the greedy state without sequences and
+    the invariants. In the text, ``few`` is ``min_active_rows`` and ``turn`` is the iteration.
     """
     state = state_spec(spec.cache, PAST)
     # The names of caches hold dots, which the text form does not take.
@@ -168,7 +172,7 @@ def _body(spec: CompactionSpec) -> ir.Graph:
 
 
 def _search_text(state: GreedyState[TensorSpec], caches: Sequence[TensorSpec]) -> str:
-    """Decode until a quarter of the rows has ended."""
+    """Decode until a quarter of the rows has finished."""
     searched = [state.token, state.ended, state.count, state.sequences, *caches]
     return f"""
         three = Constant <value = int64 {{3}}> ()
@@ -185,7 +189,7 @@ def _search_text(state: GreedyState[TensorSpec], caches: Sequence[TensorSpec]) -
 
 
 def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
-    """Write what was decoded to the rows' places in the whole batch."""
+    """Write the new tokens and hidden states to their rows in the whole batch."""
     return f"""
         places = Unsqueeze (order, second)
         height = Shape (all_counts)
@@ -206,7 +210,7 @@ def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
 
 
 def _gather_text(tensors: Iterable[TensorSpec], prefix: str) -> str:
-    """Take what is left of tensors with a row for each row."""
+    """Gather the active rows of tensors."""
     return "\n".join(f"next_{t.name} = Gather <axis = 0> ({prefix}{t.name}, left)" for t in tensors)
 
 
@@ -215,7 +219,7 @@ def _numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
 
 
 def _whole_text(width: int, prefix: str = "") -> tuple[str, ...]:
-    """Types and names of a whole batch."""
+    """The declarations (type and name) of a whole batch in ONNX text."""
     return WholeBatch(
         remaining=f"int64 {prefix}remaining",
         order=f"int64[{prefix}rows] {prefix}order",
@@ -226,5 +230,6 @@ def _whole_text(width: int, prefix: str = "") -> tuple[str, ...]:
 
 
 def _typed(tensor: TensorSpec, prefix: str, rows: str) -> str:
+    """The declaration of one tensor in ONNX text."""
     axes = [rows, *(str(a) if isinstance(a, int) else f"{prefix}{a}" for a in tensor.axes[1:])]
     return f"{_TYPES[tensor.dtype]}[{', '.join(axes)}] {prefix}{tensor.name}"

@@ -1,10 +1,11 @@
-"""Beam search in one graph: the start and a step in torch, and the loop around them.
+"""Beam search in one graph: the first state and one step from torch, joined by an ONNX Loop.
 
-The loop keeps no finished hypotheses. It records what every step chose among, and the runtime
-follows the parents back: see ``runtime.search.backtrace``.
+The loop keeps no finished hypotheses. It records the candidates of every step, and the runtime
+backtraces hypotheses from that record: see ``runtime.search.backtrace``.
 
 Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, P past, S source, H heads, D head
-size, E model width, V vocabulary. Of N candidates at most K end, so K are left to go on with.
+size, E model width, V vocabulary. At most K of the N candidates are end tokens, so at least K
+others remain for the next step.
 """
 
 from collections.abc import Iterable
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class BeamState(Generic[T]):
-    """The state that a step changes: tensors, values of a graph, or their specs.
+    """The state of beam search between two steps: tensors, graph values, or their specs.
 
     Attributes:
         token: the last token of each beam, (B, K).
@@ -55,12 +56,12 @@ class BeamState(Generic[T]):
     past: tuple[T, ...]
 
     def pack(self) -> tuple[T, ...]:
-        """In a row, as graphs take and give it."""
+        """The values in the order of a graph's inputs and outputs."""
         return (self.token, self.sums, self.finished, *self.past)
 
     @classmethod
     def unpack(cls, values: Iterable[T]) -> "BeamState[T]":
-        """From a row."""
+        """From values in that order."""
         token, sums, finished, *past = values
         return cls(token, sums, finished, tuple(past))
 
@@ -70,8 +71,8 @@ def state_spec(cache: CacheShape, past: str, prefix: str = "") -> BeamState[Tens
 
     Args:
         cache: sizes of the caches.
-        past: the axis of the tokens so far.
-        prefix: of their names.
+        past: name of the past-length axis.
+        prefix: of the tensors' names.
     """
     return BeamState(
         token=TensorSpec(f"{prefix}token", "int64", (BATCH, graph_io.BEAMS)),
@@ -122,7 +123,7 @@ class BeamStart(SearchStart):
         bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
         finished = attention_mask.sum(1) * 0
         token = finished.unsqueeze(1) + beams + self.bos_id
-        # At first there is one hypothesis; the other beams are none.
+        # Only the first beam holds a hypothesis: the empty one.
         first = torch.arange(beams.size(0)) == 0
         sums = torch.where(first, 0.0, -torch.inf).double() + finished.unsqueeze(1)
         past = self.decoder.empty_cache(sums.float().flatten())
@@ -130,9 +131,9 @@ class BeamStart(SearchStart):
 
 
 def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK over the last axis: best first, of equal ones the first.
+    """ONNX's TopK over the last axis: values and indices, ties in the order of the input.
 
-    torch.export cannot tell how many there are, so ``count`` (1,) comes with its ``size``.
+    torch.export cannot derive k from a tensor, so ``count`` (1,) comes with its ``size``.
     """
     shape = [*x.shape[:-1], size]
     values, places = torch.onnx.ops.symbolic_multi_out(
@@ -142,12 +143,12 @@ def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 class _Candidates(NamedTuple):
-    """The best N candidates of each sentence, in the order of their summed log-probability.
+    """The top N candidates of each sentence, highest summed log-probability first.
 
     Attributes:
         tokens: (B, N).
-        parents: the beams that they continue, (B, N).
-        log_probs: the tokens' own, (B, N).
+        parents: indices of the beams that they extend, (B, N).
+        log_probs: of these tokens alone, (B, N).
         totals: summed log-probabilities, float64 (B, N).
     """
 
@@ -158,20 +159,18 @@ class _Candidates(NamedTuple):
 
 
 class BeamStep(nn.Module):
-    """One step: rank what may come next, record the best, go on with those that do not end.
+    """One step: record the top N candidates, and continue the best K that are not end tokens.
 
-    The record of a step is tokens, parents and log-probabilities of the best N candidates of each
-    sentence, (B, N) each.
+    The record of a step is tokens, parents and log-probabilities of the candidates, (B, N) each.
     """
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
-        assert model.config.eos_id is not None
-        self.eos_id = model.config.eos_id
+        self.eos_id = model.config.special_ids.eos
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Invariants, state -> whether to go on, state, record."""
+        """Invariants, state -> keep_going, state, record."""
         cross, others = split_cross_cache(tensors, self.model.config.num_decoder_layers)
         bias, enough, *packed = others
         state = BeamState.unpack(packed)
@@ -202,9 +201,9 @@ class BeamStep(nn.Module):
 
 
 def _rank(logits: Tensor, sums: Tensor, beams: int, count: Tensor) -> _Candidates:
-    """Logits (B, K, V) and sums (B, K) to the best candidates; ``count`` (1,) is their number N.
+    """Logits (B, K, V) and sums (B, K) to the top N candidates; ``count`` (1,) holds N.
 
-    Of equal sums the better beam comes first, then the lower id.
+    Ties are broken by the lower beam index, then by the lower token id.
     """
     _, ids = _top(logits, count, 2 * beams)
     log_probs = logits.log_softmax(-1).gather(-1, ids)
@@ -224,7 +223,7 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
     Args:
         model: with weights, and with ``beam_attention`` in it.
         opset: of the standard operators.
-        encoder: what ``export_encoder`` made of the same weights.
+        encoder: the graph of ``export_encoder`` for the same weights.
     """
     cache = exporter.cache_shape(model.config)
     joined = encoder.clone()
@@ -249,9 +248,9 @@ def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
 
 
 def _zeros(graph: ir.Graph, beam_size: ir.Value, vocab_size: int) -> ir.Value:
-    """Append what gives a zero for every beam (K,)."""
+    """Append nodes that give K zeros, one for each beam (K,)."""
     flat = add_constant(graph, "flat", [1])
-    # No more beams than a step can rank: with more, TopK fails before their memory is taken.
+    # At most V / 2 + 1 beams: with more, TopK fails, and it does so before memory is allocated.
     most = add_constant(graph, "most_beams", vocab_size // 2 + 1)
     bounded = append_node(graph, "Min", [beam_size, most], "bounded_beam_size")
     shape = append_node(graph, "Reshape", [bounded, flat], "beam_shape")

@@ -1,7 +1,7 @@
-"""The two graphs with a cache: the encoder, and the decoder over T positions.
+"""The encoder graph, and the decoder graph over T positions with a cache.
 
-An ONNX graph takes and gives tensors in a row; these wrap a Transformer so that the rows are
-those of ``tfexport.graph_io``.
+The inputs and outputs of an ONNX graph are flat lists; these modules wrap a Transformer so that its
+lists are those of ``tfexport.graph_io``.
 """
 
 import onnx_ir as ir

@@ -1,7 +1,6 @@
-"""A wrapped module to one ONNX graph, its dynamic axes named as in ``graph_io``.
+"""Export of one module to an ONNX graph with the names and dynamic axes of ``graph_io``.
 
-Every module is traced by ``export_graph_module``, which callers take from here when they call it,
-so that a test can put another in its place.
+Callers use ``exporter.export_graph_module``, not an imported name, so that tests can replace it.
 """
 
 from collections.abc import Mapping
@@ -23,8 +22,8 @@ from tfexport.model_src.embedding import Embedding
 from tfexport.model_src.position import PositionTable
 from tfexport.model_src.transformer import Transformer
 
-# Sizes of the example inputs. All differ, and none is 1: an axis whose example is 1 is baked in
-# as 1 without an error, and equal sizes can be taken for one axis.
+# Sizes of the example inputs. None is 1, since torch.export makes such an axis a constant without
+# an error; and all differ, since it may take axes of equal size for the same one.
 _EXAMPLE = {
     graph_io.BATCH: 2,
     graph_io.SOURCE: 5,
@@ -41,18 +40,18 @@ def cache_shape(config: TransformerConfig) -> CacheShape:
 
 
 def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
-    """Export one wrapped module.
+    """Export one module.
 
     Args:
-        module: takes and gives the tensors of ``spec``, in its order.
+        module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
         opset: of the standard operators.
 
     Returns:
-        The graph in memory, its weights under the names of the module's parameters.
+        The graph in memory; its initializers have the names of the module's parameters.
 
     Raises:
-        ExportError: torch's exporter gave up.
+        ExportError: torch.onnx.export failed.
     """
     dims = {name: torch.export.Dim(name, min=0, max=1 << 30) for name in _EXAMPLE}
     examples = tuple(_example(tensor) for tensor in spec.inputs)
@@ -101,7 +100,7 @@ def _parameters(module: nn.Module) -> dict[str, Parameter]:
         elif isinstance(part, PositionTable):
             kinds[id(part.table)] = POSITIONS
     for part in module.modules():
-        # A table that the projection is tied to is a table first.
+        # A tied table keeps the role of the embedding.
         if isinstance(part, Transformer) and isinstance(part.output_proj, nn.Linear):
             kinds.setdefault(id(part.output_proj.weight), PROJECTION)
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())

@@ -1,7 +1,7 @@
-"""Attention as one operator of onnxruntime's own, and attention for the beams of a step.
+"""Attention as one contrib operator of onnxruntime, and attention for the beams of a step.
 
-``com.microsoft.MultiHeadAttention`` takes projected queries, keys and values, joins the cache and
-attends: what takes a dozen standard operators, and a pass over memory for each.
+``com.microsoft.MultiHeadAttention`` appends to the cache and computes attention in one operator;
+standard operators need a dozen, each with its own pass over memory.
 Source: onnxruntime, docs/ContribOperators.md.
 
 Axes: B batch, K beams, R = B * K rows, P past, H heads, D head size, E model width.
@@ -15,9 +15,9 @@ from tfexport.model_src.attention import Attention
 
 
 class FusedSelfAttention(Attention):
-    """``Attention`` for the ONNX exporter; outside of it the operator has no values.
+    """``Attention`` with a fused self-attention, which exists only in the exported graph.
 
-    Cross-attention keeps to standard operators, which give the weights.
+    Cross-attention uses standard operators, which give the attention weights.
     """
 
     def attend_cached(
@@ -71,19 +71,19 @@ class FusedAttention(FusedSelfAttention):
 
 
 def reshape_as(x: Tensor, shape: Tensor, sizes: list[int]) -> Tensor:
-    """ONNX's Reshape; the sizes of the result are taken as given.
+    """ONNX's Reshape, with the sizes of the result given instead of inferred.
 
-    R = B * K is an axis of its own to torch.export, which knows no product of two axes among its
-    inputs, and reasons long about one that comes up inside.
+    For torch.export, R is an axis of its own: an input axis cannot be declared as B * K, and
+    inferring that product inside the graph takes it very long.
     """
     return torch.onnx.ops.symbolic("Reshape", [x, shape], dtype=x.dtype, shape=sizes)
 
 
 class _BeamRows(Attention):
-    """Self-attention in which the T positions are K beams, each with a past of its own.
+    """Self-attention whose T positions are K beams, each with its own past.
 
-    Cross-attention stays as it is, and so reads a sentence's keys and values once for all of its
-    beams.
+    Cross-attention is unchanged: the K beams are its queries, so the keys and values of a sentence
+    are read once.
     """
 
     def attend_cached(
@@ -105,29 +105,29 @@ class FusedBeamAttention(_BeamRows, FusedAttention):
     """``FusedAttention``, for ``BeamStep``."""
 
 
-def attention_class(portable: bool, weights: bool) -> type[Attention]:
-    """The attention to build a model with for export.
+def attention_class(portable: bool, output_attentions: bool) -> type[Attention]:
+    """The class of attention to build a model with for export.
 
     Args:
-        portable: keep to standard operators.
-        weights: the cross-attention weights have to come out.
+        portable: use standard operators only.
+        output_attentions: the cross-attention weights are an output.
     """
     if portable:
         return Attention
-    return FusedSelfAttention if weights else FusedAttention
+    return FusedSelfAttention if output_attentions else FusedAttention
 
 
 def beam_attention(portable: bool) -> type[Attention]:
-    """The attention to build a model with for ``export_beam``.
+    """The class of attention to build a model with for ``export_beam``.
 
     Args:
-        portable: keep to standard operators.
+        portable: use standard operators only.
     """
     return BeamAttention if portable else FusedBeamAttention
 
 
 def _expand(bias: Tensor, length: int) -> Tensor | None:
-    """A bias for the operator, which broadcasts over batch and heads only."""
-    if bias.dim() == 1:  # one number for all keys, which softmax does not see
+    """Expand the query axis of a bias; the operator broadcasts only batch and heads."""
+    if bias.dim() == 1:  # equal for all keys, so softmax is the same without it
         return None
     return bias if length == 1 else bias.expand(-1, -1, length, -1)

@@ -1,7 +1,9 @@
 """Greedy decoding in one graph: encoder, cache and loop.
 
-``first_state`` and ``take_best`` are plain functions of tensors, so that tracing and scripting take
-the same lines. Axes: B batch, S source, T target, L layers, H heads, D head size, E model width.
+``first_state`` and ``take_best`` are plain functions of tensors, so that the ONNX export (tracing)
+and TorchScript (scripting) share them.
+
+Axes: B batch, S source, T target, L layers, H heads, D head size, E model width.
 """
 
 from collections.abc import Sequence
@@ -35,26 +37,26 @@ from tfexport.model_src.transformer import Transformer
 
 
 def first_state(attention_mask: Tensor, bos_id: int) -> tuple[Tensor, Tensor]:
-    """Source mask (B, S), 1 = keep, to token and ended before the first step."""
+    """Source mask (B, S), 1 = keep, to the first ``token`` (B, 1) and ``ended`` (B,)."""
     kept = (attention_mask != 0).sum(1)
-    # A row that is all padding has ended before it begins.
+    # A row without source tokens has ended before the first step.
     return torch.full_like(kept.unsqueeze(1), bos_id), kept == 0
 
 
 def take_best(best: Tensor, ended: Tensor, eos_id: int, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token and ended after a step that chose the best tokens (B, 1).
+    """The next ``token`` and ``ended``, from the argmax (B, 1) of a step.
 
-    Rows that have ended take padding.
+    Rows that have ended get padding.
     """
     token = torch.where(ended.unsqueeze(1), pad_id, best)
     return token, ended | (best[:, 0] == eos_id)
 
 
 class LoopStart(SearchStart):
-    """The cross-attention bias, whether to begin at all, and the first ``GreedyState``."""
+    """The cross-attention bias, whether to take the first step, and the first ``GreedyState``."""
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """attention_mask -> cross-attention bias, whether to begin, state."""
+        """attention_mask -> cross-attention bias, whether to take the first step, state."""
         (attention_mask,) = tensors
         bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
         token, ended = first_state(attention_mask, self.bos_id)
@@ -65,24 +67,22 @@ class LoopStart(SearchStart):
 
 
 class LoopStep(nn.Module):
-    """One step; decoding goes on while more than ``min_active_rows`` rows have not ended.
+    """One step; ``keep_going`` while more than ``min_active_rows`` rows have not ended.
 
-    The best token is a placeholder for ``passes.int8_argmax``. Besides the state it gives the
-    decoder's states, (B, 1, E), from which scores are computed after the loop, and with
-    ``output_attentions`` the cross-attention weights of the step, (B, L, H, S).
+    The argmax is a placeholder operator that ``passes.int8_argmax`` replaces. Besides the state,
+    the outputs are the decoder's hidden states (B, 1, E), from which scores are computed after the
+    loop, and with ``output_attentions`` the cross-attention weights of the step, (B, L, H, S).
     """
 
     def __init__(self, model: Transformer, output_attentions: bool = False) -> None:
         super().__init__()
         self.model = model
         self.output_attentions = output_attentions
-        assert model.config.eos_id is not None
-        assert model.config.pad_id is not None
-        self.eos_id = model.config.eos_id
-        self.pad_id = model.config.pad_id
+        ids = model.config.special_ids
+        self.eos_id, self.pad_id = ids.eos, ids.pad
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Invariants, state -> whether to go on, state, decoder's states, attention weights."""
+        """Invariants, state -> keep_going, state, hidden states, attention weights."""
         cross, others = split_cross_cache(tensors, self.model.config.num_decoder_layers)
         bias, min_active_rows, *packed = others
         state = GreedyState.unpack(packed)
@@ -104,9 +104,9 @@ class _Search(NamedTuple):
     """The parts of a greedy search, before they are joined.
 
     Attributes:
-        graph: the encoder, and what makes the loop's inputs.
+        graph: the encoder, and the nodes that compute the loop's inputs.
         step: the graph of one step.
-        invariants: values of the graph that every step reads, a row for each of the batch.
+        invariants: values of the graph that every step reads, one row per row of the batch.
         given: the loop's inputs.
     """
 
@@ -128,10 +128,10 @@ def export_generate(
     Args:
         model: with weights.
         opset: of the standard operators.
-        encoder: what ``export_encoder`` made of the same model, if that was done already.
-        attention: also give the cross-attention weights.
-        can_skip_scores: also take ``return_scores``. onnxruntime warns of an input that need not be
-            fed, so only a file whose programs are told of it has one.
+        encoder: the graph of ``export_encoder`` for the same model, if it exists already.
+        attention: make the cross-attention weights an output.
+        can_skip_scores: add the optional input ``return_scores``. onnxruntime warns about optional
+            inputs, so only the graph in a bundle has one.
     """
     cache = exporter.cache_shape(model.config)
     joined = encoder_decoder.export_encoder(model, opset) if encoder is None else encoder.clone()
@@ -153,8 +153,8 @@ def export_generate(
         decoded, weights = _loop_with_attentions(search)
         attentions.append(weights)
     else:
-        assert model.config.pad_id is not None
-        sizes = CompactionSpec(cache, model.config.d_model, model.config.pad_id, opset)
+        pad_id = model.config.special_ids.pad
+        sizes = CompactionSpec(cache, model.config.d_model, pad_id, opset)
         whole = add_compacting_loop(graph, step.graph, search.invariants, given, sizes)
         decoded = Decoded(whole.sequences, whole.count, whole.states)
     whole_spec = graph_io.generate_graph(cache if attention else None, can_skip_scores)
@@ -166,10 +166,10 @@ def export_generate(
 
 
 def _loop_with_attentions(search: _Search) -> tuple[Decoded, ir.Value]:
-    """Append a loop over the whole batch: weights of fewer rows could not be stacked.
+    """Append a loop without batch compaction, as attention weights of fewer rows cannot be stacked.
 
     Returns:
-        What was decoded, and the cross-attention weights (B, L, H, T, S).
+        The decoded tokens, and the cross-attention weights (B, L, H, T, S).
     """
     graph = search.graph
     invariants = [*search.invariants, add_constant(graph, "none", 0)]

@@ -1,6 +1,6 @@
-"""The state of the greedy loop and the graphs around it, as data.
+"""The state of the greedy loop, and the specs of the graphs around it.
 
-Axes: A rows that are left of the batch, T tokens so far, L layers, H heads, S source, D head size.
+Axes: A active rows, T tokens so far, L layers, H heads, S source, D head size.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class GreedyState(Generic[T]):
-    """The state that a step changes: tensors, values of a graph, or their specs.
+    """The state of greedy search between two steps: tensors, graph values, or their specs.
 
     Attributes:
         token: the last token of each row, (A, 1).
         ended: whether a row has ended, (A,).
-        count: tokens that each row counts, (A,).
+        count: tokens of each row, the end token included, (A,).
         sequences: (A, T).
         past: self-attention keys and values, (A, H, T, D) each.
     """
@@ -32,12 +32,12 @@ class GreedyState(Generic[T]):
     past: tuple[T, ...]
 
     def pack(self) -> tuple[T, ...]:
-        """In a row, as graphs take and give it."""
+        """The values in the order of a graph's inputs and outputs."""
         return (self.token, self.ended, self.count, self.sequences, *self.past)
 
     @classmethod
     def unpack(cls, values: Iterable[T]) -> "GreedyState[T]":
-        """From a row."""
+        """From values in that order."""
         token, ended, count, sequences, *past = values
         return cls(token, ended, count, sequences, tuple(past))
 
@@ -47,8 +47,8 @@ def state_spec(cache: CacheShape, past: str, prefix: str = "") -> GreedyState[Te
 
     Args:
         cache: sizes of the caches.
-        past: the axis of the tokens so far.
-        prefix: of their names.
+        past: name of the past-length axis.
+        prefix: of the tensors' names.
     """
     return GreedyState(
         token=TensorSpec(f"{prefix}token", "int64", (BATCH, 1)),
@@ -60,7 +60,7 @@ def state_spec(cache: CacheShape, past: str, prefix: str = "") -> GreedyState[Te
 
 
 def row_invariants_spec(cache: CacheShape) -> tuple[TensorSpec, ...]:
-    """Inputs that every step reads and none changes, with a row for each of the batch."""
+    """Inputs that every step reads and none changes, with one row per row of the batch."""
     return (*cache.tensors("cross.{layer}", SOURCE), _bias_spec())
 
 

@@ -1,7 +1,7 @@
-"""Exported graphs, joined by ONNX's Loop into one that holds a whole search.
+"""Exported graphs joined by ONNX's Loop into one graph of a whole search.
 
-Invariants of a loop and all weights are values of the outer graph; ``passes.place_weights`` puts
-the weights where onnxruntime wants them.
+Loop invariants and all weights are values of the outer graph; ``passes.place_weights`` later moves
+weights to the subgraphs where onnxruntime can prepack them.
 """
 
 from collections.abc import Sequence
@@ -21,22 +21,21 @@ _START, _STEP = "start/", "step/"
 
 
 class SearchStart(nn.Module):
-    """Base of the modules that make a loop's first state from what the encoder was given."""
+    """Base of the modules that compute a loop's first state from the encoder's inputs."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.decoder = model.decoder
         self.mask_fill = model.mask_fill
-        assert model.config.bos_id is not None
-        self.bos_id = model.config.bos_id
+        self.bos_id = model.config.special_ids.bos
 
 
 class LoopInputs(NamedTuple):
     """The inputs of a Loop.
 
     Attributes:
-        trips: how many steps at most.
-        begin: whether to take the first.
+        trips: the largest number of steps.
+        begin: whether to take the first step.
         state: before the first step.
     """
 
@@ -51,7 +50,7 @@ class LoopNode(NamedTuple):
     Attributes:
         node: the Loop.
         state: after the last step.
-        stacked: what each step gave besides, along a new first axis.
+        stacked: the other outputs of all steps, along a new first axis.
     """
 
     node: ir.Node
@@ -62,13 +61,13 @@ class LoopNode(NamedTuple):
 def split_cross_cache(
     tensors: Sequence[Tensor], num_layers: int
 ) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """A step's inputs to the cross-attention cache, which comes first, and the others."""
+    """Split a step's inputs into the cross-attention cache, which comes first, and the others."""
     size = 2 * num_layers  # a key and a value each
     return list(tensors[:size]), tensors[size:]
 
 
 def append_start(graph: ir.Graph, start: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-    """Move a graph's nodes behind another's own, with these values as its inputs."""
+    """Append the nodes of ``start`` to ``graph``, with ``given`` as their inputs."""
     _lift_weights(graph, start, _START)
     nodes, outputs = take_nodes(start, given, _START)
     graph.extend(nodes)
@@ -81,9 +80,9 @@ def make_loop(
     """A loop over the steps of a search.
 
     Args:
-        graph: takes the step's weights.
-        step: takes invariants and state; gives whether to go on, the state, and what is stacked.
-        invariants: values around the loop.
+        graph: the outer graph, which gets the step's weights.
+        step: from invariants and state to ``keep_going``, the state, and outputs to be stacked.
+        invariants: values of the outer graph.
         given: the loop's inputs.
     """
     inputs = list(step.inputs)
@@ -108,13 +107,13 @@ def make_loop(
 
 
 def loop_over(body: ir.Graph, inputs: Sequence[ir.Value], name: str) -> ir.Node:
-    """A Loop with a finished body, its outputs called after those of the body."""
+    """A Loop node around a finished body; its outputs are named after the body's."""
     outputs = [ir.val(f"last_{value.name}", type=value.type) for value in body.outputs[1:]]
     return ir.node("Loop", inputs, {"body": body}, outputs=outputs, name=name)
 
 
 def add_trips(graph: ir.Graph, limit: int | None) -> ir.Value:
-    """Add the input max_length; gives it, not below 0 and not above the limit."""
+    """Add the input max_length, and return it clamped to 0 … ``limit``."""
     max_length = ir.val(graph_io.MAX_LENGTH, ir.DataType.INT64, [])
     graph.inputs.append(max_length)
     zero = add_constant(graph, "zero", 0)
@@ -137,7 +136,7 @@ def input_of(graph: ir.Graph, name: str) -> ir.Value:
 
 
 def set_outputs(graph: ir.Graph, outputs: Sequence[ir.Value], spec: graph_io.GraphSpec) -> None:
-    """Let a graph give these values, named and typed as its spec says."""
+    """Make these values the outputs of a graph, with the names and types of its spec."""
     graph.name = spec.name
     graph.outputs.clear()
     graph.outputs.extend(outputs)
@@ -148,9 +147,9 @@ def set_outputs(graph: ir.Graph, outputs: Sequence[ir.Value], spec: graph_io.Gra
 
 
 def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
-    """Move a graph's initializers out; equal ones are shared with those that are there.
+    """Move the initializers of ``inner`` to ``graph``, which keeps one of equal ones.
 
-    A table that a projection is tied to is transposed outside too, where onnxruntime does it once.
+    The Transpose of a tied table moves too, so that onnxruntime transposes it once, not every step.
     """
     have = {value_key(value): value for value in graph.initializers.values()}
     for value in list(inner.initializers.values()):

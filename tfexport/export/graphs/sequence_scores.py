@@ -1,7 +1,8 @@
-"""Scores of the sequences of a greedy loop, computed behind it and only if they are asked for.
+"""Scores of the sequences of a greedy loop, computed after it and only if ``return_scores``.
 
-A score needs every logit of every step, which the loop itself does without. Behind it they are
-computed for many positions at a time, which reads the projection once for all of them.
+A score needs the logits of the whole vocabulary at every step, which the loop does not compute.
+After the loop they are computed for many positions at a time, so that the projection is read once
+for all of these.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from tfexport import graph_io
 from tfexport.export.ir_tools.roles import mark_whole_reader
 from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 
-_LOGITS = 1 << 22  # of so many positions at a time: 16 MB
+_MAX_LOGITS = 1 << 22  # computed at a time: 16 MB
 
 
 class Decoded(NamedTuple):
@@ -22,8 +23,8 @@ class Decoded(NamedTuple):
 
     Attributes:
         sequences: (B, T).
-        counts: tokens that each row counts, (B,).
-        states: the decoder's, (B, T, E).
+        counts: tokens of each row, the end token included, (B,).
+        states: the decoder's hidden states, (B, T, E).
     """
 
     sequences: ir.Value
@@ -41,8 +42,8 @@ def add_scores(
     """Append the computation of the scores (B,).
 
     Args:
-        graph: behind the loop.
-        decoded: by the loop.
+        graph: the outer graph, which ends with the loop.
+        decoded: the results of the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
         spec: of the whole graph; ``return_scores`` becomes an input if it is one there.
@@ -55,7 +56,7 @@ def add_scores(
         graph.inputs.append(asked)
     _table, bias = weights
     assert bias.const_value is not None
-    rows = max(1, _LOGITS // bias.const_value.size)
+    rows = max(1, _MAX_LOGITS // bias.const_value.size)
     part = parse_graph(_text(rows), opset)
     for node in ir.traversal.RecursiveGraphIterator(part):
         if node.outputs[0].name == "whole_table":
@@ -66,7 +67,7 @@ def add_scores(
 
 
 def _text(rows: int) -> str:
-    """The scores as a graph, ``rows`` positions at a time; long as it is one text."""
+    """The scores as a graph, with the logits of ``rows`` positions at a time."""
     return f"""
     score (bool asked, int64[batch, length] sequences, int64[batch] count,
            float[batch, length, width] states, float[vocabulary, width] table,
@@ -81,6 +82,21 @@ def _text(rows: int) -> str:
             then_branch = computed () => (float[batch] mean)
             {{
                 whole_table = Identity (table)
+                {_COUNTED_POSITIONS}
+                {_log_probs_text(rows)}
+                {_MEAN}
+            }},
+            else_branch = not_asked () => (float[batch] nan)
+            {{
+                height = Shape (count)
+                nan = ConstantOfShape <value = float[1] {{nan}}> (height)
+            }}
+        >
+    }}"""
+
+
+# The decoder's states and the tokens at the positions that count, without padding.
+_COUNTED_POSITIONS = """
                 width_shape = Shape <start = 1, end = 2> (sequences)
                 width = Squeeze (width_shape, first)
                 positions = Range (zero, width, one)
@@ -89,7 +105,12 @@ def _text(rows: int) -> str:
                 left = NonZero (counts_in)
                 places = Transpose <perm = [1, 0]> (left)
                 x = GatherND (states, places)
-                tokens = GatherND (sequences, places)
+                tokens = GatherND (sequences, places)"""
+
+
+def _log_probs_text(rows: int) -> str:
+    """The log-probabilities of these tokens, ``rows`` of them in each iteration of a Loop."""
+    return f"""
                 number = Size (tokens)
                 rows = Constant <value = int64 {{{rows}}}> ()
                 rows_less_one = Constant <value = int64 {{{rows - 1}}}> ()
@@ -115,19 +136,15 @@ def _text(rows: int) -> str:
                         some_log_probs = Squeeze (chosen, second)
                         after = Concat <axis = 0> (before, some_log_probs)
                     }}
-                >
+                >"""
+
+
+# The mean log-probability of each row, 0 for a row without tokens.
+_MEAN = """
                 area = Shape (sequences)
-                zeros = ConstantOfShape <value = float[1] {{0.0}}> (area)
+                zeros = ConstantOfShape <value = float[1] {0.0}> (area)
                 written = ScatterND (zeros, places, log_probs)
                 total = ReduceSum <keepdims = 0> (written, second)
                 lengths = Max (count, one)
                 float_lengths = Cast <to = 1> (lengths)
-                mean = Div (total, float_lengths)
-            }},
-            else_branch = not_asked () => (float[batch] nan)
-            {{
-                height = Shape (count)
-                nan = ConstantOfShape <value = float[1] {{nan}}> (height)
-            }}
-        >
-    }}"""
+                mean = Div (total, float_lengths)"""

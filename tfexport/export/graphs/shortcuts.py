@@ -1,15 +1,15 @@
-"""Steps of torch's exporter that our graphs do not need, left out.
+"""Patches of torch's ONNX exporter that skip steps these graphs do not need.
 
 ``torch.onnx.export`` traces every program three times: once to capture it, and twice more to
-decompose operators that ONNX lacks. Our modules use only operators that ONNX has, but for a few
-whose decomposition is one other operator, so writing these down takes the place of two traces. To
-find where inputs of several types meet, it runs every operator again; here only those where they
-do. It lists all of torch's operators anew for every graph; one list serves all. And it makes many
-objects that refer to each other, which Python's collector would look through again and again.
-Together that was two thirds of an export's time.
+decompose operators that ONNX lacks. The modules here use operators that ONNX has, and a few whose
+decomposition is one other operator; replacing these saves the two traces. For type promotion the
+exporter runs every operator again; here only those with inputs of different types are run. It lists
+all of torch's operators for every graph; here the list is kept. And it makes many objects with
+cyclic references, which Python's garbage collector would scan repeatedly; here it is paused.
+Together these steps took two thirds of an export's time.
 
-These steps are private to torch. A program with any other operator takes torch's own way, and so
-does every program with a torch that has moved them.
+The patched functions are private to torch. A program with any other operator is decomposed by torch
+itself, and nothing is patched in a version of torch that lacks one of the functions.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from torch.fx import Node
 from tfexport.collecting import no_collecting
 
 _ATEN = torch.ops.aten
-# Operator to what torch's own decomposition writes in its place.
+# Operator to the one that torch decomposes it into.
 _RENAMED = {
     _ATEN.__or__.Tensor: _ATEN.bitwise_or.Tensor,
     _ATEN.__and__.Tensor: _ATEN.bitwise_and.Tensor,
@@ -45,7 +45,7 @@ _REGISTRIES: dict[int, Any] = {}  # by opset
 
 @contextlib.contextmanager
 def shortcuts() -> Iterator[None]:
-    """Export without these steps inside the block."""
+    """Patch torch's exporter inside the block."""
     with no_collecting(), contextlib.ExitStack() as stack:
         for owner, name, value in _replacements():
             stack.enter_context(_replaced(owner, name, value))
@@ -53,7 +53,7 @@ def shortcuts() -> Iterator[None]:
 
 
 def _replacements() -> list[tuple[Any, str, Any]]:
-    """Torch's functions to replace, as (owner, attribute, new value); none if torch moved one."""
+    """Torch's functions to replace: (owner, attribute, new value); empty if torch lacks one."""
     try:
         from torch.onnx._internal.exporter import _fx_passes, _registration
         from torch.onnx._internal.fx.passes import type_promotion
@@ -80,7 +80,7 @@ def _replacements() -> list[tuple[Any, str, Any]]:
             return run_again(self, node)
         with self._set_current_node(node):
             if (rule := find_rule(node, self.type_promotion_table)) is not None:
-                promote(self, node, rule)  # runs what it changes, and writes the new value down
+                promote(self, node, rule)  # runs a node that it changes, and records its new value
         return node.meta["val"]
 
     return [
@@ -101,11 +101,11 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
-    """Replace what ONNX lacks, if it is all known here; else leave the program as it is.
+    """Decompose a program if all of its operators are known here; else leave it unchanged.
 
     Args:
-        program: as captured.
-        registry: of what torch's exporter has an ONNX form for.
+        program: as captured by torch.export.
+        registry: torch's registry of operators that have an ONNX form.
 
     Returns:
         Whether every operator of the program can be exported now.
@@ -135,7 +135,7 @@ def _is_known(node: Node, known: set[Any]) -> bool:
         return True
     if target is _ATEN.to.dtype:
         return len(node.args) == 2 and not node.kwargs
-    # What writes into its input is for torch to make sense of.
+    # In-place operators are left to torch.
     schema = getattr(target, "_schema", None)
     return target in known and not (schema is not None and schema.is_mutable)
 

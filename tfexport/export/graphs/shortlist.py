@@ -1,6 +1,7 @@
-"""The decoder with an output projection onto chosen ids only, for decoding with a vocabulary map.
+"""The decoder with logits of some ids only, for decoding with a vocabulary map.
 
-Made from the exported decoder: the rows of the projection are gathered before it is multiplied.
+It is made from the exported decoder: rows of the output projection are gathered, and the decoder's
+states are multiplied by those.
 """
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
     """See ``graph_io.shortlist_graph``.
 
     Args:
-        decoder: what ``export_decoder`` made; it is not changed.
+        decoder: the graph of ``export_decoder``; it is not changed.
 
     Raises:
         ExportError: its logits do not come from a projection.
@@ -30,8 +31,8 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     if node is None or node.op_type != "MatMul":
         raise ExportError("decoder.onnx: its logits do not come from a matrix product.")
-    # Rows are gathered, not columns, whose values lie apart. onnxruntime transposes the weight when
-    # it loads it, and multiplies by the gathered rows without writing their transpose to memory.
+    # Rows are gathered, since the values of a column are scattered in memory. onnxruntime
+    # transposes the weight at load time, and fuses the second Transpose into the product.
     rows = _tied_table(node) or _transposed(graph, node, _weight(node, 1))
     gathered = _gathered(graph, node, rows, candidates)
     node.replace_input_with(1, _transposed(graph, node, gathered))
@@ -43,7 +44,7 @@ def make_shortlist(decoder: ir.Model) -> ir.Model:
 
 
 def _tied_table(node: ir.Node) -> ir.Value | None:
-    """The table that a projection is tied to, where the exporter left its Transpose."""
+    """The embedding table of a tied projection, if the exporter left its Transpose in the graph."""
     transpose = node.inputs[1].producer() if node.inputs[1] is not None else None
     if transpose is None or transpose.op_type != "Transpose":
         return None

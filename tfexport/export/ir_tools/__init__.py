@@ -1,1 +1,1 @@
-"""Helpers on onnx_ir: no torch, and nothing about any one model."""
+"""Functions on onnx_ir graphs, without torch and independent of the model."""

@@ -1,4 +1,4 @@
-"""Constants of a graph, added and compared by their contents."""
+"""Initializers of a graph: added, renamed, and compared by their values."""
 
 import hashlib
 from typing import Any
@@ -11,20 +11,21 @@ Array = NDArray[Any]
 
 
 def array_of(value: ir.Value) -> Array:
-    """The contents of an initializer."""
+    """The values of an initializer."""
     assert value.const_value is not None
     return value.const_value.numpy()
 
 
 def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """Put a constant into a graph; if the same is there under this name, that one is returned.
+    """Add an initializer to a graph.
 
-    If the name stands for something else, the constant gets another one.
+    An initializer of that name with equal values is reused. If its values differ, a number is added
+    to the name.
     """
     wanted, number = name, 1
-    while (taken := graph.initializers.get(name)) is not None:
-        if taken.const_value is not None and _is_same(taken.const_value, array):
-            return taken
+    while (existing := graph.initializers.get(name)) is not None:
+        if existing.const_value is not None and _is_same(existing.const_value, array):
+            return existing
         name, number = f"{wanted}.{number}", number + 1
     value = ir.val(name, const_value=ir.tensor(array, name=name))
     graph.register_initializer(value)
@@ -32,7 +33,7 @@ def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
 
 
 def share_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    """``add_initializer``, unless one with the same content is there under any name."""
+    """Reuse an initializer with equal values under any name, or add one."""
     for value in graph.initializers.values():
         if value.const_value is not None and _is_same(value.const_value, array):
             return value
@@ -40,13 +41,13 @@ def share_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
 
 
 def rename_initializer(value: ir.Value, name: str) -> None:
-    """Rename an initializer and the tensor in it."""
+    """Rename an initializer and its tensor."""
     assert value.const_value is not None
     value.name = value.const_value.name = name
 
 
 def content_key(array: Array) -> str:
-    """Equal for equal arrays: same type, same shape, same values."""
+    """A hash of type, shape and values."""
     key = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
     key.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return key.hexdigest()

@@ -1,4 +1,4 @@
-"""Nodes with one output, made and named in one call."""
+"""Creation of nodes with one output and a name."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,7 +23,7 @@ def new_node(
         inputs: None for one that is left out.
         name: of the node.
         attributes: by name.
-        output: the name of what it gives; that of the node by default.
+        output: the output's name; the node's by default.
         domain: of the operator.
     """
     value = ir.val(name if output is None else output)
@@ -37,7 +37,7 @@ def append_node(
     name: str,
     attributes: Attributes | None = None,
 ) -> ir.Value:
-    """Append a node of ONNX's own operators to a graph; gives its output, which has its name."""
+    """Append a standard operator to a graph and return its output, which has the node's name."""
     node = new_node(operator, inputs, name, attributes)
     graph.append(node)
     return node.outputs[0]

@@ -1,16 +1,15 @@
-"""Operators that are not ONNX's own, by domain and name.
+"""Operators outside the ONNX standard, as ``domain::name``.
 
-A placeholder stands in an exported graph for nodes that are put in its place later. No file holds
-one.
+A placeholder operator in an exported graph is replaced by other nodes before the graph is saved.
 """
 
 import onnx_ir as ir
 
-MICROSOFT = "com.microsoft"  # onnxruntime's own; its docs/ContribOperators.md
+MICROSOFT = "com.microsoft"  # onnxruntime's docs/ContribOperators.md
 MULTI_HEAD_ATTENTION = f"{MICROSOFT}::MultiHeadAttention"
 
 PLACEHOLDERS = "tfexport"
-BEST_TOKEN = f"{PLACEHOLDERS}::Best"  # states (R, 1, E) to the tokens of the highest logits (R, 1)
+BEST_TOKEN = f"{PLACEHOLDERS}::Best"  # states (R, 1, E) to the argmax of the logits (R, 1)
 SEARCH_LOOP = f"{PLACEHOLDERS}::Search"  # the loop over the steps of a search
 
 

@@ -1,7 +1,7 @@
-"""Roles of the weights of a graph, written in the graph when a weight is made.
+"""Roles of weights (embedding, projection, …), in the metadata of their initializers.
 
-Passes that treat weights by what they are read it from here: neither a name, nor a size, nor the
-operator that reads a weight says it.
+They are written when a weight is created. Passes that treat weights differently read the role, and
+never infer it from names, sizes or operators.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def write_role(value: ir.Value, role: Role) -> None:
 
 
 def read_role(value: ir.Value) -> Role | None:
-    """The role of an initializer; None if it has none, as constants and older files."""
+    """The role of an initializer; None for constants and in files of older versions."""
     found = value.metadata_props
     if _PARAMETER not in found:
         return None
@@ -48,10 +48,10 @@ def read_role(value: ir.Value) -> Role | None:
 
 
 def mark_whole_reader(node: ir.Node) -> None:
-    """Say that a node takes a table whole, in float32, to compute with it later."""
+    """Mark a node that reads a whole table, which has to stay float32 for the nodes after it."""
     node.metadata_props[_READS_WHOLE] = "true"
 
 
 def reads_whole(node: ir.Node) -> bool:
-    """Whether ``mark_whole_reader`` was said of a node."""
+    """Whether a node was marked by ``mark_whole_reader``."""
     return _READS_WHOLE in node.metadata_props

@@ -1,4 +1,4 @@
-"""Matrices of float32 to fewer bits and scales, symmetric about zero."""
+"""Symmetric quantisation of float32 matrices to int8 and int4."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 32  # weights that share a scale in int4
-# Bytes on either side of zero. Processors without dot products of bytes add two products of an
-# activation, up to 255, and a weight in 16 bits: 2 * 255 * 63 fits, with 127 the sum is cut off.
+# Quantized weights go from -LEVELS to LEVELS. Processors without int8 dot products add two products
+# of a uint8 activation and a weight in 16 bits: 2 * 255 * 63 fits, 2 * 255 * 127 saturates.
 LEVELS = 63
 
 Array = NDArray[Any]
@@ -28,7 +28,7 @@ def quantize_per_column(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
 
 
 def quantize_blockwise(matrix: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low half first, and scales."""
+    """(K, N) to int4 in blocks along K: (N, blocks, BLOCK / 2), low nibble first, and scales."""
     rows = np.ascontiguousarray(matrix.T)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % BLOCK)))
     blocks = padded.reshape(len(rows), -1, BLOCK)

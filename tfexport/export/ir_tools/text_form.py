@@ -1,4 +1,4 @@
-"""Graphs written as text, put into other graphs.
+"""Graphs in ONNX's text form: parsed, and inserted into other graphs.
 
 onnxscript's GraphBuilder was tried on the scores: equal results at no better speed, but 95 ms
 instead of 8 to build them, and constants that move to the outermost graph, which changes files. It
@@ -14,30 +14,35 @@ from onnx import parser
 
 
 def parse_graph(text: str, opset: int, domains: Mapping[str, int] | None = None) -> ir.Graph:
-    """A graph from its text form.
+    """A graph from its text form; see ``parse_model``."""
+    return ir.from_proto(parse_model(text, opset, domains)).graph
+
+
+def parse_model(text: str, opset: int, domains: Mapping[str, int] | None = None) -> onnx.ModelProto:
+    """A model from the text form of its graph.
 
     Args:
         text: ``name (inputs) => (outputs) { nodes }``.
         opset: of the standard operators.
-        domains: versions of others that it uses.
+        domains: the other operator domains that it uses, with their versions.
     """
     versions = {"": opset, **(domains or {})}
     imports = ", ".join(f'"{domain}" : {version}' for domain, version in versions.items())
     model: onnx.ModelProto = parser.parse_model(
         f"<ir_version: 10, opset_import: [{imports}]> {text}"
     )
-    return ir.from_proto(model).graph
+    return model
 
 
 def take_nodes(
     part: ir.Graph, given: Iterable[ir.Value], prefix: str
 ) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Take a graph apart, to put its nodes elsewhere.
+    """Remove all nodes from a graph, to insert them into another one.
 
     Args:
-        part: left empty.
-        given: values that stand for its inputs.
-        prefix: for all names, which would collide with those of another graph.
+        part: the graph, which is empty afterwards.
+        given: values that replace its inputs.
+        prefix: added to all names, so that they differ from those of the other graph.
 
     Returns:
         Its nodes and its outputs.
@@ -52,7 +57,7 @@ def take_nodes(
 
 
 def prefix_names(graph: ir.Graph, prefix: str) -> None:
-    """Put a prefix in front of the names of nodes, and of what they give; inner graphs too."""
+    """Prefix the names of nodes and their outputs, in subgraphs too."""
     for node in ir.traversal.RecursiveGraphIterator(graph):
         node.name = f"{prefix}{node.name or node.outputs[0].name}"
         for output in node.outputs:

@@ -1,7 +1,6 @@
-"""Eager PyTorch beside every artifact, stage by stage."""
+"""Comparisons of every artifact with eager PyTorch, stage by stage."""
 
 from tfexport.export.parity.bundle import compare_bundle
-from tfexport.export.parity.eager_run import Progress
 from tfexport.export.parity.forward import compare_forward
 from tfexport.export.parity.generate import compare_generate
 from tfexport.export.parity.report import (
@@ -13,6 +12,7 @@ from tfexport.export.parity.report import (
 )
 from tfexport.export.parity.text import compare_text
 from tfexport.export.parity.torch_file import compare_program, compare_torchscript
+from tfexport.progress import Progress
 
 __all__ = [
     "STAGES",

@@ -1,8 +1,8 @@
-"""Eager PyTorch against a beam graph's record of a search.
+"""The comparison of a beam graph's record with eager PyTorch.
 
-Every hypothesis that the record follows is run through eager PyTorch, uncached. Compared are each
-candidate's own log-probability and, step by step, the best sums that there are: that no candidate
-was overlooked. Values are compared and not tokens, so ties need no excuse.
+Every hypothesis of the record is run through eager PyTorch without a cache. Compared are the
+log-probability of each candidate and, at each step, the highest summed log-probabilities, which
+shows that no better candidate was missed. Values are compared, not tokens, so ties do not matter.
 
 Axes: B sentences, K hypotheses, N = 2 K candidates, T target, V vocabulary.
 """
@@ -21,12 +21,12 @@ BEAM_SIZE, STEPS = 3, 8
 
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare one search over the rows of a run; a vocabulary too small for it is left out."""
+    """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
     if bundle.model.vocab_size < 2 * BEAM_SIZE:
         return
     longest, ids = eager.config.longest, run.special_ids
     steps = STEPS if longest is None else min(STEPS, longest)
-    # So many hypotheses are never finished: all steps are taken.
+    # More finished hypotheses than there can be, so that all steps are taken.
     record = bundle.model.beam(run.case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
     batch = len(run.case.rows)
     hidden = run.hidden.repeat_interleave(BEAM_SIZE, dim=0)
@@ -53,7 +53,7 @@ def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Co
 
 
 def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:
-    """Prefixes (B, K, T) to those of the next step, (B, K, T + 1)."""
+    """The prefixes (B, K, T) of one step to those of the next, (B, K, T + 1)."""
     before = np.take_along_axis(parents, kept, -1)
     newest = np.take_along_axis(tokens, kept, -1)
     moved = np.take_along_axis(prefixes, before[:, :, None], 1)

@@ -1,4 +1,4 @@
-"""Eager PyTorch against a bundle, graph by graph, over a grid of shapes."""
+"""The comparison of a bundle with eager PyTorch, graph by graph, over a grid of shapes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -8,17 +8,18 @@ import torch
 from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.model.session import Graph
 
 
 class OpenBundle:
-    """A bundle in onnxruntime: as the runtime sees it, and any of its graphs alone."""
+    """A bundle opened in onnxruntime: as the runtime's model, and as single graphs."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.model = Model(folder, manifest, THREADS)
@@ -26,7 +27,7 @@ class OpenBundle:
         self._graphs: dict[str, Graph] = {}
 
     def graph(self, spec: GraphSpec) -> Graph:
-        """The graph whose role is the spec's name, opened once, and checked against the spec.
+        """The session of the graph with the role ``spec.name``, checked against the spec.
 
         Raises:
             BundleError: it cannot be opened, or has other inputs and outputs.
@@ -46,18 +47,17 @@ def compare_bundle(
     comparisons: Mapping[str, CompareGraph],
     progress: Progress | None = None,
 ) -> ParityReport:
-    """Run eager PyTorch beside a bundle.
+    """Compare a bundle with eager PyTorch.
 
     Args:
-        folder: the bundle's files, already checked.
+        folder: of the bundle, its files already checked.
         manifest: of the bundle.
-        checkpoint: what the bundle was exported from.
-        comparisons: role to the comparison of that graph, in the order in which they are made.
-        progress: told after every shape.
+        checkpoint: from which the bundle was exported.
+        comparisons: role to the comparison of that graph, in order.
+        progress: called after every shape.
 
     Raises:
-        BundleError: the bundle has a graph that nothing here compares; a report without it would
-            say more than was seen.
+        BundleError: the bundle has a graph without a comparison, so a report would claim too much.
     """
     unknown = [role for role in manifest.graphs if role not in comparisons]
     if unknown:

@@ -10,7 +10,10 @@ from tfexport.runtime.search import truncate_at_eos
 
 
 def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Comparison:
-    """Compare values at one shape (B, S); values of other axes differ by as much as can be."""
+    """Compare values at one shape (B, S).
+
+    Arrays of unequal shape count as differing by the largest float32.
+    """
     if ours.shape != eager.shape:
         return Comparison(stage, *shape, float(np.finfo(np.float32).max), int(eager.size))
     difference = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
@@ -20,7 +23,10 @@ def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Com
 def compare_tokens(
     run: EagerRun, found: list[list[int]], stage: str = "greedy tokens"
 ) -> Comparison:
-    """Compare decoded rows (no start, no end token) with eager's, up to each row's end."""
+    """Compare decoded tokens, without start and end token, with those of eager PyTorch.
+
+    A row is compared up to its end token, or to its first difference.
+    """
     eos_id = run.special_ids.eos
     wrong = near_ties = compared = 0
     for ours, theirs, logits in zip(found, run.tokens.tolist(), run.logits, strict=True):
@@ -28,38 +34,39 @@ def compare_tokens(
         for token, expected, scores in zip(ended, theirs, logits, strict=False):
             compared += 1
             if token != expected:
-                near = _is_near_tie(scores)
-                near_ties += int(near)
-                wrong += int(not near)
+                tie = _is_near_tie(scores)
+                near_ties += int(tie)
+                wrong += int(not tie)
             if token != expected or expected == eos_id:
                 break
     return Comparison(stage, *run.shape, float(wrong), compared, near_ties)
 
 
 def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
-    """Count the rows whose text differs from that of eager's tokens.
+    """Count the rows whose text differs from the decoded tokens of eager PyTorch.
 
     Args:
-        run: eager's.
-        differ: row to whether its text differs; a difference is excused by a near tie in the row.
+        run: of eager PyTorch.
+        differ: row number to whether its text differs. A difference in a row with a near tie is
+            counted as a near tie, not as wrong.
     """
     wrong = near_ties = compared = 0
     for row, different in differ.items():
         tokens, logits = run.tokens[row].tolist(), run.logits[row]
         length = min(len(truncate_at_eos(tokens, run.special_ids.eos)) + 1, len(tokens))
         compared += length
-        near = different and any(_is_near_tie(scores) for scores in logits[:length])
-        near_ties += near
-        wrong += different and not near
+        tie = different and any(_is_near_tie(scores) for scores in logits[:length])
+        near_ties += tie
+        wrong += different and not tie
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
 
 
 def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
-    """Compare sequences (B, T) and scores (B,) of a generate graph with eager's."""
+    """Compare sequences (B, T) and scores (B,) of a generate graph with eager PyTorch."""
     eos_id = run.special_ids.eos
     rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
     yield compare_tokens(run, rows, stage="generate")
-    # A row that went another way at a near tie has a score of its own.
+    # After a near tie the tokens of a row differ, and so does its score.
     same = [
         ours == truncate_at_eos(theirs, eos_id)
         for ours, theirs in zip(rows, run.tokens.tolist(), strict=True)
@@ -69,13 +76,13 @@ def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator
 
 
 def _is_near_tie(logits: Floats) -> bool:
-    """Whether the two best of (V,) logits lie so close that either order is right."""
+    """Whether the two highest of (V,) logits are closer than the tolerance can tell apart."""
     second, first = np.partition(logits, -2)[-2:]
     return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
 
 
 def _scores(run: EagerRun) -> Floats:
-    """(B,): eager's mean log-probability of each row, the end token included."""
+    """Eager PyTorch's mean log-probability of each row (B,), the end token included."""
     eos_id = run.special_ids.eos
     shifted = run.logits - run.logits.max(-1, keepdims=True)
     log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

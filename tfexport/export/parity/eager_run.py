@@ -1,4 +1,4 @@
-"""Eager PyTorch over a grid of shapes: the side that every artifact is compared with.
+"""Eager PyTorch over a grid of shapes, with which every artifact is compared.
 
 Axes: B batch, S source, T target, V vocabulary, E model width.
 """
@@ -17,25 +17,25 @@ from tfexport.export.reference import Reference, build_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
+from tfexport.progress import Progress, silent
 from tfexport.runtime.model.bundle_model import pad
 
 BATCHES = (1, 2, 8)
 SOURCE_LENGTHS = (1, 7, 33)
 LONGEST_SOURCE = 512
 NEW_TOKENS = 32
-# Of onnxruntime. More would wait for work while eager PyTorch runs, and take its cores by that.
+# Of onnxruntime. Idle threads of a larger pool would busy-wait on the cores that PyTorch needs.
 THREADS = 1
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Shape = tuple[int, int]
-Progress = Callable[[str, int, int], None]
 Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One batch: its rows, and the same padded, ids (B, S) and mask (B, S)."""
+    """One batch of source ids: as rows, and padded to ids (B, S) with their mask (B, S)."""
 
     rows: list[list[int]]
     ids: torch.Tensor
@@ -52,10 +52,10 @@ class EagerRun:
     """Eager PyTorch's greedy decoding of one batch, without a cache.
 
     Attributes:
-        case: the B rows.
+        case: the inputs.
         hidden: encoder states (B, S, E).
-        tokens: (B, T), decoded past the end token, so that every row has T of them.
-        logits: (B, T, V), those of each position from a run of their own over its whole prefix.
+        tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
+        logits: (B, T, V); those of each position come from a run over its whole prefix.
         special_ids: of the vocabularies.
     """
 
@@ -72,13 +72,13 @@ class EagerRun:
 
     @property
     def prefix(self) -> Ids:
-        """The decoder's inputs that give ``logits``: the start token, then all tokens but one."""
+        """The decoder inputs that give ``logits``: the start token and all tokens but the last."""
         return start_with(self.special_ids.bos, self.tokens)
 
 
 @dataclass(frozen=True)
 class Eager:
-    """Eager PyTorch of one checkpoint, to compare artifacts with.
+    """One checkpoint in eager PyTorch.
 
     Attributes:
         config: of the checkpoint.
@@ -97,7 +97,7 @@ class Eager:
         return cls(checkpoint.config, model, build_reference(checkpoint, model))
 
     def decode(self, case: Case) -> EagerRun:
-        """Decode greedily as tutorials do: the whole prefix again for every token."""
+        """Decode greedily without a cache: the whole prefix is computed again for every token."""
         config, special_ids = self.config, self.config.special_ids
         hidden = self.reference.encode(case.ids, case.mask)
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
@@ -123,9 +123,9 @@ def run_grid(
     """Compare at every shape of the grid.
 
     Args:
-        checkpoint: of which eager PyTorch is built.
-        compare: gives the comparisons at one shape (B, S); runs without gradients.
-        progress: told after every shape.
+        checkpoint: for eager PyTorch.
+        compare: gives the comparisons at one shape (B, S); called under ``torch.no_grad``.
+        progress: called after every shape.
     """
     return run_batches(checkpoint, grid(checkpoint.config), compare, progress)
 
@@ -140,21 +140,21 @@ def run_batches(
     """Compare batch by batch; ``run_grid`` for batches of any kind.
 
     Args:
-        checkpoint: of which eager PyTorch is built.
-        batches: what to compare at.
-        compare: gives the comparisons of one batch; runs without gradients.
-        progress: told after every batch.
-        step: what it is told is being done.
+        checkpoint: for eager PyTorch.
+        batches: arguments of ``compare``.
+        compare: gives the comparisons of one batch; called under ``torch.no_grad``.
+        progress: called after every batch.
+        step: name of this step for ``progress``.
     """
     eager = Eager.of(checkpoint)
     report = ParityReport(eager.reference.title, no_original=eager.reference.no_original)
-    tell = progress or (lambda step, done, total: None)
-    todo = list(batches)
-    for done, batch in enumerate(todo):
-        tell(step, done, len(todo))
+    tell = progress or silent
+    every = list(batches)
+    for done, batch in enumerate(every):
+        tell(step, done, len(every))
         with torch.no_grad():
             report.comparisons.extend(compare(eager, batch))
-    tell(step, len(todo), len(todo))
+    tell(step, len(every), len(every))
     return report
 
 
@@ -168,7 +168,7 @@ def grid(config: TransformerConfig) -> Iterator[Shape]:
 
 
 def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
-    """Random rows of different lengths, the first of them full."""
+    """Random rows of different lengths; the first has the full length."""
     generator = np.random.default_rng([batch, length])
     special_ids = config.special_ids
     special = {special_ids.pad, special_ids.bos, special_ids.eos}
@@ -185,6 +185,6 @@ def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
 
 
 def start_with(bos_id: int, tokens: Ids) -> Ids:
-    """Decoded tokens (B, T) to the decoder inputs (B, T) that they were decoded from."""
+    """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right behind the start token."""
     start = np.full((len(tokens), 1), bos_id)
     return np.concatenate([start, tokens[:, :-1]], axis=1)

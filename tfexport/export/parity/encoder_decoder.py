@@ -1,4 +1,4 @@
-"""Eager PyTorch against a bundle's encoder, decoder and shortlist."""
+"""The comparisons of a bundle's encoder, decoder and shortlist with eager PyTorch."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ from tfexport.runtime.search import greedy
 
 
 def compare_encoder(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare the encoder's states, padding left out."""
+    """Compare the encoder's states, without padding."""
     keep = run.case.mask.numpy().astype(bool)
     states = bundle.model.hidden_states(run.case.rows)
     yield compare_values("encoder states", run.shape, states[keep], run.hidden.numpy()[keep])
 
 
 def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare all positions in one call, then one a call behind the cache, then a search."""
+    """Compare logits of a full prefix, logits of cached steps, and the tokens of greedy search."""
     model, rows, prefix = bundle.model, run.case.rows, run.prefix
     if model.has_attention:
         full, weights = model.attend(prefix, model.encode(rows))

@@ -1,4 +1,4 @@
-"""Eager PyTorch against a forward graph: whole targets, scored at once, over the same grid."""
+"""The comparison of a teacher-forced graph with eager PyTorch, over a grid of shapes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
+from tfexport.progress import Progress
 from tfexport.runtime.model.session import open_session
 
 LONGEST_TARGET = 32
@@ -23,13 +24,13 @@ LONGEST_TARGET = 32
 def compare_forward(
     path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None = None
 ) -> ParityReport:
-    """Run eager PyTorch beside a forward graph.
+    """Compare a forward graph with eager PyTorch.
 
     Args:
-        path: the graph, self-contained.
+        path: of the self-contained file.
         spec: its inputs and outputs.
-        checkpoint: what it was exported from.
-        progress: told after every shape.
+        checkpoint: from which it was exported.
+        progress: called after every shape.
     """
     session = open_session(path, THREADS)
 
@@ -40,7 +41,7 @@ def compare_forward(
 
 
 def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Tensor]:
-    """Random source and target with their masks; the first row of each is full."""
+    """Random source and target with their masks; the first row of each has the full length."""
     generator = torch.Generator().manual_seed(1000 * batch + length)
     target = min(length, LONGEST_TARGET)
     tensors = []
@@ -61,7 +62,7 @@ def _compare_targets(
     model, reference = eager.model, eager.reference
     tensors = random_inputs(eager.config, *shape)
     inputs, mask, targets, target_mask = tensors
-    kept = target_mask.bool()  # outputs at padding are of no position
+    kept = target_mask.bool()  # outputs at padding are undefined
     logits = reference.decode(reference.encode(inputs, mask), mask, targets)[kept]
     if not isinstance(reference, ModuleReference):
         ours = model(inputs, mask, targets, target_mask)[kept]

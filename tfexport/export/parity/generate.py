@@ -1,4 +1,4 @@
-"""Eager PyTorch against a generate graph: whole sequences and their scores, over the same grid."""
+"""The comparison of a generate graph with eager PyTorch: sequences, scores and attention."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,6 @@ from tfexport.export.parity.eager_run import (
     EagerRun,
     Floats,
     Ids,
-    Progress,
     Shape,
     run_grid,
     start_with,
@@ -23,6 +22,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.model.bundle_model import Generated
 from tfexport.runtime.model.session import open_session
 
@@ -30,13 +30,13 @@ from tfexport.runtime.model.session import open_session
 def compare_generate(
     path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None = None
 ) -> ParityReport:
-    """Run eager PyTorch's uncached loop beside a generate graph.
+    """Compare a generate graph with eager PyTorch's greedy decoding.
 
     Args:
-        path: the graph, self-contained.
+        path: of the self-contained file.
         spec: its inputs and outputs.
-        checkpoint: what it was exported from.
-        progress: told after every shape.
+        checkpoint: from which it was exported.
+        progress: called after every shape.
     """
     session = open_session(path, THREADS)
     outputs = [tensor.name for tensor in spec.outputs]
@@ -56,7 +56,7 @@ def compare_generate(
 def compare_generate_in_bundle(
     eager: Eager, run: EagerRun, bundle: OpenBundle
 ) -> Iterator[Comparison]:
-    """Compare the runtime's decoding in one call."""
+    """Compare ``generate`` of the runtime's model."""
     made = bundle.model.generate(run.case.rows, run.tokens.shape[1])
     yield from _compare_generated(eager, run, made)
 
@@ -64,7 +64,7 @@ def compare_generate_in_bundle(
 def _compare_generated(eager: Eager, run: EagerRun, made: Generated) -> Iterator[Comparison]:
     yield from compare_sequences(run, made.sequences, made.scores)
     if made.attention is not None:
-        # Transposed to (B, T, L, H, S); the weights after the end token are of no token.
+        # Transposed to (B, T, L, H, S); weights after the end token are undefined.
         ours = made.attention.transpose(0, 3, 1, 2, 4)
         theirs = attention_weights(eager, run, made.sequences).transpose(0, 3, 1, 2, 4)
         ends = made.sequences == run.special_ids.eos
@@ -74,9 +74,10 @@ def _compare_generated(eager: Eager, run: EagerRun, made: Generated) -> Iterator
 
 @torch.no_grad()
 def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> Floats:
-    """The modules' cross-attention weights over the decoded rows: (B, T) to (B, L, H, T, S).
+    """The cross-attention weights of decoded rows: (B, T) to (B, L, H, T, S).
 
-    The originals do not return theirs; that the modules equal them is compared elsewhere.
+    They come from the project's own modules, as the originals do not return theirs; the modules are
+    compared with the originals in other stages.
     """
     model, case = eager.model, run.case
     prefix = torch.from_numpy(start_with(run.special_ids.bos, sequences))

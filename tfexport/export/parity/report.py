@@ -1,8 +1,8 @@
-"""A parity report: differences by stage and shape, and how large they may be.
+"""A parity report: differences by stage and shape, and the tolerance.
 
-Logits count as equal within ``TOLERANCE`` relative to max(1, |logit|). Tokens are equal except
-where eager's two best logits lie closer than twice that tolerance: there either order is right,
-and the row is not followed further. Such near ties are counted and reported.
+Logits count as equal within ``TOLERANCE`` relative to max(1, |logit|). Tokens have to be equal,
+except where the two highest logits of eager PyTorch are closer than twice that tolerance: such a
+near tie is counted and reported, and the rest of that row is not compared.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -15,7 +15,7 @@ import torch
 from tfexport.errors import ParityError
 
 TOLERANCE = 1e-4
-# In the order of the data's way through the model: the first that fails is where to look.
+# In the order of computation, so that the first that fails is the one to look at.
 STAGES = (
     "eager modules",
     "encoder states",
@@ -32,7 +32,7 @@ STAGES = (
     "attention biases",
 )
 
-TOKEN_STAGES = ("greedy tokens", "generate", "text")  # whose differences count rows
+TOKEN_STAGES = ("greedy tokens", "generate", "text")  # their difference is a number of rows
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Comparison:
         stage: one of ``STAGES``, or of a graph form that has a stage of its own.
         batch: B.
         source_length: S.
-        difference: the largest, relative to max(1, |eager's value|); of tokens, how many rows
-            went another way without a near tie.
-        compared: how many values or tokens were compared.
-        near_ties: rows that were left at a near tie.
+        difference: the largest, relative to max(1, |eager's value|); for ``TOKEN_STAGES`` the
+            number of rows that differ without a near tie.
+        compared: number of values or tokens that were compared.
+        near_ties: number of rows whose comparison ended at a near tie.
     """
 
     stage: str
@@ -58,7 +58,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is tolerable; NaN is not."""
+        """Whether the difference is within the tolerance; NaN is not."""
         return self.difference <= (0 if self.stage in TOKEN_STAGES else TOLERANCE)
 
 
@@ -67,9 +67,10 @@ class ParityReport:
     """All comparisons of one artifact with eager PyTorch.
 
     Attributes:
-        reference: what was run, for people.
+        reference: title of the eager model that was run.
         comparisons: each stage at each shape.
-        no_original: why no original was run, but the project's own modules; None if one was.
+        no_original: why the project's own modules were run instead of an original; None if an
+            original was run.
     """
 
     reference: str
@@ -78,7 +79,7 @@ class ParityReport:
 
     @property
     def note(self) -> str | None:
-        """A sentence that says that no original was run; None if one was."""
+        """A sentence about ``no_original``; None if an original was run."""
         if self.no_original is None:
             return None
         return (
@@ -86,7 +87,7 @@ class ParityReport:
         )
 
     def stages(self) -> list[str]:
-        """The stages compared, in the data's order; those that ``STAGES`` lacks come last."""
+        """The stages that were compared, in the order of ``STAGES``; others come last."""
         found = dict.fromkeys(c.stage for c in self.comparisons)
         return sorted(found, key=_place)
 
@@ -96,7 +97,7 @@ class ParityReport:
         return bool(self.comparisons) and all(c.passed for c in self.comparisons)
 
     def first_failure(self) -> Comparison | None:
-        """The failure nearest to the model's input, at the smallest shape."""
+        """The first failure in the order of ``STAGES``, at the smallest shape."""
         failures = [c for c in self.comparisons if not c.passed]
         return min(failures, key=lambda c: _place(c.stage), default=None)
 

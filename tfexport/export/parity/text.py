@@ -1,4 +1,4 @@
-"""Eager PyTorch against a graph with text in and text out, on sample text."""
+"""The comparison of a text-to-text graph with tokenizers and eager PyTorch, on sample text."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -7,11 +7,12 @@ import numpy as np
 
 from tfexport import graph_io
 from tfexport.export.parity.compare import compare_texts
-from tfexport.export.parity.eager_run import Eager, Progress, make_case, run_batches
+from tfexport.export.parity.eager_run import Eager, make_case, run_batches
 from tfexport.export.parity.report import Comparison, ParityReport
-from tfexport.export.text.tokenizer_files import TokenizerFiles
-from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, frame, open_text_graph
+from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
+from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
 
 BATCH = 8
@@ -24,28 +25,30 @@ def compare_text(
     samples: Iterable[str] = (),
     progress: Progress | None = None,
 ) -> ParityReport:
-    """Tokenizer, eager PyTorch's uncached loop and detokenizer beside one call of the graph.
+    """Compare one call of the graph with tokenizer, eager greedy decoding and detokenizer.
 
     Args:
-        path: the graph.
-        tokenizers: of both sides, read by the libraries that they were made for.
-        checkpoint: what it was exported from.
+        path: of the graph.
+        tokenizers: of both sides, loaded with their own libraries.
+        checkpoint: from which it was exported.
         samples: text, besides ``text.wrap.SAMPLES``.
-        progress: told after every batch.
+        progress: called after every batch.
     """
     config = checkpoint.config
     source, target = tokenizers.load(config)
     session = open_text_graph(path)
     limit = config.longest
-    framed = {text: frame(text, source, config) for text in (*SAMPLES, *samples)}
-    texts = [text for text, row in framed.items() if row and (limit is None or len(row) <= limit)]
+    input_ids = {text: encode_source(text, source, config) for text in (*SAMPLES, *samples)}
+    texts = [
+        text for text, row in input_ids.items() if row and (limit is None or len(row) <= limit)
+    ]
 
     def compare(eager: Eager, chosen: list[str]) -> Iterator[Comparison]:
-        run = eager.decode(make_case([framed[text] for text in chosen], config))
+        run = eager.decode(make_case([input_ids[text] for text in chosen], config))
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]
-        # A random model may end within a character; such bytes have no text to compare.
+        # A random model may end within a UTF-8 character, which decodes to no comparable text.
         whole = [i for i, text in enumerate(expected) if "\ufffd" not in text]
         feeds = {
             TEXTS: np.array([chosen[i] for i in whole], dtype=object),

@@ -1,4 +1,4 @@
-"""Eager PyTorch against what torch itself loads: TorchScript and torch.export programs."""
+"""The comparison of TorchScript and torch.export programs with eager PyTorch."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,10 +7,11 @@ import numpy as np
 import torch
 
 from tfexport.export.parity.compare import compare_tokens, compare_values
-from tfexport.export.parity.eager_run import Eager, EagerRun, Progress, Shape, run_grid
+from tfexport.export.parity.eager_run import Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.forward import random_inputs
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
@@ -19,12 +20,12 @@ Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 def compare_torchscript(
     module: Any, checkpoint: Checkpoint, progress: Progress | None = None
 ) -> ParityReport:
-    """Run eager PyTorch beside a loaded TorchScript module, method by method.
+    """Compare a loaded TorchScript module with eager PyTorch, method by method.
 
     Args:
         module: with the methods of ``torch_programs.GreedyModule``, or of ``TransformerModule``.
-        checkpoint: what it was exported from.
-        progress: told after every shape.
+        checkpoint: from which it was exported.
+        progress: called after every shape.
     """
 
     def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
@@ -38,12 +39,12 @@ def compare_torchscript(
 def compare_program(
     generate: Generate, checkpoint: Checkpoint, progress: Progress | None = None
 ) -> ParityReport:
-    """Run eager PyTorch beside a loaded torch.export program.
+    """Compare a loaded torch.export program with eager PyTorch.
 
     Args:
         generate: (input_ids, attention_mask, max_length) to sequences.
-        checkpoint: what it was exported from.
-        progress: told after every shape.
+        checkpoint: from which it was exported.
+        progress: called after every shape.
     """
 
     def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
@@ -57,7 +58,7 @@ def _compare_forward(eager: Eager, shape: Shape, module: Any) -> Comparison:
     source, mask, target, target_mask = inputs
     hidden = eager.reference.encode(source, mask)
     expected = eager.reference.decode(hidden, mask, target).numpy()
-    keep = target_mask.bool().numpy()  # outputs at padding are of no position
+    keep = target_mask.bool().numpy()  # outputs at padding are undefined
     return compare_values("forward", shape, module(*inputs).numpy()[keep], expected[keep])
 
 

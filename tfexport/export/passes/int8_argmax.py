@@ -1,15 +1,14 @@
-"""The best token of each row, exactly, without most of the projection onto the vocabulary.
+"""The exact argmax of the logits of each row, with int8 pre-selection.
 
-Int8 pre-selection: every token's logit is first computed in int8, which reads a quarter of the
-memory and takes a fraction of the time, together with a bound of its error. Those that could still
-be the best are then computed again in float32, and the best of those is the best of all. With h a
-row's state, w a token's weights, and H and W their values after quantisation, Cauchy and Schwarz
-bound
+Every logit is first computed in int8, which reads a quarter of the memory, together with a bound of
+its error. Tokens that may still have the highest logit are computed again in float32, and the
+argmax of those is the argmax of all. With h a row's hidden state, w a token's row of the
+projection, and H and W their values after quantisation, the Cauchy-Schwarz inequality gives
 
     |h w - H W| = |h (w - W) + (h - H) W| <= ||h|| max ||w - W|| + ||h - H|| max ||W||
 
-so a token whose approximate logit lies further than twice that below the highest one is not the
-best. Should too many be left, all are computed in float32.
+so a token whose approximate logit is lower than the highest one by more than twice that bound is
+not the argmax. If too many tokens remain, all logits are computed in float32.
 
 Axes: R rows, E model width, V vocabulary.
 """
@@ -40,13 +39,13 @@ _PREFIX, _PREPARED = "best/", "coarse/"
 def insert_argmax(
     graph: ir.Graph, body: ir.Graph, table: Floats, bias: Floats | None, opset: int
 ) -> list[ir.Value]:
-    """Replace ``BEST_TOKEN`` in a loop's body.
+    """Replace the placeholder ``BEST_TOKEN`` in a loop's body.
 
     Args:
-        graph: around the loop; it takes the weights.
+        graph: the outer graph, which gets the weights.
         body: with a ``BEST_TOKEN`` of states (R, 1, E), which gives tokens (R, 1).
-        table: (V, E), the projection onto the vocabulary.
-        bias: (V,) of it.
+        table: (V, E), the output projection.
+        bias: (V,) of the output projection.
         opset: of the standard operators.
 
     Returns:
@@ -77,7 +76,7 @@ def insert_argmax(
 def _add_weights(
     graph: ir.Graph, table: Floats, bias: Floats, scale: Floats, missing: int
 ) -> dict[str, ir.Value]:
-    """Table and bias, scales and bias in whole blocks; behind the vocabulary nothing is chosen."""
+    """Add table, bias and scales, the last two padded so that padding is never the argmax."""
     arrays = {
         "weight": table,
         "bias": bias,
@@ -95,13 +94,13 @@ def _add_weights(
 
 
 def remove_preselection(model: ir.Model, keeps: Callable[[ir.Value], bool]) -> None:
-    """Put the projection as it stands, and the best of all its logits, in place of pre-selection.
+    """Replace pre-selection by the whole projection and an argmax of all logits.
 
-    For weights that are to be quantised: then the model computes with those.
+    Quantising needs this: afterwards the projection's own weights are quantised.
 
     Args:
         model: a graph of a bundle.
-        keeps: told the projection's table; whether pre-selection from it stays.
+        keeps: from the projection's table to whether its pre-selection stays.
     """
     for choice in [node for node in model.graph.all_nodes() if _is_choice(node)]:
         branch = choice.attributes["then_branch"].as_graph()
@@ -116,7 +115,7 @@ def remove_preselection(model: ir.Model, keeps: Callable[[ir.Value], bool]) -> N
         nodes, (best,) = take_nodes(branch, [], "")
         body.insert_before(choice, nodes)
         ir.convenience.replace_all_uses_with(choice.outputs[0], best)
-        # A branch that is gone would go on using what is around it.
+        # Otherwise the removed branch would still count as a user of outer values.
         rest = choice.attributes["else_branch"].as_graph()
         rest.outputs.clear()
         rest.remove(list(rest), safe=True)
@@ -129,7 +128,7 @@ def _is_choice(node: ir.Node) -> bool:
 
 
 def _write_as_matmul(graph: ir.Graph, node: ir.Node) -> None:
-    """X table^T + bias as three operators; the table is transposed outside, once."""
+    """Write a Gemm as Transpose, MatMul and Add, with the Transpose in the outermost graph."""
     x, table, bias = node.inputs
     transposed = new_node("Transpose", [table], f"{node.name}/turned", {"perm": [1, 0]})
     product = new_node("MatMul", [x, transposed.outputs[0]], f"{node.name}/product")

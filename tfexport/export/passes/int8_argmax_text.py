@@ -1,26 +1,30 @@
 """The graphs of ``int8_argmax`` as ONNX text.
 
-Axes: R rows, E model width, V vocabulary, V' the same in whole blocks, C tokens that are left.
+Names in the text, which are part of exported files: ``coarse`` is quantized, ``step`` the scale of
+quantized states relative to their maximum, ``middle`` their zero point, ``words`` are tokens,
+``about`` are approximate logits, and ``left`` are the tokens or blocks that remain.
+
+Axes: R rows, E model width, V vocabulary, V' padded to whole blocks, C remaining tokens.
 """
 
 import numpy as np
 
 from tfexport.export.ir_tools.rounding import Floats
 
-CHOICE = "exactly_or_all"  # the node that has the float32 projection as its first branch
-BLOCK = 64  # tokens compared together: a maximum is read with vector instructions
-LEVELS, _FEWER_LEVELS = 127, 63  # of a state's bytes on either side of zero
-_MOST = 4  # one in so many tokens at most is computed again
+CHOICE = "exactly_or_all"  # the If whose then_branch holds the whole float32 projection
+BLOCK = 64  # tokens whose maximum is computed first, with vector instructions
+LEVELS, _FEWER_LEVELS = 127, 63  # quantized states go from -LEVELS to LEVELS
+_MOST = 4  # at most a quarter of the tokens is computed again
 _ROUNDING = 1e-5  # of float32 sums, relative to the product of the lengths; far above it
 LOWEST = float(np.finfo(np.float32).min)
 
 
 def prepare_text(size: int, width: int, missing: int) -> str:
-    """Table and scales (V,) to int8 (E, V'), and the step and zero point of quantised states.
+    """Table and scales (V,) to int8 (E, V'), and the scale and zero point of quantised states.
 
-    onnxruntime folds all of it when it loads the graph. Processors without dot products of bytes
-    add pairs of them in 16 bits and saturate: that is found out here, where it is folded, and such
-    a processor gets states of 7 bits, whose pairs fit.
+    onnxruntime folds all of it to constants when it loads the graph. Processors without int8 dot
+    products add pairs of products in 16 bits, which saturate. The graph tests for that with one
+    product, and on such a processor quantises states to 7 bits, whose pairs fit.
     """
     return f"""
     prepare (float[{size}, {width}] table, float[{size}] scale)
@@ -51,13 +55,13 @@ def prepare_text(size: int, width: int, missing: int) -> str:
 
 
 def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) -> str:
-    """States (R, 1, E) to the best tokens (R, 1), as a graph.
+    """States (R, 1, E) to the tokens (R, 1) of the highest logits, as a graph.
 
     Args:
         table: (V, E).
-        dequantized: what int8 made of it, in float32.
+        dequantized: the table after quantisation to int8, in float32.
         bias: (V,).
-        missing: words to whole blocks.
+        missing: V' - V.
     """
     size, width = table.shape
     padded = size + missing
@@ -93,8 +97,8 @@ def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) 
     }}"""
 
 
-# Logits in int8 and the highest of each block (R, V' / block) and row (R,). States are quantised
-# with one scale for all rows.
+# Approximate logits, and the highest of each block (R, V' / block) and row (R,). States are
+# quantised with one scale for all rows.
 _APPROXIMATE_LOGITS = """
         sizes = Abs (x)
         largest = ReduceMax <keepdims = 0> (sizes)
@@ -113,10 +117,10 @@ _APPROXIMATE_LOGITS = """
 
 
 def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
-    """The approximate logit below which no token is the best, for each row (R, 1)."""
+    """The approximate logit below which no token can be the argmax, for each row (R, 1)."""
     longest = float(np.linalg.norm(dequantized, axis=-1).max())
     furthest = float(np.linalg.norm(table - dequantized, axis=-1).max()) + _ROUNDING * longest
-    # A sum's rounding grows with the bias that is added; a low bias is not near the highest logit.
+    # Rounding errors grow with the bias. Negative biases do not matter: their logits are low.
     largest_bias = float(bias.max(initial=0.0))
     return f"""
         x_again = DequantizeLinear (x_coarse, x_scale, middle)
@@ -133,8 +137,8 @@ def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
         threshold = Sub (highest, margin)"""
 
 
-# The tokens that are left: first whole blocks, then within these. left_size counts two numbers a
-# token. "Not less" is used so that NaN counts as being left.
+# The remaining tokens: first whole blocks, then tokens within these. left_size is twice their
+# number, as NonZero gives two indices each. Not(Less) is used so that NaN remains.
 _PRESELECT = """
         block_is_out = Less (highest_in_block, threshold)
         block_is_in = Not (block_is_out)
@@ -151,7 +155,7 @@ _PRESELECT = """
 
 
 def _best_of_all_text(missing: int) -> str:
-    """The best of all logits in float32; blocks are compared first."""
+    """The argmax of all logits in float32, by blocks first."""
     pad = (
         f"""pads = Constant <value = int64[4] {{0, 0, 0, {missing}}}> ()
                 lowest = Constant <value = float {{{LOWEST!r}}}> ()

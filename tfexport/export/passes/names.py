@@ -1,4 +1,4 @@
-"""Names of operators and weights, and what each weight is for, written after an export."""
+"""Passes that name operators and weights, and write the roles of weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,18 +25,18 @@ class Parameter(NamedTuple):
 
 
 def set_parameters(model: ir.Model, parameters: Mapping[str, Parameter]) -> None:
-    """Tell ``NameWeights`` the parameters of a graph, by the exporter's names; no file has them."""
+    """Give ``NameWeights`` a graph's parameters, by the exporter's names; they are not saved."""
     model.meta[_PARAMETERS] = parameters
 
 
 class NumberOperators(ir.passes.InPlacePass):
-    """Gives every operator that is not ONNX's own its name and a number.
+    """Names every contrib operator after its type, with a number.
 
-    The exporter gives all of those that torch does not have one name.
+    The exporter gives all operators that torch lacks the same name.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Name those of the outermost graph."""
+        """Name the contrib operators of the outermost graph."""
         own = [node for node in model.graph if node.domain]
         for i, node in enumerate(own):
             node.name = f"{node.op_type}_{i}"

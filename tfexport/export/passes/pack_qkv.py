@@ -1,7 +1,7 @@
-"""Queries, keys and values of a self-attention in one product instead of three.
+"""A pass that computes queries, keys and values of a self-attention in one product.
 
-Small products cost a call each, however little they compute; and the attention operator adds all
-three biases itself.
+One large product is faster than three small ones, and the attention operator adds the three biases
+itself.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ _PARTS = ("q_proj", "k_proj", "v_proj")
 class PackQKV(ir.passes.InPlacePass):
     """Packs the projections of every fused self-attention of a graph.
 
-    Roles of weights have to be written: what is packed gets one made of theirs.
+    It needs the roles of the weights, from which the packed weight gets its own.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Pack where the three are projections of one value, with a bias each or none at all."""
+        """Pack projections of the same value, if all three or none have a bias."""
         nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
         fused = [node for node in nodes if is_operator(node, MULTI_HEAD_ATTENTION)]
         packed = [_pack(model.graph, node) for node in fused]
@@ -69,7 +69,7 @@ def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
 def _split_product(
     graph: ir.Graph, attention: ir.Node, x: ir.Value, weight: ir.Value, weights: Sequence[Array]
 ) -> None:
-    """Feed an attention with the parts of x @ weight, which is made of these weights."""
+    """Make the inputs of an attention the parts of x @ weight, the concatenation of ``weights``."""
     name = attention.name
     product = new_node("MatMul", [x, weight], f"{name}_qkv", output=f"{name}_qkv.out")
     sizes = add_initializer(graph, f"{weight.name}.sizes", np.array([w.shape[1] for w in weights]))

@@ -1,22 +1,22 @@
-"""Weights in the graph where onnxruntime makes the most of them."""
+"""A pass that moves weights to the subgraphs where onnxruntime can prepack them."""
 
 import onnx_ir as ir
 
-# Folded by onnxruntime when it loads a graph, where these are applied to weights.
+# Operators on weights that onnxruntime folds to constants when it loads a graph.
 _FOLDED = ("Transpose", "QuantizeLinear", "Pad")
 
 
 class PlaceWeights(ir.passes.InPlacePass):
-    """Moves weights that only one graph inside a loop within a loop reads into that graph.
+    """Moves weights into the inner of two nested loops, if only one of its graphs reads them.
 
-    onnxruntime packs a weight ahead of time if it belongs to the graph of the node that reads it or
-    to the one around that; it folds a weight that belongs to any graph. It frees originals in the
-    outermost graph only, so every other weight stays there. It is the last pass: all others find
-    the weights in the outermost graph.
+    onnxruntime prepacks a weight that belongs to the graph of the node that reads it, or to the
+    graph around that; it folds constants anywhere. It frees the original of a packed weight in the
+    outermost graph only, so every other weight stays there. This is the last pass, since the others
+    expect weights in the outermost graph.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Place the weights of every loop that has a loop in it."""
+        """Move the weights of every loop that contains a loop."""
         moved = False
         for loop in [node for node in model.graph if node.op_type == "Loop"]:
             body = loop.attributes["body"].as_graph()
@@ -38,7 +38,7 @@ def _place_read(graph: ir.Graph, inner: list[ir.Graph]) -> None:
 
 
 def _place_folded(graph: ir.Graph, body: ir.Graph) -> None:
-    """Move nodes that are folded, and are read inside the loop only, into its body."""
+    """Move foldable nodes that are read only inside the loop into its body."""
     inside = set(ir.traversal.RecursiveGraphIterator(body))
     for node in reversed(list(graph)):
         uses = [use.node for output in node.outputs for use in output.uses()]

@@ -1,4 +1,4 @@
-"""One file for the weights of all graphs, every distinct tensor in it once."""
+"""One file for the weights of all graphs, which stores equal tensors once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tfexport.export.ir_tools.roles import read_role, write_role
 from tfexport.export.passes.place_weights import PlaceWeights
 
 # Smaller tensors (shapes, axes, scalars) stay inside the graph, where shape inference sees them.
-_SMALLEST = 256
+_SMALLEST = 256  # bytes
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
@@ -46,13 +46,13 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
 
 
 def share_transposed(models: Sequence[ir.Model]) -> None:
-    """Turn a stored transpose of another stored table back into a Transpose of that table.
+    """Replace the stored transpose of another stored table by a Transpose of that table.
 
-    The exporter folds the transpose in front of a projection into its weight, and so stores a
-    table that the projection is tied to a second time. onnxruntime folds it again when it loads.
+    The exporter folds the Transpose of a projection into its weight, so a tied table is stored
+    twice. onnxruntime folds the Transpose again when it loads the graph.
     """
     weights = _weights(models)
-    weights.sort(key=lambda weight: _is_transposed(weight[0]))  # the tables come first
+    weights.sort(key=lambda weight: _is_transposed(weight[0]))  # transposes last
     seen: set[str] = set()
     for value, tensor in weights:
         array = tensor.numpy()

@@ -1,9 +1,9 @@
-"""A bundle to one with int8 or int4 weights, held against the original. Needs no torch."""
+"""Quantisation of a bundle to int8 or int4 weights, with a quality gate. Needs no torch."""
 
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,21 +30,21 @@ from tfexport.export.quantize.quality import (
     read_samples,
 )
 from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
 from tfexport.runtime import Translator
 
-Progress = Callable[[str, int, int], None]
-MOST_KEPT = 8  # parameters that may stay float32; with more, the gate counts as failed
+MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
 
 
 @dataclass(frozen=True)
 class QuantizeResult:
-    """A bundle that was quantised.
+    """The result of quantising a bundle.
 
     Attributes:
-        path: the bundle.
-        manifest: of it.
-        quality: beside its original; None if there were no samples.
-        kept: parameters that stay float32, because they hurt.
+        path: the quantised bundle.
+        manifest: of the quantised bundle.
+        quality: the comparison with the original; None without samples.
+        kept: parameters that stayed float32 so that the quality gate passed.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class QuantizeResult:
 
     @property
     def size(self) -> int:
-        """Of the bundle, in bytes."""
+        """Bytes of the bundle."""
         return self.manifest.size
 
 
@@ -70,24 +70,25 @@ def quantize_bundle(
     """Quantise a bundle's weights; nothing is left behind if the quality gate fails.
 
     Args:
-        bundle: with float32 weights; its parity with eager PyTorch is not looked at again.
+        bundle: with float32 weights; it is not compared with eager PyTorch again.
         output: the new bundle's folder.
         weights: "int8" or "int4".
-        samples: a text a line, with a reference behind a tab if there is one; ids if the bundle
-            holds no tokenizer. The quantised bundle must choose the original's tokens at 97 % of
-            the positions, and lose no more than 0.3 BLEU against the references; up to eight
-            parameters stay float32 to get there, those that change the distribution most first.
-            Without samples the bundle is not gated, and its manifest says so.
+        samples: the quality gate's file: one text a line, followed by a tab and a reference
+            translation if there is one; ids if the bundle holds no tokenizer. The quantised bundle
+            must predict the original's next token at 97 % of the positions, and lose no more than
+            0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
+            those that change the predictions most first. Without samples there is no gate, which
+            the manifest records.
         force: replace a bundle that exists.
-        progress: told what is being done, and how far it is.
+        progress: called at every step; see ``tfexport.progress``.
 
     Raises:
         QualityError: the gate failed.
-        BundleError: the bundle is unusable or is quantised already.
-        ConfigError: unknown kind of weights.
+        BundleError: the bundle cannot be read, or is quantised already.
+        ConfigError: an unknown kind of weights.
         InputError: a sample that cannot be used.
     """
-    tell = progress or (lambda step, done, total: None)
+    tell = progress or silent
     check_weights(weights)
     check_output(output, force)
     original = _Original(Path(bundle), open_bundle(bundle), weights)
@@ -121,12 +122,12 @@ def check_weights(weights: str) -> None:
 
 @dataclass(frozen=True)
 class _Original:
-    """The bundle that is quantised.
+    """The float32 bundle that is to be quantised.
 
     Attributes:
         path: its folder.
-        manifest: of it.
-        weights: the kind that it gets, "int8" or "int4".
+        manifest: of the bundle.
+        weights: the kind to quantise to, "int8" or "int4".
     """
 
     path: Path
@@ -137,8 +138,8 @@ class _Original:
         """Refuse a bundle that cannot be quantised.
 
         Raises:
-            BundleError: it is quantised already, or of a version that does not say what its
-                weights are.
+            BundleError: it is quantised already, or written by a version that records no roles of
+                weights.
         """
         if self.manifest.quantization is not None:
             already = self.manifest.quantization["weights"]
@@ -154,10 +155,10 @@ class _Original:
         return ir.load(self.path / file)
 
     def write(self, folder: Path, keep: Collection[str] = ()) -> Manifest:
-        """Fill a folder with the quantised bundle.
+        """Write the quantised bundle.
 
         Args:
-            folder: to fill; what an earlier call wrote there is replaced.
+            folder: may hold the files of an earlier call, which are replaced.
             keep: names of parameters that stay float32.
 
         Returns:
@@ -178,10 +179,10 @@ class _Original:
         return write_manifest(folder, manifest)
 
     def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
-        """Measure how far each parameter, quantised alone, moves the next-token distributions.
+        """Measure how much quantising each parameter alone changes the next-token distributions.
 
         Returns:
-            Parameter to mean divergence, the largest first.
+            Parameter to mean Kullback-Leibler divergence, the largest first.
         """
         files = {role: self.manifest.graphs[role] for role in ("encoder", "decoder")}
         manifest = dataclasses.replace(self.manifest, graphs=files)
@@ -193,7 +194,7 @@ class _Original:
         found: dict[str, float] = {}
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            # What stays float32 is read from a copy; links are refused, as an attack could be one.
+            # Parameters that stay float32 are read from a copy: links are refused for security.
             shutil.copyfile(self.path / WEIGHTS, folder / WEIGHTS)
             for done, parameter in enumerate(sorted(names)):
                 tell("measuring each parameter", done, len(names))
@@ -207,13 +208,13 @@ class _Original:
 
 @dataclass(frozen=True)
 class _Quantized:
-    """A quantised bundle that was written.
+    """A quantised bundle that was written, and its quality.
 
     Attributes:
-        manifest: of it.
-        quality: beside its original; None if they were not compared.
+        manifest: of the bundle.
+        quality: the comparison with the original; None if there was none.
         kept: parameters that stay float32.
-        sensitivity: parameter to how far it moves the output; empty if that was not measured.
+        sensitivity: see ``_Original.sensitivities``; empty if it was not measured.
     """
 
     manifest: Manifest
@@ -222,7 +223,7 @@ class _Quantized:
     sensitivity: Mapping[str, float] = field(default_factory=dict)
 
     def record(self, weights: str) -> dict[str, Any]:
-        """What its manifest says of it."""
+        """The ``quantization`` entry of its manifest."""
         return {
             "weights": weights,
             "kept": list(self.kept),
@@ -232,10 +233,10 @@ class _Quantized:
 
 
 def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
-    """Quantise all weights, then fewer: those that hurt most stay float32 until the gate is passed.
+    """Quantise all weights; keep the most sensitive parameters in float32 until the gate passes.
 
     Raises:
-        QualityError: too many would have to.
+        QualityError: more than ``MOST_KEPT`` would have to stay float32.
     """
     keep: list[str] = []
     ranking: dict[str, float] = {}

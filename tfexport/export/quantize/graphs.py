@@ -1,7 +1,7 @@
-"""Graphs with int8 or int4 weights from graphs with float32 ones. Needs no torch.
+"""Quantisation of float32 graphs to int8 or int4 weights. Needs no torch.
 
 int8: symmetric, one scale for each column of a matrix and each row of an embedding table;
-activations are quantised as they come, by onnxruntime's DynamicQuantizeMatMul. int4: blocks of 32,
+activations are quantised dynamically by onnxruntime's DynamicQuantizeMatMul. int4: blocks of 32,
 onnxruntime's MatMulNBits; embedding tables, and projections that are tied to one, stay int8.
 Source: onnxruntime, docs/ContribOperators.md.
 """
@@ -28,7 +28,7 @@ from tfexport.export.ir_tools.rounding import (
 from tfexport.export.passes.int8_argmax import remove_preselection
 
 KINDS = ("int8", "int4")
-SMALLEST = 32  # rows and columns of a matrix that is worth it
+SMALLEST = 32  # rows and columns; quantising a smaller matrix saves nothing
 _WEIGHT_INPUTS = {"MatMul": 1, "Gather": 0}  # operator to the input that is the weight
 _OF_VOCABULARY = (EMBEDDING, PROJECTION)  # whose rows, or columns, are tokens
 
@@ -39,8 +39,8 @@ class WeightUse:
 
     Attributes:
         role: which parameter it is.
-        key: of its contents, by which graphs share it.
-        node: the MatMul, the Gather, or what reads a table whole.
+        key: hash of its values, equal for weights that graphs share.
+        node: the MatMul or Gather, or a node marked by ``mark_whole_reader``.
         weight: the initializer.
         transposed: the node reads it through a Transpose.
     """
@@ -53,12 +53,12 @@ class WeightUse:
 
     @property
     def is_table(self) -> bool:
-        """Whether rows are gathered of the weight, or it is transposed before a product."""
+        """Whether the node gathers rows of the weight, or multiplies by its transpose."""
         return (self.node.op_type == "MatMul") == self.transposed
 
 
 def find_weight_uses(model: ir.Model) -> Iterator[WeightUse]:
-    """Every weight that a MatMul multiplies by, and every table of a vocabulary."""
+    """Every use of a weight by a MatMul, and of an embedding or projection by other nodes."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         place = 0 if reads_whole(node) else _WEIGHT_INPUTS.get(node.op_type)
         if node.domain or place is None:
@@ -72,7 +72,7 @@ def find_weight_uses(model: ir.Model) -> Iterator[WeightUse]:
 
 
 def _through_transposes(value: ir.Value | None) -> tuple[ir.Value | None, bool]:
-    """The value that Transposes were applied to, and whether the result is its transpose."""
+    """The value before any Transposes, and whether ``value`` is its transpose."""
     transposed = False
     while value is not None and (node := value.producer()) is not None:
         if node.op_type != "Transpose":
@@ -93,7 +93,7 @@ def _is_matrix(value: ir.Value) -> bool:
 
 
 def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str] = ()) -> set[str]:
-    """Quantise the weights of graphs in place; what several use is quantised alike for all.
+    """Quantise the weights of graphs in place, a shared weight in the same way for all.
 
     Args:
         models: the graphs of a bundle, their weights readable.
@@ -118,7 +118,7 @@ def quantize_graphs(models: Sequence[ir.Model], kind: str, keep: Collection[str]
             if use.key in tables:
                 _replace_use(use, *store.per_row(use.weight), store)
             elif kind == "int8" or use.role.kind in _OF_VOCABULARY:
-                # Its columns are tokens, and a shortlist gathers some: blocks cannot be gathered.
+                # Its columns are tokens; a shortlist gathers some, which int4 blocks do not allow.
                 _replace_use(use, *store.per_column(use.weight), store)
             else:
                 _replace_blockwise(use, *store.blockwise(use.weight))
@@ -134,7 +134,7 @@ def _is_kept(table: ir.Value, keep: Collection[str]) -> bool:
 
 
 def _remove_unused_weights(model: ir.Model) -> None:
-    """Remove weights that ``RemoveUnusedNodesPass`` leaves: those of graphs within graphs."""
+    """Remove unused weights of subgraphs, which ``RemoveUnusedNodesPass`` leaves."""
     for graph in model.graphs():
         for value in list(graph.initializers.values()):
             if not value.uses() and not value.is_graph_output():
@@ -142,7 +142,7 @@ def _remove_unused_weights(model: ir.Model) -> None:
 
 
 class _Store:
-    """Quantised weights of one graph, each made once: values and scales."""
+    """A cache of the quantised weights of one graph: values and scales."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -161,7 +161,7 @@ class _Store:
         return self._get(weight, "int4", quantize_blockwise)
 
     def last_axis(self) -> ir.Value:
-        """The axes input of an Unsqueeze that adds one at the end."""
+        """The axes input of an Unsqueeze at the last axis."""
         return add_initializer(self._graph, "quantized.last_axis", np.array([-1]))
 
     def _get(
@@ -188,7 +188,7 @@ def _replace_use(use: WeightUse, weight: ir.Value, scale: ir.Value, store: _Stor
 
 
 def _transpose(use: WeightUse, weight: ir.Value) -> ir.Value:
-    """Transpose a quantised weight where the original is transposed."""
+    """Insert a Transpose of the quantised weight before that of the original."""
     value = use.node.inputs[_WEIGHT_INPUTS.get(use.node.op_type, 0)]
     through = value.producer() if value is not None else None
     assert through is not None
@@ -234,7 +234,7 @@ def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis:
 
 
 def _replace_whole_reader(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
-    """The whole table in float32."""
+    """Dequantize the whole table to float32."""
     made = _node("DequantizeLinear", [weight, scale], f"{node.name}_float", {"axis": 0})
     _replace([node], [made])
 
@@ -249,7 +249,7 @@ def _node(
 
 
 def _bias_behind(node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
-    """An Add of a constant vector that alone reads the product, and that vector."""
+    """The Add of a bias that is the only user of the product, and the bias; else None twice."""
     (output,) = node.outputs
     users = list(output.uses())
     if len(users) == 1 and not output.is_graph_output():
@@ -264,7 +264,7 @@ def _bias_behind(node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
 
 
 def _replace(old: Sequence[ir.Node], new: Sequence[ir.Node]) -> None:
-    """Put nodes in place of others; the first of these gives the value that the last takes over."""
+    """Replace nodes: the output of the first old one becomes that of the last new one."""
     first = old[0]
     assert first.graph is not None
     ir.convenience.replace_nodes_and_values(

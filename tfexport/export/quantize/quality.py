@@ -1,4 +1,4 @@
-"""The quality gate: tokens and text of a quantised bundle beside those of its original."""
+"""The quality gate: the comparison of a quantised bundle with its original on samples."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ LIMIT = 256  # tokens of a sample at most
 
 @dataclass(frozen=True)
 class Sample:
-    """One source, as ids, and perhaps as text with a reference translation."""
+    """One source as ids; also as text, and with a reference translation, if these are known."""
 
     ids: list[int]
     text: str | None = None
@@ -33,15 +33,15 @@ class Sample:
 
 @dataclass(frozen=True)
 class Quality:
-    """A quantised bundle beside its original.
+    """The quality of a quantised bundle.
 
     Attributes:
-        samples: how many inputs.
-        tokens: how many positions were compared.
-        agreement: share of the positions at which the quantised model, behind the original's
-            tokens, would choose the original's next token, the end token included.
-        bleu: of the quantised text against the references; None without references.
-        bleu_loss: against the original's BLEU; None without references.
+        samples: number of samples.
+        tokens: number of positions that were compared.
+        agreement: share of positions at which the quantised model, given the original's tokens so
+            far, predicts the original's next token; the end token counts as one.
+        bleu: of the quantised bundle's translations; None without references.
+        bleu_loss: the original's BLEU minus ``bleu``; None without references.
     """
 
     samples: int
@@ -52,7 +52,7 @@ class Quality:
 
     @property
     def passed(self) -> bool:
-        """Whether it changes little enough to be used."""
+        """Whether agreement and BLEU loss are within the limits."""
         loss = self.bleu_loss or 0.0
         return self.agreement >= LEAST_AGREEMENT and loss <= MOST_BLEU_LOSS
 
@@ -69,10 +69,10 @@ class Quality:
 
 
 class QualityGate:
-    """Compares quantised models with the original's answers to some samples.
+    """Compares quantised models with the original's output on samples.
 
     Raises:
-        MissingDependencyError: there are references, and no sacrebleu to compare with them.
+        MissingDependencyError: there are references, and sacrebleu is not installed.
     """
 
     def __init__(self, original: Translator, samples: Sequence[Sample]) -> None:
@@ -93,7 +93,7 @@ class QualityGate:
         self._special = self._original.manifest.special_ids
 
     def agreement(self, folder: Path, manifest: Manifest) -> tuple[float, int]:
-        """Share of agreeing positions, and how many there are."""
+        """The share of agreeing positions, and the number of positions."""
         agreeing = total = 0
         for logits, targets in self._logits(Model(folder, manifest)):
             for row, target in zip(logits.argmax(-1), targets, strict=True):
@@ -102,7 +102,7 @@ class QualityGate:
         return agreeing / max(1, total), total
 
     def distance(self, folder: Path, manifest: Manifest) -> float:
-        """Mean divergence (Kullback-Leibler) from the original's next tokens, on few samples."""
+        """Mean Kullback-Leibler divergence from the original's predictions; first samples only."""
         quantized = self._logits(Model(folder, manifest), BATCH)
         sums, tokens = 0.0, 0
         for (theirs, targets), (ours, _) in zip(self._first_logits, quantized, strict=True):
@@ -134,7 +134,7 @@ class QualityGate:
     def _logits(
         self, model: Model, count: int | None = None
     ) -> Iterator[tuple[Floats, list[list[int]]]]:
-        # Batch by batch: those of all samples together may be larger than memory.
+        # In batches, since the logits of all samples may not fit into memory.
         rows = [sample.ids for sample in self.samples][:count]
         for start in range(0, len(rows), BATCH):
             batch, targets = rows[start : start + BATCH], self._targets[start : start + BATCH]
@@ -164,12 +164,12 @@ def _sacrebleu() -> ModuleType:
 
 
 def read_samples(path: Path, translator: Translator) -> list[Sample]:
-    """Sources from a file: a text a line, with a reference behind a tab if there is one; or ids.
+    """Read samples: one text a line, with a tab and a reference translation if there is one.
 
-    Lines are ids if the bundle holds no tokenizer.
+    If the bundle holds no tokenizer, lines are ids.
 
     Raises:
-        InputError: naming a line that cannot be used.
+        InputError: naming the invalid line.
     """
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""The Annotated Transformer's formulas on its own tensors."""
+"""The formulas of the Annotated Transformer, on a checkpoint's own tensors."""
 
 import math
 
@@ -13,7 +13,7 @@ from tfexport.model_src.config import TransformerConfig
 
 
 class AnnotatedReference:
-    """Residuals as the notebook has them, ``pre``, or as the walkthrough has them, ``res_post``."""
+    """Residuals are ``pre``, as in the notebook, or ``res_post``, as in the walkthrough."""
 
     title = "The Annotated Transformer, written out"
     no_original: str | None = None
@@ -68,7 +68,7 @@ class AnnotatedReference:
         return x + positions.reshape(-1, self._config.d_model)[: ids.size(1)]
 
     def _table(self, side: str) -> Tensor:
-        """One side's embedding; the other side's, where the file holds one for both."""
+        """One side's embedding table, or the other side's if the file holds one for both."""
         other = {"src": "tgt", "tgt": "src"}[side]
         table = self._state.get(f"{side}_embed.0.lut.weight")
         return self._state[f"{other}_embed.0.lut.weight"] if table is None else table

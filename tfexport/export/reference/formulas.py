@@ -1,4 +1,4 @@
-"""Formulas that the written-out references share; no modules."""
+"""Formulas that several references share, without modules."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, blocked: Tensor, fill: float) -> Ten
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """(T, E): sin and cos of position / 10000^(2i / E) in turn."""
+    """(T, E): sin and cos of position / 10000^(2i / E), alternating."""
     position = torch.arange(length, dtype=torch.float64)[:, None]  # (T, 1)
     column = torch.arange(d_model, dtype=torch.float64)  # (E,)
     angle = position / 10000.0 ** ((column - column % 2) / d_model)

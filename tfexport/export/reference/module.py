@@ -12,7 +12,7 @@ class ModuleReference:
     title = "tfexport's own modules, uncached"
 
     def __init__(self, model: Transformer, no_original: str) -> None:
-        """Take a model, and the reason why there is no original to run."""
+        """Take a model, and the reason why no original is run."""
         self._model = model
         self.no_original: str | None = no_original
 

@@ -1,4 +1,4 @@
-"""nn.Transformer rebuilt around shared layers: torch's own functions on its own tensors."""
+"""nn.Transformer rebuilt around shared layers, with torch's functions on its own tensors."""
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from tfexport.model_src.config import TransformerConfig
 
 
 class RebuiltReference:
-    """One layer applied many times, post-norm; positions before each encoder layer."""
+    """One layer applied repeatedly, post-norm; positions are added before each encoder layer."""
 
     title = "nn.Transformer rebuilt, on torch's own functions"
     no_original: str | None = None

@@ -1,4 +1,4 @@
-"""The RMSNorm Transformer's formulas on its own tensors, head by head."""
+"""The formulas of the RMSNorm Transformer on a checkpoint's own tensors, head by head."""
 
 import torch
 from torch import Tensor

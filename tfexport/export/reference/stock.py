@@ -1,4 +1,4 @@
-"""``torch.nn.Transformer`` itself, with a stock checkpoint's tensors under their own names."""
+"""``torch.nn.Transformer`` itself, loaded with a checkpoint's tensors under their own names."""
 
 import contextlib
 import math
@@ -98,7 +98,7 @@ class StockReference:
         return x + positions.reshape(-1, self._config.d_model)[: ids.size(1)]
 
     def _table(self, *names: str) -> Tensor:
-        """The first of some tables that the file holds; others are tied to it."""
+        """The first of these tables that the checkpoint holds; the others are tied to it."""
         return next(self._state[_TABLES[it]] for it in names if _TABLES[it] in self._state)
 
 
@@ -116,7 +116,7 @@ def is_stock(config: TransformerConfig) -> bool:
 
 @contextlib.contextmanager
 def _plain_path() -> Iterator[None]:
-    # The fused inference path drops padded columns and reorders sums.
+    # torch's fused inference path drops padded columns and sums in another order.
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,7 +1,7 @@
-"""Tokenizers and detokenizers as ONNX: operators of onnxruntime-extensions, and the glue around.
+"""Tokenizers and detokenizers as ONNX graphs around the operators of onnxruntime-extensions.
 
-Written in ONNX's own text form. Inner names start with ``text_``, so that they meet none of another
-graph's.
+Written in ONNX's text form. Inner names start with ``text_``, so that they differ from those of the
+graph that they are merged with.
 """
 
 import json
@@ -10,23 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnx import parser
 
 from tfexport.errors import TokenizerError
+from tfexport.export.ir_tools.text_form import parse_model
 from tfexport.export.text.tokenizer_files import kind_of
 from tfexport.model_src.config import TransformerConfig
 
 OLDEST_OPSET = 20  # the first with RegexFullMatch
 DOMAIN = "ai.onnx.contrib"
+_DOMAINS = {DOMAIN: 1}
 
 
-def _parse(body: str) -> onnx.ModelProto:
-    head = f'<ir_version: 10, opset_import: ["" : {OLDEST_OPSET}, "{DOMAIN}" : 1]>\n'
-    model: onnx.ModelProto = parser.parse_model(head + body)
-    return model
-
-
-# Text to rows of tokens: all tokens in one line, and where each row starts and how long it is.
+# Text to tokens: those of all rows in one vector, with the start and length of each row.
 _SENTENCEPIECE_IN = """
     text_no = Constant <value = bool[1] {0}> ()
     text_none = Constant <value = int64[1] {0}> ()
@@ -52,8 +47,8 @@ _BYTE_LEVEL_IN = """
     text_row_numbers = Range (text_0, text_row_count, text_1)
     text_starts = Mul (text_row_numbers, text_columns)
 """
-# The rows, framed and padded. White space is what Python's str.strip() takes for it.
-_FRAME = r"""
+# Rows with special tokens and padding. White space is that of Python's str.strip().
+_ADD_SPECIAL_TOKENS = r"""
 texts_to_rows (string[batch] texts)
     => (int64[batch, source_length] ids, int64[batch, source_length] mask)
 {{
@@ -100,7 +95,7 @@ _SENTENCEPIECE_OUT = """
 _BYTE_LEVEL_OUT = """
     text_out_line = ai.onnx.contrib.BpeDecoder (text_out_tokens)
 """
-# The detokenizers take one row, and one of them no empty one.
+# The detokenizers take one row at a time, and one of the two fails for an empty row.
 _ROWS_TO_TEXT = """
 rows_to_texts (int64[rows_batch, rows_length] rows) => (string[rows_batch] translations)
 {{
@@ -143,41 +138,42 @@ rows_to_texts (int64[rows_batch, rows_length] rows) => (string[rows_batch] trans
 
 
 def text_in(path: Path, config: TransformerConfig) -> onnx.ModelProto:
-    """A graph from texts (B,) to ids (B, S), framed and padded, and mask (B, S).
+    """A graph from texts (B,) to ids (B, S) with special tokens and padding, and mask (B, S).
 
     Raises:
         TokenizerError: there is no operator for this kind of tokenizer.
     """
     sentencepiece = kind_of(path) == "sentencepiece"
     before, after = int(config.add_source_bos), int(config.add_source_eos)
-    model = _parse(
-        _FRAME.format(
-            tokens=_SENTENCEPIECE_IN if sentencepiece else _BYTE_LEVEL_IN,
-            pad=config.pad_id,
-            bos=config.bos_id,
-            eos=config.eos_id,
-            before=before,
-            around=before + after,
-        )
+    ids = config.special_ids
+    text = _ADD_SPECIAL_TOKENS.format(
+        tokens=_SENTENCEPIECE_IN if sentencepiece else _BYTE_LEVEL_IN,
+        pad=ids.pad,
+        bos=ids.bos,
+        eos=ids.eos,
+        before=before,
+        around=before + after,
     )
+    model = parse_model(text, OLDEST_OPSET, _DOMAINS)
     _set_attributes(model.graph, _tokenizer_attributes(path))
     return model
 
 
 def text_out(path: Path, config: TransformerConfig) -> onnx.ModelProto:
-    """A graph from rows of ids (B, T), each cut at its end token, to translations (B,).
+    """A graph from rows of ids (B, T) to translations (B,); ids from the end token on are ignored.
 
     Raises:
         TokenizerError: there is no operator for this kind of tokenizer.
     """
     decode = _SENTENCEPIECE_OUT if kind_of(path) == "sentencepiece" else _BYTE_LEVEL_OUT
-    model = _parse(_ROWS_TO_TEXT.format(eos=config.eos_id, decode=decode))
+    text = _ROWS_TO_TEXT.format(eos=config.special_ids.eos, decode=decode)
+    model = parse_model(text, OLDEST_OPSET, _DOMAINS)
     _set_attributes(model.graph, _tokenizer_attributes(path))
     return model
 
 
 def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]]) -> None:
-    """Give the tokenizer's operators their tables, which are no text for a parser."""
+    """Set the attributes of the tokenizer's operators; the text form has no place for them."""
     for node in graph.node:
         if node.domain == DOMAIN:
             node.attribute.extend(

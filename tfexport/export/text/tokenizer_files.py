@@ -1,6 +1,6 @@
-"""Tokenizer files on their way into a bundle: which kind, under which name, fitting or not.
+"""Tokenizer files of an export: chosen, checked against the model, and copied into a bundle.
 
-Imports the runtime: what will read the file there has to be able to read it here.
+It imports the runtime's tokenizers, so that a file is checked with the code that will read it.
 """
 
 import shutil
@@ -31,16 +31,16 @@ class TokenizerFiles:
         return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
 
     def check(self, config: TransformerConfig) -> None:
-        """Load what is there and hold it against the model's vocabularies; see ``load``."""
+        """Check the files, if there are any, against the model's vocabularies; see ``load``."""
         if self.source is not None:
             self.load(config)
 
     def load(self, config: TransformerConfig) -> tuple[Tokenizer, Tokenizer]:
-        """The tokenizers of both sides, held against the model's vocabularies.
+        """Load the tokenizers of both sides and check them against the model's vocabularies.
 
         Raises:
-            TokenizerError: missing, unreadable, with ids that the model lacks, or a list of words
-                that cannot be the model's.
+            TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, or is a
+                word list with a problem.
         """
         source = self._load("source", self.source, config)
         return source, self._load("target", self.target, config)
@@ -58,7 +58,7 @@ class TokenizerFiles:
         return tokenizer
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
-        """Copy the files into a bundle; one that serves both sides is copied once."""
+        """Copy the files into a bundle; a file for both sides is copied once."""
         if self.source is None or self.target is None:
             return {}
         entries = {}
@@ -75,16 +75,16 @@ def choose_tokenizers(
     target: PathLike | None = None,
     beside: Path | None = None,
 ) -> TokenizerFiles:
-    """The tokenizers of a model, named or found beside its checkpoint.
+    """Choose the tokenizers of a model: those given, or one found in the checkpoint's folder.
 
     Args:
         both: for both sides.
         source: for the source side, with ``target``.
         target: for the target side, with ``source``.
-        beside: a folder to look in if none is named.
+        beside: a folder to search if none is given.
 
     Raises:
-        ConfigError: a contradictory or incomplete choice.
+        ConfigError: contradictory or incomplete arguments.
     """
     if both is not None and (source is not None or target is not None):
         raise ConfigError("tokenizer: give one for both sides, or one for each, not both.")
@@ -98,6 +98,16 @@ def choose_tokenizers(
     return TokenizerFiles() if both is None else TokenizerFiles(Path(both), Path(both))
 
 
+def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:
+    """The encoder's input ids for a text, special tokens included; none for a blank text."""
+    if not text.strip():
+        return []
+    ids = config.special_ids
+    before = [ids.bos] if config.add_source_bos else []
+    after = [ids.eos] if config.add_source_eos else []
+    return [*before, *tokenizer.encode(text), *after]
+
+
 def kind_of(path: Path) -> str:
-    """The kind of tokenizer that a file's name tells of; a list of words if it tells nothing."""
+    """The kind of tokenizer, by the file's suffix; "words" for any unknown suffix."""
     return _KINDS.get(path.suffix, "words")

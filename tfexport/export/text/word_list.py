@@ -1,4 +1,4 @@
-"""Lists of words that would decode, in silence, with the wrong ids."""
+"""Checks of word lists, which would otherwise give wrong ids without an error."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ _SHOWN = 40  # characters of a word in a message
 def find_word_problems(
     words: Sequence[str], size: int, side: str, unk_id: int | None
 ) -> Iterator[str | Message]:
-    """The reasons why a list of words cannot be the vocabulary of a model's side.
+    """The problems of a word list as the vocabulary of one side of a model.
 
     Args:
-        words: its lines, no more than ``size``.
-        size: ids of the side.
+        words: its lines, at most ``size``.
+        size: of the side's vocabulary.
         side: "source" or "target".
         unk_id: the id of words that are not in the list; None if there is none.
     """
@@ -46,7 +46,7 @@ def find_word_problems(
 
 
 def _never_found(words: Sequence[str]) -> Iterator[str]:
-    """Say that words with white space are never found: text is split there."""
+    """The problem of words that contain white space, at which text is split."""
     wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
     if wrong:
         place, word = wrong[0]

@@ -1,7 +1,8 @@
-"""A generate graph with text in and text out: the tokenizer as operators of onnxruntime-extensions.
+"""Generate graphs with text in and text out: tokenizers as operators of onnxruntime-extensions.
 
-Those operators reproduce some tokenizers exactly and others not, in silence. So both directions are
-held against the tokenizer's own library first, on sample text, and any difference refuses the file.
+Some tokenizers are reproduced exactly by those operators; others give different tokens without an
+error. So encoding and decoding are first compared with the tokenizer's own library on sample text,
+and the export fails if anything differs.
 """
 
 from collections.abc import Iterable
@@ -22,13 +23,12 @@ from tfexport.errors import (
     missing_dependency,
 )
 from tfexport.export.text.operators import text_in, text_out
-from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.text.tokenizer import Tokenizer
 
 TEXTS, TRANSLATIONS = "texts", "translations"
 
-# What tokenizers stumble over; people's own text comes in through ``samples``.
+# Text that tokenizers often treat differently; callers add their own with ``samples``.
 SAMPLES = (
     "Good morning!",
     "  two  spaces  ",
@@ -68,15 +68,15 @@ SAMPLES = (
 def check_reproduced(
     tokenizers: TokenizerFiles, config: TransformerConfig, samples: Iterable[str] = ()
 ) -> None:
-    """Hold the tokenizers' operators against the libraries that the tokenizers were made for.
+    """Compare the tokenizers' operators with the tokenizers' own libraries.
 
     Args:
         tokenizers: of both sides.
         config: of the model.
-        samples: text, besides ``SAMPLES`` and what the vocabulary itself gives.
+        samples: text, besides ``SAMPLES`` and decoded random ids.
 
     Raises:
-        TokenizerError: there is none, or text goes in or comes out differently.
+        TokenizerError: no tokenizer is given, or encoding or decoding differs.
         MissingDependencyError: onnxruntime-extensions is not installed.
     """
     _library()
@@ -92,12 +92,12 @@ def check_reproduced(
         for length in (1, 2, 3, 5, 8, 13)
         for _ in range(40)
     ]
-    sayable = [source.decode(row) for row in random_ids if max(row) < source.size]
-    texts = [*SAMPLES, *samples, *sayable]
+    from_ids = [source.decode(row) for row in random_ids if max(row) < source.size]
+    texts = [*SAMPLES, *samples, *from_ids]
     problems = []
     encode, decode = _open(head), _open(tail)
     for text in dict.fromkeys(texts):
-        expected = frame(text, source, config)
+        expected = encode_source(text, source, config)
         ids, mask = encode.run(None, {TEXTS: np.array([text], dtype=object)})
         if (found := ids[0][mask[0] == 1].tolist()) != expected:
             problems.append(f"{text!r} becomes {found[:12]} instead of {expected[:12]}")
@@ -105,7 +105,7 @@ def check_reproduced(
         ids = np.array([[*row, config.eos_id]])
         wanted = target.decode(row[: row.index(config.eos_id)] if config.eos_id in row else row)
         if "\ufffd" in wanted:
-            continue  # half a character: the operator gives the bytes as they are
+            continue  # half a UTF-8 character, of which the operator gives the raw bytes
         (written,) = decode.run(None, {"rows": ids})
         if written[0] != wanted:
             problems.append(f"{row[:12]} becomes {written[0]!r} instead of {wanted!r}")
@@ -120,19 +120,10 @@ def check_reproduced(
         )
 
 
-def frame(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:
-    """A text as the encoder sees it; a blank one is nothing at all."""
-    if not text.strip():
-        return []
-    before = [config.bos_id] if config.add_source_bos else []
-    after = [config.eos_id] if config.add_source_eos else []
-    return [i for i in (*before, *tokenizer.encode(text), *after) if i is not None]
-
-
 def add_text(
     model: ir.Model, tokenizers: TokenizerFiles, config: TransformerConfig
 ) -> onnx.ModelProto:
-    """Put tokenizer and detokenizer around a generate graph.
+    """Merge tokenizer and detokenizer with a generate graph.
 
     Returns:
         texts (B,), max_length -> translations (B,), scores (B,).
@@ -158,7 +149,7 @@ def add_text(
 
 
 def open_text_graph(path: Path) -> ort.InferenceSession:
-    """Open a file that holds operators of onnxruntime-extensions."""
+    """Open a file with operators of onnxruntime-extensions."""
     return _open(str(path))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from tfexport.bundle import SpecialIds
+from tfexport.deprecation import renamed_keywords
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
@@ -94,9 +95,10 @@ class Checkpoint:
         if missing:
             raise ConfigError(join_problems(self.name, [needed(missing)]))
 
-    def build(self, attention: type[Attention] = Attention) -> Transformer:
+    @renamed_keywords(attention="attention_class")
+    def build(self, attention_class: type[Attention] = Attention) -> Transformer:
         """The model with these weights, in eval mode; see ``build_transformer``."""
-        model = build_transformer(self.config, attention=attention)
+        model = build_transformer(self.config, attention_class=attention_class)
         drawn = model.state_dict()
         computed = computed_tables(drawn, self.weights, self.config)
         # Strict: a weight that is neither in the file nor computed would keep random values.

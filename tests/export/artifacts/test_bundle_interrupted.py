@@ -1,0 +1,176 @@
+"""Exports that are killed, or run out of disk: the old bundle or a new one is left, whole."""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CONFIG
+from tfexport.bundle import open_bundle
+from tfexport.errors import BundleError
+from tfexport.runtime import TranslationResult, Translator
+
+IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
+
+# The command with its graphs at hand and little to compare, so that it spends its time on what it
+# does with them. It runs once for each line of stdin, in a process of its own that does not have
+# to import torch first, and waits for another line before it says that this one has ended.
+COMMANDS = """
+import dataclasses, json, os, sys, traceback
+from pathlib import Path
+import onnx_ir as ir
+import pytest
+import torch
+import torch._dynamo
+import tfexport.cli.tables
+from tests.conftest import compare_few_shapes
+from tfexport.cli.main import main
+from tfexport.export import graph_forms
+folder = Path(sys.argv[1])
+graph_forms.BUNDLE_FORMS = tuple(
+    dataclasses.replace(form, export=lambda *_, name=form.filename: ir.load(folder / name))
+    for form in graph_forms.BUNDLE_FORMS
+)
+compare_few_shapes(pytest.MonkeyPatch())
+torch.set_num_threads(1)
+while line := sys.stdin.readline():
+    child = os.fork()
+    if child == 0:
+        os.dup2(2, 1)
+        sys.argv = ["tfexport", *json.loads(line)]
+        status = 1
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        except BaseException:
+            traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(status)  # onnxruntime cannot be taken down in a fork
+    print(child, flush=True)
+    sys.stdin.readline()
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+class Commands:
+    """Exports of the tiny model to one place, each in a process that can be killed."""
+
+    def __init__(
+        self,
+        graphs: Path,
+        checkpoint: Path,
+        output: Path,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        settings = [f"--set={word}" for word in ("num_heads=2", *IDS, "unk_id=4")]
+        self.line = json.dumps(
+            ["onnx", "--force", "--checkpoint", str(checkpoint), "-o", str(output), *settings]
+        )
+        self.log = output.with_name("log")
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-c", COMMANDS, str(graphs)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                preexec_fn=prepare,
+            )  # fmt: skip
+
+    def _ask(self, line: str) -> int:
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(f"{line}\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline() or pytest.fail(self.log.read_text()))
+
+    def begin(self) -> int:
+        """The process, by its number."""
+        return self._ask(self.line)
+
+    def end(self) -> int:
+        """Its exit status, or the negative number of the signal that ended it."""
+        return self._ask("")
+
+
+def allow_only_small_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+
+def test_full_disk_leaves_no_bundle(
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+) -> None:
+    commands = Commands(
+        tiny_bundle, tiny_checkpoint, tmp_path / "a.bundle", prepare=allow_only_small_files
+    )
+    with commands.server:
+        commands.begin()
+        assert commands.end() == 1, commands.log.read_text()
+    said = commands.log.read_text()
+    assert "Error" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == [commands.log]
+
+
+ROW = [[12, 4, 4, 5, 6]]
+
+
+def check_what_is_left(
+    output: Path, expected: list[TranslationResult], how: signal.Signals
+) -> None:
+    """The old bundle or the new one, whole."""
+    try:
+        translator = Translator(output)
+    except BundleError:
+        with pytest.raises(BundleError, match="the previous bundle is whole at"):
+            open_bundle(output)
+        (aside,) = output.parent.glob(".a.bundle.aside-*")
+        aside.rename(output)
+        translator = Translator(output)
+    assert translator.manifest.special_ids.unk in (3, 4)
+    assert translator.generate(ROW, max_length=9) == expected
+    for left in output.parent.glob(".a.bundle.partial-*"):
+        # A kill that no handler sees leaves its folder; nothing reads it as a bundle before its
+        # last file, the manifest, is written.
+        assert how == signal.SIGKILL
+        if (left / "manifest.json").exists():
+            with contextlib.suppress(BundleError):
+                assert Translator(left).generate(ROW, max_length=9) == expected
+        else:
+            with pytest.raises(BundleError):
+                Translator(left)
+        shutil.rmtree(left)
+
+
+@pytest.mark.slow
+def test_killed_export_leaves_the_old_bundle_or_a_new_one(
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+) -> None:
+    """Kill at random moments; what stands there decodes as before or as after, never otherwise."""
+    output = tmp_path / "a.bundle"
+    expected = Translator(tiny_bundle).generate(ROW, max_length=9)
+    commands = Commands(tiny_bundle, tiny_checkpoint, output)
+    with commands.server:
+        start = time.perf_counter()
+        commands.begin()
+        assert commands.end() == 0, commands.log.read_text()
+        duration = time.perf_counter() - start
+        generator = random.Random(0)
+        for how in [signal.SIGKILL, signal.SIGTERM, signal.SIGINT] * 4:
+            shutil.rmtree(output)
+            shutil.copytree(tiny_bundle, output)
+            process = commands.begin()
+            time.sleep(generator.uniform(0, 1.1 * duration))
+            os.kill(process, how)
+            commands.end()
+            check_what_is_left(output, expected, how)
