@@ -54,9 +54,11 @@ bench: .venv/ready .venv-runtime/ready
 	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	@touch $@
 
-# Not editable: what is tested here is the package as a user would install it.
+# Not editable: what is tested here is the package as a user would install it. Without what an
+# earlier build left, which may hold modules that have moved since.
 .venv-runtime/ready: pyproject.toml constraints.txt $(shell find tfexport -name '*.py')
 	$(PYTHON) -m venv .venv-runtime
+	@rm -rf build/lib
 	$(RUNTIME)/python $(INSTALL) --force-reinstall --no-deps .
 	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece]'
 	@touch $@

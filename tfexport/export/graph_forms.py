@@ -21,7 +21,7 @@ from tfexport.export.graphs.forward import export_forward
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.shortlist import make_shortlist
-from tfexport.export.parity import Progress, compare_forward, compare_generate
+from tfexport.export.parity import compare_forward, compare_generate
 from tfexport.export.parity.beam import compare_beam
 from tfexport.export.parity.bundle import CompareGraph
 from tfexport.export.parity.encoder_decoder import (
@@ -36,6 +36,7 @@ from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
+from tfexport.progress import Progress
 
 
 class GraphBuild:
@@ -153,7 +154,7 @@ def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
 
 
 def _export_generate_file(build: GraphBuild, extras: Extras) -> ir.Model:
-    return export_generate(build.model(), build.opset, attention=extras.output_attentions)
+    return export_generate(build.model(), build.opset, output_attentions=extras.output_attentions)
 
 
 def _forward_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:

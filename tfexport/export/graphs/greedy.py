@@ -120,7 +120,7 @@ def export_generate(
     model: Transformer,
     opset: int,
     encoder: ir.Model | None = None,
-    attention: bool = False,
+    output_attentions: bool = False,
     can_skip_scores: bool = False,
 ) -> ir.Model:
     """Export ``generate``: see ``graph_io.generate_graph``.
@@ -129,7 +129,7 @@ def export_generate(
         model: with weights.
         opset: of the standard operators.
         encoder: the graph of ``export_encoder`` for the same model, if it exists already.
-        attention: make the cross-attention weights an output.
+        output_attentions: make the cross-attention weights an output.
         can_skip_scores: add the optional input ``return_scores``. onnxruntime warns about optional
             inputs, so only the graph in a bundle has one.
     """
@@ -137,8 +137,8 @@ def export_generate(
     joined = encoder_decoder.export_encoder(model, opset) if encoder is None else encoder.clone()
     graph = joined.graph
     start = exporter.export_graph_module(LoopStart(model), start_spec(cache), opset)
-    spec = step_spec(cache, model.config.d_model, attention)
-    step = exporter.export_graph_module(LoopStep(model, attention), spec, opset)
+    spec = step_spec(cache, model.config.d_model, output_attentions)
+    step = exporter.export_graph_module(LoopStep(model, output_attentions), spec, opset)
     _hidden, *cross = graph.outputs
     mask = input_of(graph, graph_io.ATTENTION_MASK)
     bias, begin, *state = append_start(graph, start.graph, [mask])
@@ -149,7 +149,7 @@ def export_generate(
     given = LoopInputs(add_trips(graph, model.config.longest), begin, state)
     search = _Search(graph, step.graph, [*cross, bias], given)
     attentions: list[ir.Value] = []
-    if attention:
+    if output_attentions:
         decoded, weights = _loop_with_attentions(search)
         attentions.append(weights)
     else:
@@ -157,7 +157,7 @@ def export_generate(
         sizes = CompactionSpec(cache, model.config.d_model, pad_id, opset)
         whole = add_compacting_loop(graph, step.graph, search.invariants, given, sizes)
         decoded = Decoded(whole.sequences, whole.count, whole.states)
-    whole_spec = graph_io.generate_graph(cache if attention else None, can_skip_scores)
+    whole_spec = graph_io.generate_graph(cache if output_attentions else None, can_skip_scores)
     scores = add_scores(graph, decoded, projection, opset, whole_spec)
     set_outputs(graph, [decoded.sequences, scores, *attentions], whole_spec)
     del step.opset_imports[PLACEHOLDERS]

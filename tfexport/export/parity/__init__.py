@@ -12,7 +12,6 @@ from tfexport.export.parity.report import (
 )
 from tfexport.export.parity.text import compare_text
 from tfexport.export.parity.torch_file import compare_program, compare_torchscript
-from tfexport.progress import Progress
 
 __all__ = [
     "STAGES",
@@ -20,7 +19,6 @@ __all__ = [
     "TOLERANCE",
     "Comparison",
     "ParityReport",
-    "Progress",
     "compare_bundle",
     "compare_forward",
     "compare_generate",
