@@ -39,13 +39,16 @@ def cache_shape(config: TransformerConfig) -> CacheShape:
     return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
 
 
-def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
+def export_graph_module(
+    module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+) -> ir.Model:
     """Export one module.
 
     Args:
         module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
         opset: of the standard operators.
+        sizes: of the named axes of the example that torch runs, at least 2 each.
 
     Returns:
         The graph in memory; its initializers have the names of the module's parameters.
