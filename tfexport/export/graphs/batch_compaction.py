@@ -22,7 +22,10 @@ from tfexport.export.ir_tools.text_form import parse_graph, prefix_names
 from tfexport.graph_io import PAST, TensorSpec
 
 _PREFIX = "rows/"
-_TYPES = {"int64": "int64", "float32": "float", "bool": "bool"}
+_TYPES = {
+    "float32": "float", "float64": "double", "int64": "int64", "int32": "int32",
+    "int16": "int16", "int8": "int8", "uint8": "uint8", "bool": "bool",
+}  # fmt: skip
 
 T = TypeVar("T")
 
