@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from tfexport.export.graphs.torch_layers import encoder, multi_head
 from tfexport.export.graphs.torch_layers.functions import functions
-from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
 from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
 from tfexport.export.graphs.torch_layers.refusal import first_refusal
 from tfexport.export.graphs.torch_layers.replaced import replaced
@@ -27,6 +29,9 @@ _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.TransformerEncoder, "forward", encoder.encoder),
     (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
     (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),
+    # The classes of tensors while torch traces.
+    (FakeTensor, "tolist", listed),
+    (FunctionalTensor, "tolist", listed),
 )
 
 

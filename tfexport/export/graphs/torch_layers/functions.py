@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers import attention, multi_head, pooling
-from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
 Form = Callable[..., Any]  # takes the function itself before the function's own arguments
@@ -28,6 +28,8 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.max_pool1d: _without_own(pooling.max_pool1d),
         torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
         torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
+        torch.as_tensor: unlisted,
+        torch.tensor: unlisted,
         **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
