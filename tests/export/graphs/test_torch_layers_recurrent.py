@@ -24,6 +24,7 @@ from tfexport.errors import ExportError
 ROWS = normal("B", "S", 8)
 LENGTHS = Axes(("B",), "lengths")
 KINDS = [nn.GRU, nn.LSTM, nn.RNN]
+Kind = type[nn.GRU] | type[nn.LSTM] | type[nn.RNN]
 OPTIONS: dict[str, dict[str, Any]] = {
     "one layer": {},
     "time first": {"batch_first": False},
@@ -32,12 +33,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def layer(kind: type[nn.RNNBase], **options: Any) -> nn.RNNBase:
+def layer(kind: Kind, **options: Any) -> nn.RNNBase:
     torch.manual_seed(3)
-    return kind(8, 6, **{"batch_first": True, **options})
+    layer: nn.RNNBase = kind(8, 6, **{"batch_first": True, **options})
+    return layer
 
 
-def states(kind: type[nn.RNNBase], count: int) -> list[Axes]:
+def states(kind: Kind, count: int) -> list[Axes]:
     return [normal(count, "B", 6)] * (2 if kind is nn.LSTM else 1)
 
 
@@ -48,7 +50,7 @@ def with_state(module: nn.RNNBase, rows: Tensor, *state: Tensor) -> Any:
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_layer_is_one_operator_for_any_length(
-    kind: type[nn.RNNBase], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: Kind, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = layer(kind, **options)
     rows = ROWS if module.batch_first else normal("S", "B", 8)
@@ -60,7 +62,7 @@ def test_layer_is_one_operator_for_any_length(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_initial_state_is_given(kind: type[nn.RNNBase]) -> None:
+def test_initial_state_is_given(kind: Kind) -> None:
     module = layer(kind, num_layers=2, bidirectional=True)
     check(module, [ROWS, *states(kind, 4)], with_state)
 
@@ -76,14 +78,14 @@ def test_rows_without_a_batch_axis(batch_first: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_of_a_decoder_is_the_operator_alone(kind: type[nn.RNNBase]) -> None:
+def test_step_of_a_decoder_is_the_operator_alone(kind: Kind) -> None:
     model = check(layer(kind), [normal("B", 1, 8), *states(kind, 1)], with_state)
     assert operators(model).count(kind.__name__) == 1
     assert set(operators(model)) <= {kind.__name__, "Squeeze", "Transpose"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_stored_as_the_operator_takes_them(kind: type[nn.RNNBase]) -> None:
+def test_weights_are_stored_as_the_operator_takes_them(kind: Kind) -> None:
     module = kind(640, 512, batch_first=True)  # large ones are not folded by torch's exporter
     model = export(Called(module).eval(), [normal("B", "S", 640)])
     (node,) = [node for node in model.graph if node.op_type == kind.__name__]
@@ -122,7 +124,7 @@ def packed(
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_sequences(kind: type[nn.RNNBase], options: dict[str, Any]) -> None:
+def test_packed_sequences(kind: Kind, options: dict[str, Any]) -> None:
     module = layer(kind, **options)
     rows = ROWS if module.batch_first else normal("S", "B", 8)
     model = check(module, [rows, LENGTHS], packed)
@@ -146,7 +148,7 @@ def test_packed_sequences_sorted_by_the_caller() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_packed_sequences_with_an_initial_state(kind: type[nn.RNNBase]) -> None:
+def test_packed_sequences_with_an_initial_state(kind: Kind) -> None:
     def call(module: nn.RNNBase, rows: Tensor, lengths: Tensor, *state: Tensor) -> Any:
         sequence = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         return with_state(module, sequence, *state)[1]  # type: ignore[arg-type]
@@ -168,7 +170,8 @@ def test_attention_over_what_was_packed() -> None:
     def call(module: nn.RNNBase, rows: Tensor, padding: Tensor) -> Tensor:
         (output, _), _ = packed(module, rows, (~padding).sum(1), total=True)
         scores = (output @ output.transpose(1, 2)).masked_fill(padding.unsqueeze(1), -1e9)
-        return scores.softmax(-1) @ output
+        context: Tensor = scores.softmax(-1) @ output
+        return context
 
     check(layer(nn.GRU), [ROWS, Axes(("B", "S"), "padding")], call)
 

@@ -31,6 +31,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.as_tensor: unlisted,
         torch.tensor: unlisted,
         **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
+        **dict.fromkeys(_WITH_INDICES, _indices),
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
         F.rrelu: _rrelu,
@@ -45,6 +46,12 @@ _ADAPTIVE: Mapping[Any, tuple[int, bool]] = {
     F.adaptive_max_pool2d: (2, True),
     F.adaptive_max_pool3d: (3, True),
 }
+_WITH_INDICES = (
+    F.max_pool1d_with_indices,
+    F.adaptive_max_pool1d_with_indices,
+    F.adaptive_max_pool2d_with_indices,
+    F.adaptive_max_pool3d_with_indices,
+)
 _DROPOUTS = (
     F.dropout,
     F.dropout1d,
@@ -64,15 +71,19 @@ def _without_own(form: Form) -> Form:
 
 def _adaptive(axes: int, maximum: bool) -> Form:
     def pool(own: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _by_name(("input", "output_size", "return_indices"), args, kwargs)
+        given = _by_name(("input", "output_size"), args, kwargs)
         inputs, output_size = given["input"], given["output_size"]
-        if given.get("return_indices"):
-            raise refusal(f"F.{own.__name__}", "return_indices=True", "use the values only")
-        if all(isinstance(size, int) for size in inputs.shape[-axes:]):
+        known = all(isinstance(size, int) for size in inputs.shape[-axes:])
+        if known and not maximum:
             return own(inputs, output_size)
         return pooling.adaptive_pool(inputs, output_size, axes, maximum)
 
     return pool
+
+
+def _indices(own: Any, *args: Any, **kwargs: Any) -> Any:
+    name = own.__name__.removesuffix("_with_indices")
+    raise refusal(f"F.{name}", "return_indices=True", "use the values only")
 
 
 def _dropout(own: Any, *args: Any, **kwargs: Any) -> Any:
