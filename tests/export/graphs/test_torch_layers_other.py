@@ -187,12 +187,40 @@ OPERATIONS: dict[str, tuple[nn.Module, list[Axes], Callable[..., Any]]] = {
         [ROWS, MASK],
         lambda m, x, k: x.clone().masked_fill_(k.unsqueeze(-1), 0.0),
     ),
+    "convolution over a cache": (
+        nn.Conv1d(8, 8, 3),
+        [normal("B", 8, 2), CHANNELS],
+        lambda m, cache, x: m(torch.cat([cache, x], 2)),
+    ),
+    "axes of size 1": (
+        nn.Identity(),
+        [normal("B", 1, "S", 1)],
+        lambda m, x: (x.squeeze(1), torch.squeeze(x, dim=-1), x.squeeze((1, 3)), x.squeeze(3)),
+    ),
     "a growing cache": (
         nn.Identity(),
         [PAST, normal("B", 2, 1, 8)],
         lambda m, p, x: torch.cat([p, x], 2),
     ),
 }
+
+
+def test_smallest_size_of_an_axis_is_that_of_the_kernel() -> None:
+    check(nn.Conv1d(8, 6, 3), [CHANNELS], sizes=[{"B": 1, "S": 3}, {"B": 3, "S": 9}])
+
+
+def test_largest_size_of_an_axis_is_that_of_the_check() -> None:
+    def call(layer: nn.Embedding, rows: Tensor) -> Tensor:
+        if rows.size(1) > 32:
+            raise ValueError("too long")
+        return rows + layer.weight[: rows.size(1)]
+
+    check(table(), [ROWS], call)
+
+
+def test_dynamic_axis_is_kept_by_squeeze() -> None:
+    sizes = [{"B": 2, "S": 3}, {"B": 3, "S": 9}]
+    check(nn.Identity(), [normal("B", 1, "S")], lambda m, x: (x.squeeze(), x.squeeze(2)), sizes)
 
 
 @pytest.mark.parametrize(("layer", "given", "call"), OPERATIONS.values(), ids=OPERATIONS)

@@ -22,6 +22,7 @@ from tfexport.errors import ExportError
 from tfexport.export.graphs.torch_layers.replaced import replaced
 
 _VIOLATED = re.compile(r"Constraints violated \(([^)]*)\)")
+_CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$", re.MULTILINE)  # among the suggested fixes
 _ROOT = Path(__file__).parents[3]
 _LIBRARIES = (str(Path(torch.__file__).parent), str(_ROOT / "export"))
 
@@ -41,7 +42,7 @@ class Baked:
     def error(self, error: BaseException) -> ExportError | None:
         """The error for axes that became constants; None if it is another."""
         found = _VIOLATED.search(str(error))
-        if found is None:
+        if found is None or _CONSTANT.search(str(error)) is None:
             return None
         places = ", ".join(dict.fromkeys(self._places))
         where = f"; at {places}" if places else ""
@@ -59,8 +60,14 @@ def _users_line() -> str | None:
     return None
 
 
-def _no_constants(own: Any, *args: Any, **kwargs: Any) -> Any:
-    raise ValueError("an axis that is declared as dynamic stays dynamic")
+def _refine(own: Any, message: str, *args: Any, **kwargs: Any) -> Any:
+    """In place of torch's function that changes dynamic axes as its error suggests.
+
+    A smallest or largest size, such as that of a kernel, is accepted; a constant is not.
+    """
+    if _CONSTANT.search(message):
+        raise ValueError("an axis that is declared as dynamic stays dynamic")
+    return own(message, *args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -73,7 +80,7 @@ def one_capture(baked: Baked) -> Iterator[None]:
     refine = "refine_dynamic_shapes_from_suggested_fixes"
     every = _capture_strategies.CAPTURE_STRATEGIES
     with (
-        replaced(dynamic_shapes, refine, _no_constants),
+        replaced(dynamic_shapes, refine, _refine),
         replaced(ShapeEnv, "_set_replacement", baked.record),
     ):
         _capture_strategies.CAPTURE_STRATEGIES = every[:1]

@@ -35,6 +35,8 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
         F.rrelu: _rrelu,
+        Tensor.squeeze: _squeeze,
+        torch.squeeze: _squeeze,
     }
 
 
@@ -105,6 +107,16 @@ def _rrelu(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     _refuse_random("F.rrelu", given.arguments["training"])
     slope = (given.arguments["lower"] + given.arguments["upper"]) / 2
     return F.leaky_relu(given.arguments["input"], slope)
+
+
+def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Without the axes whose size is 1 by design; a dynamic axis stays, whatever its size is."""
+    given = _by_name(("input", "dim"), args, kwargs)
+    inputs: Tensor = given["input"]
+    axes = given.get("dim", range(inputs.dim()))
+    axes = [axes] if isinstance(axes, int) else axes
+    known = tuple(axis for axis in axes if isinstance(inputs.shape[axis], int))
+    return own(inputs, known) if known else inputs
 
 
 def _refuse_random(name: str, random: Any) -> None:
