@@ -23,7 +23,7 @@ class ConvEncoderModel(nn.Module):
         layer = nn.TransformerDecoderLayer(
             d_model, 2, 40, activation="gelu", batch_first=True, norm_first=True
         )
-        self.decoder = nn.TransformerDecoder(layer, 2, norm=nn.LayerNorm(d_model))
+        self.decoder = nn.TransformerDecoder(layer, 1, norm=nn.LayerNorm(d_model))
         self.output = nn.Linear(d_model, VOCABULARY)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -49,6 +49,7 @@ KIND = Kind(
     make=ConvEncoderModel,
     inputs=TEXT_INPUTS,
     draw=partial(draw_text, vocabulary=VOCABULARY),
-    seed=3,
-    scale=1.5,
+    seed=1,
+    scale=3.0,
+    end_bias=1.5,
 )

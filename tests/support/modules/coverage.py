@@ -61,7 +61,7 @@ KIND = Kind(
     make=CoverageModel,
     inputs=TEXT_INPUTS,
     draw=partial(draw_text, vocabulary=VOCABULARY),
-    seed=4,
-    scale=6.0,
-    end_bias=1.5,
+    seed=11,
+    scale=3.0,
+    end_bias=1.0,
 )

@@ -24,7 +24,7 @@ class Output(nn.Module):
 
 
 class FactoredModel(nn.Module):
-    def __init__(self, factor: int = 12, d_model: int = 32, times: int = 3) -> None:
+    def __init__(self, factor: int = 12, d_model: int = 32, times: int = 2) -> None:
         super().__init__()
         self.times = times
         self.table = nn.Embedding(VOCABULARY, factor)

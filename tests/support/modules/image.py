@@ -26,7 +26,7 @@ class Captioner(nn.Module):
         self.embedding = nn.Embedding(VOCABULARY, d_model)
         self.positions = nn.Embedding(64, d_model)
         layer = nn.TransformerDecoderLayer(d_model, 4, 48, batch_first=True)
-        self.decoder = nn.TransformerDecoder(layer, 2)
+        self.decoder = nn.TransformerDecoder(layer, 1)
         self.output = nn.Linear(d_model, VOCABULARY)
 
     def encode(self, image: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ KIND = Kind(
     make=Captioner,
     inputs=(("image", "float32", ("batch", 1, 32, "width")),),
     draw=draw,
-    seed=5,
+    seed=1,
     scale=2.5,
     end_bias=1.5,
 )

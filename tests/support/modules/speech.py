@@ -52,7 +52,7 @@ KIND = Kind(
     make=Listener,
     inputs=(("frames", "float32", ("batch", "time", FRAME)),),
     draw=draw,
-    seed=1,
-    scale=6.0,
-    end_bias=1.5,
+    seed=5,
+    scale=3.0,
+    end_bias=1.0,
 )
