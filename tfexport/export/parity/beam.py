@@ -29,14 +29,15 @@ def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Co
     # More finished hypotheses than there can be, so that all steps are taken.
     record = bundle.model.beam(run.case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
     batch = len(run.case.rows)
-    hidden = run.hidden.repeat_interleave(BEAM_SIZE, dim=0)
+    memory = eager.reference.encode(run.case.ids, run.case.mask)
+    memory = memory.repeat_interleave(BEAM_SIZE, dim=0)
     mask = run.case.mask.repeat_interleave(BEAM_SIZE, dim=0)
     prefixes = np.full((batch, BEAM_SIZE, 1), ids.bos)
     sums = np.where(np.arange(BEAM_SIZE) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):
         flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
-        logits = eager.reference.decode(hidden, mask, flat, last_only=True)[:, -1]
+        logits = eager.reference.decode(memory, mask, flat, last_only=True)[:, -1]
         scored = logits.log_softmax(-1).numpy().reshape(batch, BEAM_SIZE, -1)  # (B, K, V)
         expected = scored[np.arange(batch)[:, None], parents, tokens]
         log_probs.append((own, expected))
