@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.command import IDS, invoke
 
-IMPORTS = "import torch\nfrom tests.export.artifacts.test_reference import scores_of\n"
+IMPORTS = "from tests.export.artifacts.test_reference import scores_of\n"
 IMPORTS += "from tests.support import own_forwards\n"
 CODE = IMPORTS + (
     "reference = scores_of(own_forwards.make(own_forwards.Seq2SeqTransformer))\n"

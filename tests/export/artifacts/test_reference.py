@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ from tfexport.model_src.checkpoint.read_options import ReadOptions
 Export = Callable[..., ExportResult]
 EXPORTS: dict[str, Export] = {
     "a.bundle": export_bundle,
-    "generate.onnx": lambda *args, **more: export_graph(*args, "generate", **more),
+    "generate.onnx": partial(export_graph, graph="generate"),
     "forward.onnx": export_graph,
     "model.ts": export_torchscript,
-    "model.pt2": lambda *args, **more: export_torchscript(*args, torch_export=True, **more),
+    "model.pt2": partial(export_torchscript, torch_export=True),
 }
 SENTENCE = (
     "Your own forward was not run: compared with torch.nn.Transformer built from the checkpoint. "
@@ -86,6 +87,32 @@ def test_live_module_whose_forward_differs_is_refused_and_leaves_no_file(
     message = r"not equal to your Seq2SeqTransformer\.forward: eager modules: .* something else"
     with pytest.raises(ParityError, match=message):
         EXPORTS[name](wrong, tmp_path / name, config=CONFIG)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_config_that_says_what_the_code_does_makes_them_equal(
+    tmp_path: Path, wrong: own_forwards.Seq2SeqTransformer
+) -> None:
+    config = {**CONFIG, "scale_embeddings": False}
+    made = export_graph(wrong, tmp_path / "g.onnx", "generate", config=config)
+    assert made.report is not None
+    assert made.report.reference == "your Seq2SeqTransformer.forward"
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_code_that_looks_ahead_is_refused_where_a_whole_target_is_given(
+    tmp_path: Path, tiny_checkpoint: Path, right: own_forwards.Seq2SeqTransformer
+) -> None:
+    def looks_ahead(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        source, target = input_ids.T, decoder_input_ids.T
+        memory = right.encode(source, torch.zeros(len(source), len(source)))
+        free = torch.zeros(len(target), len(target))
+        logits: Tensor = right.generator(right.decode(target, memory, free)).transpose(0, 1)
+        return logits
+
+    with pytest.raises(ParityError, match="not equal to your looks_ahead"):
+        export_graph(tiny_checkpoint, tmp_path / "f.onnx", config=HEADS, reference=looks_ahead)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -231,10 +258,10 @@ def test_reference_that_is_none_is_refused_before_the_checkpoint_is_read(
 
 
 @pytest.mark.usefixtures("few_shapes")
-def test_file_in_the_manifest_is_as_it_is_without_a_reference(
+def test_graphs_and_weights_are_the_same_with_and_without_a_reference(
     tmp_path: Path, tiny_checkpoint: Path, right: own_forwards.Seq2SeqTransformer
 ) -> None:
-    for name, options in (("a", {}), ("b", {"reference": scores_of(right)})):
-        export_bundle(tiny_checkpoint, tmp_path / name, config=HEADS, **options)
+    for name, reference in (("a", None), ("b", scores_of(right))):
+        export_bundle(tiny_checkpoint, tmp_path / name, config=HEADS, reference=reference)
     a, b = (read_manifest(tmp_path / name) for name in ("a", "b"))
     assert a.files == b.files
