@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.conftest import CONFIG
+from tests.export.text.test_wrap import byte_level
 from tests.support import own_forwards, tutorial
 from tfexport.bundle import read_manifest
 from tfexport.errors import ConfigError, ParityError
@@ -227,6 +228,26 @@ def test_quantised_export_is_compared_before(
     with pytest.raises(ParityError, match=r"not equal to your Seq2SeqTransformer\.forward"):
         export_onnx(wrong, tmp_path / "q.onnx", graph="generate", quantize="int8", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_shapes")
+def test_text_graph_is_compared_with_the_code(
+    tmp_path: Path, text_model: tutorial.TutorialModel
+) -> None:
+    def mine(input_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        logits: Tensor = text_model(input_ids.T, decoder_input_ids.T).transpose(0, 1)
+        return logits
+
+    tokenizer = byte_level(tmp_path / "tokenizer.json")
+    made = export_graph(
+        text_model, tmp_path / "g.onnx", "generate", config=CONFIG, text=True, tokenizer=tokenizer,
+        reference=mine,
+    )  # fmt: skip
+    assert made.report is not None
+    assert made.report.reference == "your mine"
+    stages = {c.stage for c in made.report.comparisons if c.compared}
+    assert stages == {"eager modules", "generate", "scores", "text"}
 
 
 @pytest.mark.usefixtures("few_shapes")
