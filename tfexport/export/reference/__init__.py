@@ -39,7 +39,7 @@ def find_original(layout: Layout) -> Original | None:
 
 @dataclass(frozen=True)
 class Found:
-    """What a checkpoint is compared with.
+    """The eager code that a checkpoint is compared with.
 
     Attributes:
         reference: which is run.
