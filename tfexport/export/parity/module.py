@@ -5,22 +5,25 @@ Axes: B batch, K beams, T target, V vocabulary.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.modules.contract import UserModule
-from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows
+from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
 from tfexport.export.parity.beam import BEAM_SIZE, STEPS, compare_search
 from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
-from tfexport.export.parity.eager_run import NEW_TOKENS, Floats, Ids, Shape
+from tfexport.export.parity.eager_run import NEW_TOKENS, THREADS, Floats, Ids, Shape
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.runtime.model.session import open_session
 from tfexport.runtime.search import greedy
 
 BATCHES = (1, 3)
@@ -38,6 +41,7 @@ class ModuleRun:
         tokens: (B, T); decoding goes on after the end token.
         logits: (B, T, V).
         special_ids: of the vocabularies.
+        shape: the batch, and the longest named axis of any input.
     """
 
     rows: Rows
@@ -45,12 +49,7 @@ class ModuleRun:
     tokens: Ids
     logits: Floats
     special_ids: SpecialIds
-
-    @property
-    def shape(self) -> Shape:
-        """The batch, and the longest axis of any input."""
-        sizes = (size for row in self.rows for array in row.values() for size in array.shape)
-        return len(self.rows), max(sizes, default=1)
+    shape: Shape
 
     @property
     def prefix(self) -> Ids:
@@ -81,7 +80,12 @@ class EagerModule:
             np.stack([tokens for _, tokens, _ in runs]),
             np.stack([logits for _, _, logits in runs]),
             self.special_ids,
+            (len(rows), max(self._length(row) for row in rows)),
         )
+
+    def _length(self, row: Mapping[str, Array]) -> int:
+        """The longest named axis of a row; 1 if all sizes are fixed."""
+        return max(sizes_of(self.found.inputs, row).values(), default=1)
 
     def _decode_row(self, row: Mapping[str, Array]) -> tuple[tuple[Tensor, ...], Ids, Floats]:
         memory, state = self._encode([row])
@@ -107,15 +111,19 @@ class EagerModule:
     def last_logits(self, rows: Rows) -> Callable[[Tensor], Tensor]:
         """From prefixes of K beams for each row, (B * K, T), to logits (B * K, V)."""
         encoded = [self._encode([row]) for row in rows]
+        # The state after every prefix of a row that was run, so that a longer one is one step more.
+        states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
 
         def of_prefixes(prefixes: Tensor) -> Tensor:
             found = []
-            for i, prefix in enumerate(prefixes):
-                memory, state = encoded[i // BEAM_SIZE]
-                for position, token in enumerate(prefix):
-                    logits, state = self.module.step(
-                        token.reshape(1, 1), torch.tensor(position), state, memory
-                    )
+            for i, tokens in enumerate(prefixes.tolist()):
+                row, before = i // BEAM_SIZE, tuple(tokens[:-1])
+                logits, states[row, tuple(tokens)] = self.module.step(
+                    torch.tensor([tokens[-1:]]),
+                    torch.tensor(len(before)),
+                    states[row, before],
+                    encoded[row][0],
+                )
                 found.append(logits[0].float())
             return torch.stack(found)
 
@@ -175,17 +183,15 @@ def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Compariso
 
 def compare_module(
     eager: EagerModule,
-    model: ModuleModel,
-    comparisons: Sequence[CompareModule],
+    compare: Callable[[ModuleRun], Iterable[Comparison]],
     examples: Sequence[Mapping[str, Array]],
     tell: Progress,
 ) -> ParityReport:
-    """Compare graphs with the module's own code, over drawn sizes and rows of real data.
+    """Compare an artifact with the module's own code, over drawn sizes and rows of real data.
 
     Args:
         eager: the module.
-        model: its graphs.
-        comparisons: of each graph.
+        compare: gives the comparisons of one batch; called under ``torch.no_grad``.
         examples: rows of real data.
         tell: called after every batch.
     """
@@ -196,10 +202,40 @@ def compare_module(
         with torch.no_grad():
             run = eager.decode(rows)
             report.comparisons.extend(compare_own_decode(eager, run))
-            for compare in comparisons:
-                report.comparisons.extend(compare(eager, run, model))
+            report.comparisons.extend(compare(run))
     tell("comparing with your module", len(batches), len(batches))
     return report
+
+
+def compare_module_bundle(
+    eager: EagerModule,
+    model: ModuleModel,
+    comparisons: Sequence[CompareModule],
+    examples: Sequence[Mapping[str, Array]],
+    tell: Progress,
+) -> ParityReport:
+    """``compare_module`` of a bundle's graphs, each with its own comparison."""
+
+    def compare(run: ModuleRun) -> Iterator[Comparison]:
+        for compare_graph in comparisons:
+            yield from compare_graph(eager, run, model)
+
+    return compare_module(eager, compare, examples, tell)
+
+
+def compare_module_file(
+    eager: EagerModule, path: Path, examples: Sequence[Mapping[str, Array]], tell: Progress
+) -> ParityReport:
+    """``compare_module`` of a self-contained file that decodes greedily."""
+    session = open_session(path, THREADS)
+
+    def compare(run: ModuleRun) -> Iterator[Comparison]:
+        feeds = stack_rows(run.rows, run.special_ids.pad)
+        feeds[graph_io.MAX_LENGTH] = np.array(eager.steps)
+        sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
+        yield from compare_sequences(run, sequences, scores)
+
+    return compare_module(eager, compare, examples, tell)
 
 
 def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
