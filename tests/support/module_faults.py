@@ -22,13 +22,13 @@ class Fault:
         source: of the method; the line that has to be named ends with ``# here``, else it is the
             first.
         said: words of the message.
-        named: the method that the message names, if it is another.
+        waits: how today's message differs, if it does.
     """
 
     name: str
     source: str
     said: tuple[str, ...] = ()
-    named: str | None = None
+    waits: str = ""
 
     @property
     def method(self) -> str:
@@ -81,6 +81,7 @@ FAULTS = [
     Fault(
         "a batch of a fixed size, in start",
         changed(START, "memory.mean(1)", "torch.zeros(1, 8)"),
+        waits="names neither method nor line",
     ),
     Fault(
         "a length of a fixed size",
@@ -104,6 +105,7 @@ def encode(self, frames):
     return torch.stack(outputs, 1)
 """,
         ("time",),
+        waits="names start, and not the axis of the input",
     ),
     Fault(
         "a state that is changed in place",
@@ -127,11 +129,13 @@ def encode(self, frames):
             "hidden, inputs = state\n",
             "hidden, inputs = state\n    self.calls += 1\n    hidden = hidden + self.calls\n",
         ),
+        waits="names encode",
     ),
     Fault(
         "random numbers",
         changed(DECODE, X_OF_DECODE, X_OF_DECODE + "    x = x + torch.rand(8)\n"),
         ("random",),
+        waits="names encode",
     ),
     Fault(
         "a state that changes its type",
@@ -195,6 +199,7 @@ def encode(self, frames):
         "a vocabulary that varies with the source",
         changed(STEP, LOGITS, f"{LOGITS}[:, : 6 + memory[0].size(1)]"),
         ("logits",),
+        waits="an error of onnxruntime, while it verifies",
     ),
     Fault(
         "logits that are integers", changed(STEP, LOGITS, f"{LOGITS}.long()"), ("logits", "int64")

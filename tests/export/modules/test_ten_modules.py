@@ -1,5 +1,7 @@
 """Twelve modules of different kinds say in every form what their own eager loops say."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.support.modules.proven import (
     rules_of,
 )
 from tests.support.node import in_node
+from tests.system.test_oldest_onnxruntime import INSTALLED, python
 from tfexport.export import Input, export_module
 from tfexport.runtime import Hypothesis, Translator
 
@@ -116,6 +119,33 @@ def test_one_file_in_onnxruntime(kind: Kind, form: str, exported: Exported) -> N
 def test_one_file_in_node(name: str, exported: Exported) -> None:
     path = exported(BY_NAME[name], "portable")
     check_file(BY_NAME[name], lambda feeds: in_node(path, feeds))
+
+
+RUN_OLD = """
+import json, sys
+import numpy as np
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 4
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(json.dumps(session.run(["sequences"], dict(np.load(sys.argv[2])))[0].tolist()))
+"""
+
+
+@pytest.mark.parametrize("name", ["image", "speech", "rotary"])
+def test_one_file_in_the_oldest_onnxruntime(name: str, exported: Exported, tmp_path: Path) -> None:
+    path, given = exported(BY_NAME[name], "portable"), tmp_path / "feeds.npz"
+    named = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
+    old = python(INSTALLED[named["tfexport_minimum_onnxruntime"]])
+
+    def run(feeds: dict[str, Any]) -> list[list[int]]:
+        np.savez(given, **feeds)
+        done = subprocess.run([old, "-c", RUN_OLD, path, given], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found: list[list[int]] = json.loads(done.stdout)
+        return found
+
+    check_file(BY_NAME[name], run)
 
 
 def check_file(kind: Kind, run: Callable[[dict[str, Any]], list[list[int]]]) -> None:
