@@ -34,6 +34,8 @@ ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 # One that recomputes, one with caches that grow, and one with a state of several types.
 FEW = pytest.mark.parametrize("kind", [BY_NAME[name] for name in ("image", "rotary", "coverage")],
                               ids=lambda kind: kind.name)  # fmt: skip
+# In one call of a graph; and step by step, which an option asks for that no graph has.
+WAYS: tuple[dict[str, Any], ...] = ({}, {"min_length": 0})
 Exported = Callable[[Kind, str], Path]
 
 
@@ -77,10 +79,9 @@ def test_greedy_search_over_a_bundle(kind: Kind, exported: Exported) -> None:
     rows = [proven.row for proven in proven_rows(kind)]
     expected = [said(proven.greedy) for proven in proven_rows(kind)]
     with Translator(exported(kind, "bundle")) as translator:
-        together = translator.generate_from(rows, max_length=kind.max_length)
-        alone = translator.generate_from(rows, max_length=kind.max_length, batch_size=1)
-        assert [said(result.hypotheses[0]) for result in together] == expected
-        assert [said(result.hypotheses[0]) for result in alone] == expected
+        for options in (*WAYS, {"batch_size": 1}):
+            results = translator.generate_from(rows, max_length=kind.max_length, **options)
+            assert [said(result.hypotheses[0]) for result in results] == expected
         if kind.takes_ids:
             ids = [row["input_ids"].tolist() for row in rows]
             results = translator.generate(ids, max_length=kind.max_length)
@@ -91,13 +92,11 @@ def test_greedy_search_over_a_bundle(kind: Kind, exported: Exported) -> None:
 def test_beams_over_a_bundle(kind: Kind, exported: Exported) -> None:
     rows = [proven.row for proven in proven_rows(kind)]
     expected = [[said(found) for found in proven.beams] for proven in proven_rows(kind)]
-    options: dict[str, Any] = {
-        "max_length": kind.max_length, "beam_size": 3, "num_hypotheses": 3,
-    }  # fmt: skip
     with Translator(exported(kind, "bundle")) as translator:
-        # In one call of a graph; and step by step, which an option that the graph has not asks for.
-        for more in ({}, {"return_token_scores": True}):
-            results = translator.generate_from(rows, **options, **more)
+        for options in WAYS:
+            results = translator.generate_from(
+                rows, max_length=kind.max_length, beam_size=3, num_hypotheses=3, **options
+            )
             assert [[said(each) for each in result.hypotheses] for result in results] == expected
 
 
