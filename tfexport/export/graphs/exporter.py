@@ -37,6 +37,10 @@ _EXAMPLE = {
 }
 
 
+class CaptureError(ExportError):
+    """torch's exporter gave up; its own error is the cause."""
+
+
 def cache_shape(config: TransformerConfig) -> CacheShape:
     """The shape of a model's caches."""
     return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
@@ -77,7 +81,7 @@ def export_graph_module(
     except ExportError:  # of a layer, which names it
         raise
     except Exception as error:
-        raise ExportError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
+        raise CaptureError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
     assert program is not None
     model = program.model
     model.graph.name = spec.name
