@@ -20,6 +20,7 @@ from tfexport.errors import (
 from tfexport.export.text.special_words import find_doubts
 from tfexport.export.text.vocabulary_reader import (
     holds_vocabulary,
+    is_file,
     read_vocabulary_file,
     split_name,
 )
@@ -92,7 +93,7 @@ class TokenizerFiles:
 
     def _load(self, side: str, config: TransformerConfig) -> Tokenizer:
         path: Path | None = getattr(self, side)
-        if path is None or not split_name(path)[0].is_file():
+        if path is None or not is_file(split_name(path)[0]):
             raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
         size = getattr(config, f"{side}_vocab_size") or 0
         hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
@@ -116,10 +117,11 @@ class TokenizerFiles:
         kind = kind_of(path)
         if kind == "vocabulary":
             if split is None:
-                how = f"{path}: a vocabulary, which does not say how text is split into its words; "
-                raise TokenizerError(
-                    Message(how, "say it with ", Option(f"{side}_split"), f", which is {KNOWN}.")
-                )
+                raise TokenizerError(Message(
+                    f"{path}: a vocabulary, which does not say how text is split into its words; "
+                    "say it with ", Option("split"), " for both sides, or ",
+                    Option(f"{side}_split"), f": {KNOWN}.",
+                ))  # fmt: skip
             return Vocabulary(read_vocabulary_file(path).words, split)
         if split is None:
             return None

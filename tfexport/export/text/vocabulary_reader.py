@@ -25,9 +25,17 @@ def split_name(path: Path) -> tuple[Path, str | None]:
     A name without a colon, and one of a file that exists, is that of a file.
     """
     file, colon, entry = str(path).rpartition(":")
-    if not colon or path.is_file() or not Path(file).is_file():
+    if not colon or is_file(path) or not is_file(Path(file)):
         return path, None
     return Path(file), entry
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file of this name; false for what can be none's name."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or with a null byte
+        return False
 
 
 def holds_vocabulary(path: Path) -> bool:
