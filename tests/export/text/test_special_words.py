@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.paths import REPOSITORY
 from tests.support.tutorial_text import SPECIALS
 from tfexport.cli.spelling import spell
 from tfexport.errors import TfexportWarning
@@ -90,3 +91,13 @@ def test_warned_of_if_most_words_are_such_that_text_is_never_split_into(tmp_path
     assert [str(each).split(": ", 1)[1].split(";")[0] for each in told] == [
         "2 of 3 words can never be found, such as 'Der', which is split into ['der']"
     ]
+
+
+def test_default_index_of_a_vocabulary_object_is_held_against_unk_id() -> None:
+    folder = REPOSITORY / "tests" / "fixtures" / "torchtext"
+    files = choose_tokenizers(folder / "vocab-0.18.pt", splits=Splits("whitespace"))
+    sizes = {"source_vocab_size": 17, "target_vocab_size": 17}
+    files.check(TransformerConfig(8, 2, 1, 1, 12, **{**FRAMING, **sizes}))
+    wrong = TransformerConfig(8, 2, 1, 1, 12, **{**FRAMING, **sizes, "unk_id": 4})
+    with pytest.warns(TfexportWarning, match="unk_id is 4, and the .* id 0; .*unk_id=0"):
+        files.check(wrong)

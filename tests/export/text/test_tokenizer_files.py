@@ -67,7 +67,15 @@ def test_vocabulary_of_which_is_not_said_how_text_is_split_is_refused(folder: Pa
     for name in ("vocab.json", "vocab.pkl"):
         with pytest.raises(TokenizerError, match="does not say how text is split") as caught:
             choose_tokenizers(folder / name).check(config())
-        assert "--split for both sides, or --source-split: " in caught.value.message.spelled(spell)
+        told = caught.value.message.spelled(spell)
+        assert "say it with --split, or --source-split and --target-split: whitespace, " in told
+        assert "\n" not in told, "it is said once for both sides"
+
+
+def test_problems_of_both_sides_are_told_at_once(folder: Path) -> None:
+    files = choose_tokenizers(None, folder / "vocab.pkl", folder / "missing")
+    with pytest.raises(TokenizerError, match=r"2 problems:\n.*how text is split.*\n.*no such file"):
+        files.check(config())
 
 
 def test_vocabulary_beside_a_checkpoint_is_not_taken_by_itself(folder: Path) -> None:

@@ -3,8 +3,8 @@
 The files in ``fixtures/torchtext`` were written by torchtext 0.18 (with torch 2.3) and 0.6, from
 ``build_vocab_from_iterator([["de0", …]], specials=SPECIALS)`` with ``set_default_index(0)`` and
 from ``Vocab(counter, specials=SPECIALS)``: ``vocab`` is one of 17 words, ``pair`` a dict of that
-under "de" and one of 19 words under "en", as the tutorial's ``vocab_transform``; ``.pt`` is of
-``torch.save``, ``.pkl`` of ``pickle.dump``.
+under "de" and one of 19 words under "en", as the tutorial's ``vocab_transform``; ``field`` is a
+Field with a vocabulary. ``.pt`` is of ``torch.save``, ``.pkl`` of ``pickle.dump``.
 """
 
 import collections
@@ -44,6 +44,7 @@ WORDS = ["<unk>", "<pad>", "Iglu", "é\n", " "]
         ("pair-0.18.pkl:de", GERMAN, 0),
         ("pair-0.18.pkl:en", ENGLISH, 0),
         ("no-default-0.18.pt", [*SPECIALS, "a", "b"], None),
+        ("field-0.6.pt", [*SPECIALS, "a", "b"], 0),
         ("vocab-0.6.pt", [*SPECIALS, *(f"de{i}" for i in range(13))], 0),
         ("vocab-0.6.pkl", [*SPECIALS, *(f"de{i}" for i in range(13))], 0),
     ],

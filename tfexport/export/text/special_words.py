@@ -32,17 +32,16 @@ def find_doubts(
         config: of the model, with its special ids.
         default: the id that the vocabulary object gives to unknown words; None if it is not known.
     """
-    words = tokenizer.words
     for key in _used(side, config):
         number = getattr(config, key)
-        if number is not None:
-            yield from _contradiction(key, number, words, side)
-    if default is not None and config.unk_id is not None and default != config.unk_id:
-        yield Message(
-            f"unk_id is {config.unk_id}, and the vocabulary itself gives unknown words the id "
-            f"{default}; if that is right, say ",
-            Option("settings", [f"unk_id={default}"]),
-        )
+        if key == "unk_id" and number is not None and default not in (None, number):
+            yield Message(
+                f"unk_id is {number}, and the {side} vocabulary itself gives unknown words the id "
+                f"{default}; if that is right, say ",
+                Option("settings", [f"unk_id={default}"]),
+            )
+        elif number is not None:
+            yield from _contradiction(key, number, tokenizer.words, side)
     if side == "source":
         yield from _never_found(tokenizer)
 

@@ -87,9 +87,22 @@ class TokenizerFiles:
 
         Raises:
             TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, is a
-                word list with a problem, or a vocabulary of which is not said how text is split.
+                word list with a problem, or a vocabulary of which is not said how text is split;
+                of both sides.
         """
-        return self._load("source", config), self._load("target", config)
+        loaded: list[Tokenizer] = []
+        problems: dict[str, Message] = {}
+        for side in ("source", "target"):
+            try:
+                loaded.append(self._load(side, config))
+            except TokenizerError as error:
+                problems[str(error)] = error.message  # of a file for both sides, perhaps the same
+        if len(problems) == 1:
+            raise TokenizerError(*problems.values())
+        if problems:
+            raise TokenizerError(join_problems("tokenizers", [*problems.values()]))
+        source, target = loaded
+        return source, target
 
     def _load(self, side: str, config: TransformerConfig) -> Tokenizer:
         path: Path | None = getattr(self, side)
@@ -119,8 +132,8 @@ class TokenizerFiles:
             if split is None:
                 raise TokenizerError(Message(
                     f"{path}: a vocabulary, which does not say how text is split into its words; "
-                    "say it with ", Option("split"), " for both sides, or ",
-                    Option(f"{side}_split"), f": {KNOWN}.",
+                    "say it with ", Option("split"), ", or ", Option("source_split"), " and ",
+                    Option("target_split"), f": {KNOWN}.",
                 ))  # fmt: skip
             return Vocabulary(read_vocabulary_file(path).words, split)
         if split is None:

@@ -16,7 +16,7 @@ from tfexport.model_src.checkpoint.pickled import PickleError
 from tfexport.model_src.checkpoint.plain_pickle import read_pickle
 
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
-_MAX_JSON_BYTES = 2**26
+_MAX_JSON_BYTES = 2**24
 
 
 def split_name(path: Path) -> tuple[Path, str | None]:
