@@ -1,0 +1,245 @@
+"""Export of a user's own module: a bundle, or one graph, proven against the module's own code."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+from torch import nn
+
+from tfexport import __version__, graph_io
+from tfexport.atomic import check_new_file, new_file
+from tfexport.bundle import (
+    Limits,
+    Manifest,
+    SpecialIds,
+    check_output,
+    new_bundle,
+    open_bundle,
+    write_manifest,
+)
+from tfexport.errors import BundleError
+from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
+from tfexport.export.artifacts.keywords import check_keywords
+from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_form
+from tfexport.export.artifacts.module_source import ModuleContents, read_module
+from tfexport.export.artifacts.onnx_file import join_weights
+from tfexport.export.module_forms import (
+    MODULE_FORMS,
+    ModuleForm,
+    export_module_form,
+    export_module_forms,
+)
+from tfexport.export.modules.inputs import Input
+from tfexport.export.parity.eager_run import THREADS
+from tfexport.export.parity.module import (
+    compare_module_bundle,
+    compare_module_file,
+)
+from tfexport.export.parity.report import ParityReport
+from tfexport.export.passes.share_weights import share_transposed, share_weights
+from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
+from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
+from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.typing import Unpack
+
+
+@dataclass(frozen=True)
+class ModuleResult:
+    """The files of a module.
+
+    Attributes:
+        path: the bundle's folder, or the file.
+        report: of the comparison with the module's own code; None with ``verify=False``.
+        bundle_manifest: None for a single file.
+        quantized: the result of quantising; None for float32.
+    """
+
+    path: Path
+    report: ParityReport | None
+    bundle_manifest: Manifest | None = None
+    quantized: QuantizeResult | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the bundle.
+
+        Raises:
+            AttributeError: a single file was exported, which has none.
+        """
+        if self.bundle_manifest is None:
+            raise AttributeError(f"{self.path}: a single file, which has no manifest.")
+        return self.bundle_manifest
+
+
+def export_module(
+    model: nn.Module,
+    output: PathLike,
+    *,
+    inputs: Sequence[Input],
+    pad_id: int,
+    bos_id: int,
+    eos_id: int,
+    max_length: int,
+    **options: Unpack[ModuleKeywords],
+) -> ModuleResult:
+    """Export any encoder-decoder module that has the methods of docs/modules.md.
+
+    Its axes are found by running it, its graphs are compared with its own code, one row at a time.
+    If anything fails, no file is left behind.
+
+    Args:
+        model: with ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``.
+        output: the bundle's folder, or the .onnx file of ``graph``.
+        inputs: of ``encode``, in the order of its parameters.
+        pad_id: fills rows behind their end.
+        bos_id: of the token that decoding starts from.
+        eos_id: of the token that ends a row.
+        max_length: tokens that a row has at most.
+        **options: see ``ModuleKeywords``.
+
+    Raises:
+        ConfigError: wrong arguments.
+        ExportError: the module is not what the contract says, or torch cannot export it.
+        ParityError: the graphs and the module's own code differ.
+        QualityError: quantised weights change too much.
+        OutputExistsError: something stands in the way.
+        TypeError: an unknown option.
+    """
+    check_keywords("export_module", options, ModuleKeywords)
+    force, graph = options.get("force", False), options.get("graph")
+    check_form(output, options)
+    (check_output if graph is None else check_new_file)(output, force)
+    ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
+    tell = options.get("progress") or silent
+    contents = read_module(model, inputs, ids, max_length, options, tell)
+    verify, kind = options.get("verify", True), options.get("quantize")
+    if graph is not None:
+        return _write_file(contents, output, force, verify, tell)
+    if kind is None:
+        return _write_bundle(contents, output, force, verify, tell)
+    with tempfile.TemporaryDirectory() as folder:
+        exact = _write_bundle(contents, Path(folder) / Path(output).name, False, verify, tell)
+        made = quantize_bundle(
+            exact.path, output, kind, samples=options.get("samples"), force=force, progress=tell
+        )
+    return ModuleResult(Path(output), exact.report, made.manifest, made)
+
+
+def verify_module(
+    path: PathLike,
+    model: nn.Module,
+    *,
+    inputs: Sequence[Input],
+    progress: Progress | None = None,
+    examples: Iterable[Mapping[str, Any]] = (),
+) -> ParityReport:
+    """Compare a bundle with the module that it was exported from.
+
+    Args:
+        path: the bundle's folder.
+        model: the module.
+        inputs: of ``encode``, as for ``export_module``.
+        progress: called at every step; see ``tfexport.progress``.
+        examples: rows of real inputs; they are compared too.
+
+    Raises:
+        TfexportError: the bundle or the module is unusable, or does not belong to it. A difference
+            is not raised: it is in the report.
+    """
+    manifest = open_bundle(path)
+    if manifest.module_io is None:
+        raise BundleError(f"{path}: was exported from a checkpoint; compare it with that.")
+    info_of_bundle(manifest).refuse_quantized(Path(path))
+    ids, longest = manifest.special_ids, manifest.limits.max_target_length
+    assert longest is not None
+    options = ModuleKeywords(examples=examples)
+    contents = read_module(model, inputs, ids, longest, options, progress or silent)
+    if contents.build.found.io != manifest.module_io:
+        raise BundleError(
+            f"{path}: its tensors are not those of this {type(model).__name__}. Compare it with "
+            "the module that it was exported from, or export this one."
+        )
+    return _compare(contents, Path(path), manifest, progress or silent)
+
+
+def _write_bundle(
+    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
+) -> ModuleResult:
+    """Export all graphs, write the bundle, and compare it with the module's own code."""
+    report = None
+    with new_bundle(output, force) as folder:
+        graphs = export_module_forms(contents.build, tell)
+        tell("writing", 0, 1)
+        share_weights(list(graphs.values()), folder)
+        for form, graph in graphs.items():
+            ir.save(graph, folder / form.filename)
+        tokenizers = contents.tokenizers.copy(folder)
+        if not contents.build.found.io.takes_ids:  # a text is the target only
+            tokenizers.pop("source", None)
+        manifest = replace(_describe(contents, graphs), tokenizers=tokenizers)
+        manifest = write_manifest(folder, manifest)
+        if verify:
+            report = _compare(contents, folder, manifest, tell)
+            report.require(str(output))
+            manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
+    return ModuleResult(Path(output), report, manifest)
+
+
+def _compare(
+    contents: ModuleContents, folder: Path, manifest: Manifest, tell: Progress
+) -> ParityReport:
+    model = ModuleModel(folder, manifest, THREADS)
+    comparisons = [form.compare for form in MODULE_FORMS]
+    return compare_module_bundle(contents.eager, model, comparisons, contents.examples, tell)
+
+
+def _write_file(
+    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
+) -> ModuleResult:
+    """Export the greedy search as one file, and compare it with the module's own code."""
+    (form,) = [form for form in MODULE_FORMS if form.name == graph_io.GENERATE]
+    tell(f"exporting {form.filename}", 0, 1)
+    model = export_module_form(contents.build, form)
+    share_transposed([model])
+    join_weights(model, form.name)
+    report = None
+    with new_file(output, force) as path:
+        ir.save(model, path)
+        if verify:
+            report = compare_module_file(contents.eager, path, contents.examples, tell)
+            report.require(str(output))
+        info = ArtifactInfo(
+            form.name,
+            {**asdict(contents.build.special_ids), "max_length": contents.build.max_length,
+             "module": contents.build.found.io.to_dict()},
+            parity=None if report is None else report.summary(),
+            needs={"onnxruntime": contents.options.minimum_onnxruntime},
+        )  # fmt: skip
+        model.metadata_props.update(info.to_metadata())
+        ir.save(model, path)
+    return ModuleResult(Path(output), report)
+
+
+def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -> Manifest:
+    build = contents.build
+    domains: dict[str, int] = {}
+    for graph in graphs.values():
+        domains |= graph.opset_imports
+    source = build.found.below.get(graph_io.INPUT_IDS, 1)
+    return Manifest(
+        tfexport_version=__version__,
+        opset=domains,
+        ir_version=max(graph.ir_version for graph in graphs.values()),
+        minimum_onnxruntime=contents.options.minimum_onnxruntime,
+        config=contents.config,
+        special_ids=build.special_ids,
+        limits=Limits(source, build.found.vocab_size, build.found.longest_source, build.max_length),
+        graphs={form.name: form.filename for form in graphs},
+        module=build.found.io.to_dict(),
+    )
