@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ExportError
+from tfexport.export.named_code import is_users
 
-_TORCH = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 _LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
@@ -64,7 +64,7 @@ def _told(error: BaseException) -> list[tuple[str, int, str]]:
         found += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
         found += [(file, int(line), name) for file, line, name in told]
         cause = cause.__cause__
-    return [(file, line, name) for file, line, name in found if _is_users(file)]
+    return [(file, line, name) for file, line, name in found if is_users(file)]
 
 
 def one_line(error: BaseException) -> str:
@@ -74,9 +74,6 @@ def one_line(error: BaseException) -> str:
     _, _, summary = text.partition("## Exception summary")
     lines = [line.strip() for line in (summary or text).splitlines()]
     reason = next((line for line in lines if line), "")
-    if "Constraints violated" in text:
-        details = [line.strip(" -") for line in text.splitlines() if line.strip().startswith("- ")]
-        reason = " ".join([reason.partition("!")[0] + ":", *details[:2]])
     reason = re.sub(r"[^\s;,]*[\\/]([^\s\\/]+\.py)", r"\1", reason)  # without folders
     if len(reason) > _LONGEST:
         reason = reason[:_LONGEST] + "…"
@@ -91,12 +88,6 @@ def _raised_at(error: BaseException) -> tuple[str, int] | None:
     """The innermost line of the user's code, from the traceback or from torch's message."""
     told = _told(error)
     return (Path(told[-1][0]).name, told[-1][1]) if told else None
-
-
-def _is_users(name: str) -> bool:
-    """Whether a file is neither torch's, Python's nor this package's."""
-    own = str(Path(__file__).parents[2])
-    return not (name.startswith(("<frozen", own)) or _TORCH.search(name))
 
 
 def _defined_at(method: Callable[..., Any] | None) -> tuple[str, int] | None:
