@@ -22,13 +22,11 @@ class Fault:
         source: of the method; the line that has to be named ends with ``# here``, else it is the
             first.
         said: words of the message.
-        waits: how today's message differs, if it does.
     """
 
     name: str
     source: str
     said: tuple[str, ...] = ()
-    waits: str = ""
 
     @property
     def method(self) -> str:
@@ -71,6 +69,24 @@ FAULTS = [
         ("data-dependent", "torch.where"),
     ),
     Fault(
+        "a branch on the position",
+        changed(STEP, X_OF_STEP, X_OF_STEP + "    if position == 0:  # here\n        x = x * 2\n"),
+        ("data-dependent", "torch.where"),
+    ),
+    Fault(
+        "a branch on a number of Python",
+        changed(
+            ENCODE,
+            "):\n",
+            "):\n    if frames.max().item() > 9:  # here\n        frames = frames / 9\n",
+        ),
+        ("data-dependent", "torch.where"),
+    ),
+    Fault(
+        "values that leave torch",
+        changed(ENCODE, "):\n", "):\n    frames = torch.from_numpy(frames.numpy() * 2)  # here\n"),
+    ),
+    Fault(
         "a length from values",
         changed(ENCODE, "frames):\n", "frames):\n    frames = frames[:, frames.sum((0, 2)) > 0]\n"),
     ),
@@ -81,7 +97,11 @@ FAULTS = [
     Fault(
         "a batch of a fixed size, in start",
         changed(START, "memory.mean(1)", "torch.zeros(1, 8)"),
-        waits="names neither method nor line",
+    ),
+    Fault(
+        "a batch by len",
+        changed(START, "memory.mean(1)", "torch.zeros(len(memory), 8)  # here\n    "),
+        ("len(",),
     ),
     Fault(
         "a length of a fixed size",
@@ -99,13 +119,12 @@ def encode(self, frames):
     x = self.project(frames)
     total = torch.zeros_like(x[:, 0])
     outputs = []
-    for time in range(frames.size(1)):
+    for time in range(frames.size(1)):  # here
         total = torch.tanh(total + x[:, time])
         outputs.append(total)
     return torch.stack(outputs, 1)
 """,
         ("time",),
-        waits="names start, and not the axis of the input",
     ),
     Fault(
         "a state that is changed in place",
@@ -129,13 +148,11 @@ def encode(self, frames):
             "hidden, inputs = state\n",
             "hidden, inputs = state\n    self.calls += 1\n    hidden = hidden + self.calls\n",
         ),
-        waits="names encode",
     ),
     Fault(
         "random numbers",
         changed(DECODE, X_OF_DECODE, X_OF_DECODE + "    x = x + torch.rand(8)\n"),
         ("random",),
-        waits="names encode",
     ),
     Fault(
         "a state that changes its type",
@@ -199,7 +216,6 @@ def encode(self, frames):
         "a vocabulary that varies with the source",
         changed(STEP, LOGITS, f"{LOGITS}[:, : 6 + memory[0].size(1)]"),
         ("logits",),
-        waits="an error of onnxruntime, while it verifies",
     ),
     Fault(
         "logits that are integers", changed(STEP, LOGITS, f"{LOGITS}.long()"), ("logits", "int64")
