@@ -111,7 +111,8 @@ class UserModule(nn.Module):
 
     def _call(self, method: str, *given: Any) -> Any:
         if torch.compiler.is_exporting():  # then torch names the line itself
-            return getattr(self.model, method)(*given)
+            with _plain_attention():
+                return getattr(self.model, method)(*given)
         try:
             with _plain_attention():
                 return getattr(self.model, method)(*given)
