@@ -98,7 +98,7 @@ def encode(self, frames):
     x = self.project(frames)
     total = torch.zeros_like(x[:, 0])
     outputs = []
-    for time in range(frames.size(1)):
+    for time in range(frames.size(1)):  # here
         total = torch.tanh(total + x[:, time])
         outputs.append(total)
     return torch.stack(outputs, 1)
