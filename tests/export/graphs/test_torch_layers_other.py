@@ -136,6 +136,8 @@ def regrouped(m: nn.Module, x: Tensor) -> Tensor:
 class Rotary(nn.Module):
     """Rotary positions as complex numbers, as LLaMA's code has them."""
 
+    turns: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         angles = torch.outer(torch.arange(32).float(), 100.0 ** -(torch.arange(4) / 4))
