@@ -18,10 +18,12 @@ from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers.attention import as_bias, attend
 from tfexport.export.graphs.torch_layers.refusal import refusal
+from tfexport.export.graphs.torch_layers.split_weights import split_projections
 
 NAN = float("nan")
 _FUNCTION = "F.multi_head_attention_forward"
 Inputs = tuple[Tensor, Tensor, Tensor]  # query, key, value
+Split = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Projections:
         bias_k: (1, 1, E), one more key for all rows; None without.
         bias_v: its value.
         add_zero_attn: one more key and value, of zeros.
+        split: ``weights`` and ``bias`` in thirds, where they are weights of the graph.
     """
 
     num_heads: int
@@ -48,6 +51,7 @@ class Projections:
     bias_k: Tensor | None = None
     bias_v: Tensor | None = None
     add_zero_attn: bool = False
+    split: Split | None = None
 
 
 def projections(layer: nn.MultiheadAttention) -> Projections:
@@ -65,6 +69,7 @@ def projections(layer: nn.MultiheadAttention) -> Projections:
         layer.bias_k,
         layer.bias_v,
         layer.add_zero_attn,
+        split_projections(layer),
     )
 
 
@@ -73,15 +78,14 @@ def _projected(parts: Projections, inputs: Inputs) -> tuple[Tensor, ...]:
     query, key, value = inputs
     if len(parts.weights) == 1 and query is key and key is value:
         return F.linear(query, parts.weights[0], parts.bias).chunk(3, -1)
-    width = parts.out_weight.size(1)
-    # Slices of weights become weights of the graph; a split of them would run each time.
-    rows = [slice(number * width, (number + 1) * width) for number in range(3)]
-    weights = parts.weights
-    if len(weights) == 1:
-        weights = tuple(weights[0][part] for part in rows)
-    biases = [None if parts.bias is None else parts.bias[part] for part in rows]
+    if parts.split is not None:
+        weights, biases = parts.split
+    else:
+        weights = parts.weights if len(parts.weights) == 3 else parts.weights[0].chunk(3)
+        biases = () if parts.bias is None else parts.bias.chunk(3)
     return tuple(
-        F.linear(x, weight, bias) for x, weight, bias in zip(inputs, weights, biases, strict=True)
+        F.linear(x, weight, bias)
+        for x, weight, bias in zip(inputs, weights, biases or (None,) * 3, strict=True)
     )
 
 
@@ -185,6 +189,7 @@ def attention_function(
     if given["static_k"] is not None or given["static_v"] is not None:
         raise refusal(_FUNCTION, "static_k and static_v", "pass key and value")
     inputs = (given["query"], given["key"], given["value"])
+    weights: tuple[Tensor, ...]
     if given["use_separate_proj_weight"]:
         weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
     else:
