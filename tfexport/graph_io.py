@@ -50,7 +50,7 @@ class TensorSpec:
     axes: tuple[int | str, ...]
 
 
-_SOURCE_INPUTS = (
+SOURCE_INPUTS = (
     TensorSpec(INPUT_IDS, "int64", (BATCH, SOURCE)),
     TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
 )
@@ -120,7 +120,7 @@ def encoder_graph(cache: CacheShape, d_model: int) -> GraphSpec:
     """Source ids to encoder states and the cross-attention cache."""
     return GraphSpec(
         "encoder",
-        inputs=_SOURCE_INPUTS,
+        inputs=SOURCE_INPUTS,
         outputs=(
             TensorSpec(HIDDEN_STATES, "float32", (BATCH, SOURCE, d_model)),
             *present_encoder(cache),
@@ -206,13 +206,18 @@ def forward_graph(
     )
 
 
-def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = False) -> GraphSpec:
-    """Source ids to whole sequences: encoder, cache and the greedy loop in one graph.
+def generate_graph(
+    attention: CacheShape | None = None,
+    can_skip_scores: bool = False,
+    inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS,
+) -> GraphSpec:
+    """A source to whole sequences: encoder, cache and the greedy loop in one graph.
 
     Args:
         attention: layers and heads of the cross-attention, if its weights are an output.
         can_skip_scores: add the optional input ``return_scores``, as in a bundle; if it is false,
             the scores are NaN.
+        inputs: of the encoder.
     """
     weights: tuple[TensorSpec, ...] = ()
     if attention is not None:
@@ -220,10 +225,7 @@ def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = 
         weights = (TensorSpec(CROSS_ATTENTIONS, "float32", shape),)
     return GraphSpec(
         GENERATE,
-        inputs=(
-            *_SOURCE_INPUTS,
-            TensorSpec(MAX_LENGTH, "int64", ()),
-        ),
+        inputs=(*inputs, TensorSpec(MAX_LENGTH, "int64", ())),
         outputs=(
             TensorSpec(SEQUENCES, "int64", (BATCH, TARGET)),
             TensorSpec(SCORES, "float32", (BATCH,)),
@@ -233,8 +235,8 @@ def generate_graph(attention: CacheShape | None = None, can_skip_scores: bool = 
     )
 
 
-def beam_graph() -> GraphSpec:
-    """Source ids to the record of a beam search over T steps.
+def beam_graph(inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS) -> GraphSpec:
+    """A source to the record of a beam search over T steps.
 
     ``beam_size`` is K. A sentence is finished after ``enough`` finished hypotheses. The record
     holds the top N = 2 K candidates of each step: their tokens, the beams they extend, and the
@@ -244,7 +246,7 @@ def beam_graph() -> GraphSpec:
     return GraphSpec(
         BEAM,
         inputs=(
-            *_SOURCE_INPUTS,
+            *inputs,
             TensorSpec(MAX_LENGTH, "int64", ()),
             TensorSpec(BEAM_SIZE, "int64", ()),
             TensorSpec(ENOUGH, "int64", ()),

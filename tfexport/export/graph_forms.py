@@ -21,6 +21,7 @@ from tfexport.export.graphs.forward import export_forward
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.shortlist import make_shortlist
+from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
 from tfexport.export.parity.beam import compare_beam
 from tfexport.export.parity.bundle import CompareGraph
@@ -141,12 +142,14 @@ def _export_shortlist(_build: GraphBuild, decoder: ir.Model) -> ir.Model:
 
 
 def _export_generate(build: GraphBuild, encoder: ir.Model) -> ir.Model:
-    attentions = build.options.output_attentions
-    return export_generate(build.model(), build.opset, encoder, attentions, can_skip_scores=True)
+    steps = TransformerSteps(build.model())
+    attention = steps.cache if build.options.output_attentions else None
+    return export_generate(steps, build.opset, encoder, attention, can_skip_scores=True)
 
 
 def _export_beam(build: GraphBuild, encoder: ir.Model) -> ir.Model:
-    return export_beam(build.model(beam_attention(build.options.portable)), build.opset, encoder)
+    model = build.model(beam_attention(build.options.portable))
+    return export_beam(TransformerSteps(model), build.opset, encoder)
 
 
 def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
@@ -154,7 +157,9 @@ def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
 
 
 def _export_generate_file(build: GraphBuild, extras: Extras) -> ir.Model:
-    return export_generate(build.model(), build.opset, output_attentions=extras.output_attentions)
+    steps = TransformerSteps(build.model())
+    attention = steps.cache if extras.output_attentions else None
+    return export_generate(steps, build.opset, _export_encoder(build), attention)
 
 
 def _forward_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:

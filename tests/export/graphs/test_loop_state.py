@@ -8,9 +8,19 @@ from tfexport.export.graphs import beam, greedy_state
 from tfexport.export.graphs.batch_compaction import WholeBatch
 from tfexport.export.graphs.beam import BeamState
 from tfexport.export.graphs.greedy_state import GreedyState
-from tfexport.graph_io import PAST, CacheShape, GraphSpec
+from tfexport.export.graphs.transformer_steps import TransformerSteps
+from tfexport.graph_io import PAST, GraphSpec
+from tfexport.model_src.build import build_transformer
+from tfexport.model_src.config import TransformerConfig
 
-CACHE = CacheShape(num_layers=2, num_heads=3, head_dim=4)
+STEPS = TransformerSteps(
+    build_transformer(
+        TransformerConfig(
+            d_model=12, num_heads=3, num_encoder_layers=1, num_decoder_layers=2, d_ff=8,
+            source_vocab_size=9, target_vocab_size=9, pad_id=0, bos_id=1, eos_id=2,
+        )
+    )
+)  # fmt: skip
 
 
 def names(spec: GraphSpec) -> tuple[list[str], list[str]]:
@@ -32,16 +42,16 @@ def test_the_whole_batch_comes_before_the_rows_that_are_left() -> None:
 @pytest.mark.parametrize(
     ("spec", "state"),
     [
-        (greedy_state.step_spec(CACHE, 12, output_attentions=False), greedy_state.state_spec),
-        (beam.step_spec(CACHE), beam.state_spec),
+        (greedy_state.step_spec(STEPS), greedy_state.state_spec),
+        (beam.step_spec(STEPS), beam.state_spec),
     ],
     ids=["greedy", "beam"],
 )
 def test_a_step_gives_the_state_that_it_takes_one_token_longer(
     spec: GraphSpec, state: Callable[..., GreedyState[object] | BeamState[object]]
 ) -> None:
-    taken = state(CACHE, PAST).pack()
-    given = state(CACHE, f"{PAST} + 1", "next_").pack()
+    taken = state(STEPS, PAST).pack()
+    given = state(STEPS, f"{PAST} + 1", "next_").pack()
     assert spec.inputs[-len(taken) :] == taken
     assert spec.outputs[1 : 1 + len(given)] == given
 
@@ -49,8 +59,8 @@ def test_a_step_gives_the_state_that_it_takes_one_token_longer(
 @pytest.mark.parametrize(
     ("start", "step"),
     [
-        (greedy_state.start_spec(CACHE), greedy_state.step_spec(CACHE, 12, True)),
-        (beam.start_spec(CACHE), beam.step_spec(CACHE)),
+        (greedy_state.start_spec(STEPS), greedy_state.step_spec(STEPS)),
+        (beam.start_spec(STEPS), beam.step_spec(STEPS)),
     ],
     ids=["greedy", "beam"],
 )

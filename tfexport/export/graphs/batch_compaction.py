@@ -4,7 +4,7 @@ Removing rows copies the caches of all others, so it is done once a quarter of t
 There are two loops: the inner one decodes until a quarter of its rows has finished; the outer one
 writes their tokens to the whole batch and gathers the active rows for the next inner loop.
 
-Axes: B rows of the whole batch, A active rows, T tokens so far, E model width.
+Axes: B rows of the whole batch, A active rows, T tokens so far, E width of the records.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,19 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from tfexport.export.graphs.greedy_state import GreedyState, row_invariants_spec, state_spec
+from tfexport.export.graphs.greedy_state import GreedyState, state_spec
 from tfexport.export.graphs.loops import LoopInputs, add_constant, loop_over, make_loop
+from tfexport.export.graphs.step_model import StepModel
 from tfexport.export.ir_tools.nodes import append_node
 from tfexport.export.ir_tools.operators import PLACEHOLDERS, SEARCH_LOOP, is_operator
 from tfexport.export.ir_tools.text_form import parse_graph, prefix_names
-from tfexport.graph_io import PAST, CacheShape, TensorSpec
+from tfexport.graph_io import PAST, TensorSpec
 
 _PREFIX = "rows/"
-_TYPES = {"int64": "int64", "float32": "float", "bool": "bool"}
+_TYPES = {
+    "float32": "float", "float64": "double", "int64": "int64", "int32": "int32",
+    "int16": "int16", "int8": "int8", "uint8": "uint8", "bool": "bool",
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -35,7 +39,7 @@ class WholeBatch(Generic[T]):
         order: (A,) indices of the active rows in the batch.
         sequences: (B, T) decoded tokens.
         count: (B,) tokens of each row, the end token included.
-        states: (B, T, E) decoder hidden states.
+        states: (B, T, E) records of the steps.
     """
 
     remaining: T
@@ -57,19 +61,27 @@ class WholeBatch(Generic[T]):
 
 @dataclass(frozen=True)
 class CompactionSpec:
-    """The sizes that decide the outer loop's body.
+    """The tensors and sizes that decide the outer loop's body.
 
     Attributes:
-        cache: of the decoder's self-attention.
+        state: of the active rows.
+        memory: of the active rows.
         width: E.
         pad_id: fills a row after its end token.
         opset: of the standard operators.
     """
 
-    cache: CacheShape
+    state: GreedyState[TensorSpec]
+    memory: tuple[TensorSpec, ...]
     width: int
     pad_id: int
     opset: int
+
+    @classmethod
+    def of(cls, steps: StepModel, opset: int) -> "CompactionSpec":
+        """For the steps of a model."""
+        state, memory = state_spec(steps, PAST), steps.memory.tensors
+        return cls(state, memory, steps.record_width, steps.special_ids.pad, opset)
 
 
 def add_compacting_loop(
@@ -138,10 +150,10 @@ def _body(spec: CompactionSpec) -> ir.Graph:
     Its state is the whole batch, then for the active rows the greedy state without sequences and
     the invariants. In the text, ``few`` is ``min_active_rows`` and ``turn`` is the iteration.
     """
-    state = state_spec(spec.cache, PAST)
+    state = spec.state
     # The names of caches hold dots, which the text form does not take.
     caches = _numbered("past", state.past)
-    fixed = _numbered("fixed", row_invariants_spec(spec.cache))
+    fixed = _numbered("fixed", spec.memory)
     kept = [state.token, state.ended, state.count, *caches]
     rows = [*kept, *fixed]
     before = [*_whole_text(spec.width), *(_typed(t, "", "rows") for t in rows)]

@@ -3,9 +3,8 @@
 The loop keeps no finished hypotheses. It records the candidates of every step, and the runtime
 backtraces hypotheses from that record: see ``runtime.search.backtrace``.
 
-Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, P past, S source, H heads, D head
-size, E model width, V vocabulary. At most K of the N candidates are end tokens, so at least K
-others remain for the next step.
+Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, V vocabulary.
+At most K of the N candidates are end tokens, so at least K others remain for the next step.
 """
 
 from collections.abc import Iterable
@@ -22,19 +21,15 @@ from tfexport.export.graphs import exporter
 from tfexport.export.graphs.fused_attention import reshape_as
 from tfexport.export.graphs.loops import (
     LoopInputs,
-    SearchStart,
     add_constant,
     add_trips,
     append_start,
-    input_of,
     make_loop,
     set_outputs,
-    split_cross_cache,
 )
+from tfexport.export.graphs.step_model import StepModel
 from tfexport.export.ir_tools.nodes import append_node
-from tfexport.graph_io import BATCH, PAST, SOURCE, CacheShape, GraphSpec, TensorSpec
-from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
-from tfexport.model_src.transformer import Transformer
+from tfexport.graph_io import BATCH, PAST, GraphSpec, TensorSpec
 
 T = TypeVar("T")
 
@@ -47,7 +42,7 @@ class BeamState(Generic[T]):
         token: the last token of each beam, (B, K).
         sums: summed log-probabilities, float64 (B, K); -inf for a beam that holds no hypothesis.
         finished: number of finished hypotheses, (B,).
-        past: self-attention keys and values, (R, H, P, D) each.
+        past: the model's state, of R rows.
     """
 
     token: T
@@ -66,11 +61,11 @@ class BeamState(Generic[T]):
         return cls(token, sums, finished, tuple(past))
 
 
-def state_spec(cache: CacheShape, past: str, prefix: str = "") -> BeamState[TensorSpec]:
+def state_spec(model: StepModel, past: str, prefix: str = "") -> BeamState[TensorSpec]:
     """The state's tensors.
 
     Args:
-        cache: sizes of the caches.
+        model: whose state is part of it.
         past: name of the past-length axis.
         prefix: of the tensors' names.
     """
@@ -80,54 +75,56 @@ def state_spec(cache: CacheShape, past: str, prefix: str = "") -> BeamState[Tens
         finished=TensorSpec(f"{prefix}finished", "int64", (BATCH,)),
         past=tuple(
             TensorSpec(tensor.name, tensor.dtype, (graph_io.ROWS, *tensor.axes[1:]))
-            for tensor in cache.tensors(f"{prefix}past.{{layer}}", past)
+            for tensor in model.state(past, prefix)
         ),
     )
 
 
-def start_spec(cache: CacheShape) -> GraphSpec:
-    """The graph from the source's mask to the first state; see ``BeamStart``."""
-    mask = TensorSpec(graph_io.ATTENTION_MASK, "int64", (BATCH, SOURCE))
+def start_spec(model: StepModel) -> GraphSpec:
+    """The graph from an encoder graph to the first state; see ``BeamStart``."""
     zeros = TensorSpec(graph_io.BEAMS, "int64", (graph_io.BEAMS,))
-    state = state_spec(cache, "0", prefix="first_")
-    return GraphSpec("beam_start", (mask, zeros), (_bias_spec(), *state.pack()))
+    state = state_spec(model, "0", prefix="first_")
+    return GraphSpec(
+        "beam_start", (*model.read_by_start, zeros), (*model.beam_memory.made, *state.pack())
+    )
 
 
-def step_spec(cache: CacheShape) -> GraphSpec:
+def step_spec(model: StepModel) -> GraphSpec:
     """The graph of one step; see ``BeamStep``."""
     enough = TensorSpec(graph_io.ENOUGH, "int64", ())
+    position = TensorSpec("position", "int64", ())
     keep_going = TensorSpec("going", "bool", ())
-    before = state_spec(cache, PAST).pack()
-    after = state_spec(cache, f"{PAST} + 1", prefix="next_").pack()
+    before = state_spec(model, PAST).pack()
+    after = state_spec(model, f"{PAST} + 1", prefix="next_").pack()
     record = (
         TensorSpec(f"best_{tensor.name}", tensor.dtype, tensor.axes[1:])
         for tensor in graph_io.beam_graph().outputs
     )
     return GraphSpec(
         "beam_step",
-        inputs=(*cache.tensors("cross.{layer}", SOURCE), _bias_spec(), enough, *before),
+        inputs=(*model.beam_memory.tensors, enough, position, *before),
         outputs=(keep_going, *after, *record),
     )
 
 
-def _bias_spec() -> TensorSpec:
-    return TensorSpec("cross_bias", "float32", (BATCH, 1, 1, SOURCE))
+class BeamStart(nn.Module):
+    """The memory that is made once, and the first ``BeamState``."""
 
-
-class BeamStart(SearchStart):
-    """The cross-attention bias and the first ``BeamState``."""
+    def __init__(self, steps: StepModel) -> None:
+        super().__init__()
+        self.model, self.steps = steps.module, steps
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """attention_mask and one zero for every beam (K,), to bias and state."""
-        attention_mask, beams = tensors
-        bias = bias_from_blocked(blocked_by_padding(attention_mask), self.mask_fill)
-        finished = attention_mask.sum(1) * 0
-        token = finished.unsqueeze(1) + beams + self.bos_id
+        """Values of the encoder graph and one zero for every beam (K,), to memory and state."""
+        *values, beams = tensors
+        made = self.steps.make_memory(values, beams)
+        finished = self.steps.source_mask(values).sum(1) * 0
+        token = finished.unsqueeze(1) + beams + self.steps.special_ids.bos
         # Only the first beam holds a hypothesis: the empty one.
         first = torch.arange(beams.size(0)) == 0
         sums = torch.where(first, 0.0, -torch.inf).double() + finished.unsqueeze(1)
-        past = self.decoder.empty_cache(sums.float().flatten())
-        return (bias, *BeamState(token, sums, finished, tuple(past)).pack())
+        past = self.steps.first_past(values, made, sums.float())
+        return (*made, *BeamState(token, sums, finished, past).pack())
 
 
 def _top(x: Tensor, count: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -164,34 +161,31 @@ class BeamStep(nn.Module):
     The record of a step is tokens, parents and log-probabilities of the candidates, (B, N) each.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, steps: StepModel) -> None:
         super().__init__()
-        self.model = model
-        self.eos_id = model.config.special_ids.eos
+        self.model, self.steps = steps.module, steps
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Invariants, state -> keep_going, state, record."""
-        cross, others = split_cross_cache(tensors, self.model.config.num_decoder_layers)
-        bias, enough, *packed = others
+        """Memory, ``enough``, steps taken, state -> keep_going, state, record."""
+        size = len(self.steps.beam_memory.tensors)
+        memory, (enough, position, *packed) = tensors[:size], tensors[size:]
         state = BeamState.unpack(packed)
-        beams, rows = state.token.size(1), state.past[0].size(0)
-        newest = reshape_as(state.token, torch.tensor([-1, 1]), [rows, 1])
-        x = self.model.target_embedding(newest, state.past[0].size(2))
-        width = torch.tensor([x.size(2)])
+        beams = state.token.size(1)
+        logits, present = self.steps.step_beams(state.token, position, state.past, memory)
         shape = torch.onnx.ops.symbolic("Shape", [state.token], dtype=torch.int64, shape=[2])
-        x = reshape_as(x, torch.cat([shape, width]), [*state.token.shape, x.size(2)])
-        x, present, _ = self.model.decoder(x, torch.zeros(1), list(state.past), cross, bias)
-        logits = self.model.output_proj(x)
         some, many = shape[1:], 2 * shape[1:]
         best = _rank(logits, state.sums, beams, many)
-        ended = best.tokens == self.eos_id
+        ended = best.tokens == self.steps.special_ids.eos
         counted = ended & (best.totals > -torch.inf)
         finished = state.finished + counted[:, :beams].sum(1)
 
         rank = torch.arange(2 * beams)
         _, kept = _top(torch.where(ended, -2 * beams, 0) - rank, some, beams)
         first_row = torch.arange(state.token.size(0)).unsqueeze(1) * beams
-        order = reshape_as(first_row + best.parents.gather(1, kept), torch.tensor([-1]), [rows])
+        parents = first_row + best.parents.gather(1, kept)
+        # A model without a state has a row of its memory for every beam.
+        rows = (*state.past, *memory)[0].size(0)
+        order = reshape_as(parents, torch.tensor([-1]), [rows])
         moved = [value.index_select(0, order) for value in present]
         keep_going = (finished < enough).any()
         after = BeamState(
@@ -217,32 +211,32 @@ def _rank(logits: Tensor, sums: Tensor, beams: int, count: Tensor) -> _Candidate
     )
 
 
-def export_beam(model: Transformer, opset: int, encoder: ir.Model) -> ir.Model:
+def export_beam(steps: StepModel, opset: int, encoder: ir.Model) -> ir.Model:
     """Export ``beam``: see ``graph_io.beam_graph``.
 
     Args:
-        model: with weights, and with ``beam_attention`` in it.
+        steps: the model, with weights; a ``Transformer`` has ``beam_attention`` in it.
         opset: of the standard operators.
-        encoder: the graph of ``export_encoder`` for the same weights.
+        encoder: the encoder graph for the same weights, which is left as it is.
     """
-    cache = exporter.cache_shape(model.config)
     joined = encoder.clone()
     graph = joined.graph
-    start = exporter.export_graph_module(BeamStart(model), start_spec(cache), opset)
-    step = exporter.export_graph_module(BeamStep(model), step_spec(cache), opset)
-    _hidden, *cross = graph.outputs
-    trips = add_trips(graph, model.config.longest)
+    start = exporter.export_graph_module(BeamStart(steps), start_spec(steps), opset, steps.sizes)
+    step = exporter.export_graph_module(BeamStep(steps), step_spec(steps), opset, steps.sizes)
+    kept, read = steps.encoder_values(graph)
+    trips = add_trips(graph, steps.longest)
     beam_size = ir.val(graph_io.BEAM_SIZE, ir.DataType.INT64, [])
     enough = ir.val(graph_io.ENOUGH, ir.DataType.INT64, [])
     graph.inputs.extend([beam_size, enough])
-    assert model.config.target_vocab_size is not None
-    zeros = _zeros(graph, beam_size, model.config.target_vocab_size)
-    mask = input_of(graph, graph_io.ATTENTION_MASK)
-    bias, *state = append_start(graph, start.graph, [mask, zeros])
+    zeros = _zeros(graph, beam_size, steps.vocab_size)
+    values = append_start(graph, start.graph, [*read, zeros])
+    made, state = values[: len(steps.beam_memory.made)], values[len(steps.beam_memory.made) :]
+    if not steps.beam_memory.kept:
+        kept = []
     given = LoopInputs(trips, add_constant(graph, "begin", True), state)
-    loop = make_loop(graph, step.graph, [*cross, bias, enough], given)
+    loop = make_loop(graph, step.graph, [*kept, *made, enough], given, counted=True)
     graph.append(loop.node)
-    set_outputs(graph, loop.stacked, graph_io.beam_graph())
+    set_outputs(graph, loop.stacked, graph_io.beam_graph(steps.inputs))
     joined.opset_imports.update(step.opset_imports)
     return joined
 

@@ -4,6 +4,7 @@ Callers use ``exporter.export_graph_module``, not an imported name, so that test
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -39,13 +40,16 @@ def cache_shape(config: TransformerConfig) -> CacheShape:
     return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
 
 
-def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Model:
+def export_graph_module(
+    module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+) -> ir.Model:
     """Export one module.
 
     Args:
         module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
         opset: of the standard operators.
+        sizes: of the named axes of the example that torch runs, at least 2 each.
 
     Returns:
         The graph in memory; its initializers have the names of the module's parameters.
@@ -53,13 +57,12 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     Raises:
         ExportError: torch.onnx.export failed.
     """
-    dims = {name: torch.export.Dim(name, min=0, max=1 << 30) for name in _EXAMPLE}
-    examples = tuple(_example(tensor) for tensor in spec.inputs)
-    axes = tuple(_dynamic_axes(tensor, dims) for tensor in spec.inputs)
+    examples = tuple(_example(tensor, sizes or _EXAMPLE) for tensor in spec.inputs)
+    axes = tuple(_dynamic_axes(tensor, sizes is None) for tensor in spec.inputs)
     try:
         with quiet(), shortcuts(), torch.no_grad():
             program = torch.onnx.export(
-                module.eval(),
+                module.eval() if sizes is None else _captured(module, examples, axes),
                 examples,
                 dynamo=True,
                 dynamic_shapes=(axes,),  # the wrappers take all tensors as *args
@@ -75,20 +78,38 @@ def export_graph_module(module: nn.Module, spec: GraphSpec, opset: int) -> ir.Mo
     model.graph.name = spec.name
     for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
         value.shape = ir.Shape(tensor.axes)
+    if sizes is not None:
+        for value, tensor in zip(model.graph.inputs, spec.inputs, strict=True):
+            value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
     AFTER_EXPORT(model)
     return model
 
 
-def _example(tensor: TensorSpec) -> Tensor:
-    shape = [_EXAMPLE[axis] if isinstance(axis, str) else axis for axis in tensor.axes]
+def _captured(
+    module: nn.Module, examples: tuple[Tensor, ...], axes: tuple[dict[int, Any], ...]
+) -> torch.export.ExportedProgram:
+    """A user's module as a program; torch's errors then name the line of the user's code."""
+    with torch.no_grad():
+        return torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
+
+
+def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
+    shape = [sizes[axis] if isinstance(axis, str) else axis for axis in tensor.axes]
     return torch.ones(shape, dtype=getattr(torch, tensor.dtype))
 
 
-def _dynamic_axes(
-    tensor: TensorSpec, dims: Mapping[str, torch.export.Dim]
-) -> dict[int, torch.export.Dim]:
-    return {i: dims[axis] for i, axis in enumerate(tensor.axes) if isinstance(axis, str)}
+def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
+    """The dynamic axes of an input, by place.
+
+    A named axis may be empty, and nothing may depend on its size; a user's module gets axes for
+    which torch finds out by itself from which size on its code works.
+    """
+    return {
+        i: torch.export.Dim(axis, min=0, max=1 << 30) if named else torch.export.Dim.DYNAMIC
+        for i, axis in enumerate(tensor.axes)
+        if isinstance(axis, str)
+    }
 
 
 def _parameters(module: nn.Module) -> dict[str, Parameter]:

@@ -9,25 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.export.ir_tools.initializers import add_initializer, rename_initializer, value_key
 from tfexport.export.ir_tools.nodes import append_node
 from tfexport.export.ir_tools.text_form import prefix_names, take_nodes
-from tfexport.model_src.transformer import Transformer
 
 _START, _STEP = "start/", "step/"
-
-
-class SearchStart(nn.Module):
-    """Base of the modules that compute a loop's first state from the encoder's inputs."""
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.decoder = model.decoder
-        self.mask_fill = model.mask_fill
-        self.bos_id = model.config.special_ids.bos
 
 
 class LoopInputs(NamedTuple):
@@ -58,14 +46,6 @@ class LoopNode(NamedTuple):
     stacked: Sequence[ir.Value]
 
 
-def split_cross_cache(
-    tensors: Sequence[Tensor], num_layers: int
-) -> tuple[list[Tensor], Sequence[Tensor]]:
-    """Split a step's inputs into the cross-attention cache, which comes first, and the others."""
-    size = 2 * num_layers  # a key and a value each
-    return list(tensors[:size]), tensors[size:]
-
-
 def append_start(graph: ir.Graph, start: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
     """Append the nodes of ``start`` to ``graph``, with ``given`` as their inputs."""
     _lift_weights(graph, start, _START)
@@ -75,7 +55,11 @@ def append_start(graph: ir.Graph, start: ir.Graph, given: Sequence[ir.Value]) ->
 
 
 def make_loop(
-    graph: ir.Graph, step: ir.Graph, invariants: Sequence[ir.Value], given: LoopInputs
+    graph: ir.Graph,
+    step: ir.Graph,
+    invariants: Sequence[ir.Value],
+    given: LoopInputs,
+    counted: bool = False,
 ) -> LoopNode:
     """A loop over the steps of a search.
 
@@ -84,18 +68,21 @@ def make_loop(
         step: from invariants and state to ``keep_going``, the state, and outputs to be stacked.
         invariants: values of the outer graph.
         given: the loop's inputs.
+        counted: the input after the invariants is the number of steps taken.
     """
     inputs = list(step.inputs)
     read, carried = inputs[: len(invariants)], inputs[len(invariants) :]
     ir.convenience.replace_all_uses_with(read, invariants)
+    iteration = carried.pop(0) if counted else ir.val("iteration", ir.DataType.INT64, [])
     _lift_weights(graph, step, _STEP)
     prefix_names(step, _STEP)
     for value in carried:
         value.name = f"{_STEP}{value.name}"
     step.inputs.clear()
+    iteration.name = f"{_STEP}iteration"
     step.inputs.extend(
         [
-            ir.val(f"{_STEP}iteration", ir.DataType.INT64, []),
+            iteration,
             ir.val(f"{_STEP}condition", ir.DataType.BOOL, []),
             *carried,
         ]

@@ -6,30 +6,16 @@ for all of these.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
+from tfexport.export.graphs.step_model import Decoded
 from tfexport.export.ir_tools.roles import mark_whole_reader
 from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 
 _MAX_LOGITS = 1 << 22  # computed at a time: 16 MB
-
-
-class Decoded(NamedTuple):
-    """The results of a greedy loop.
-
-    Attributes:
-        sequences: (B, T).
-        counts: tokens of each row, the end token included, (B,).
-        states: the decoder's hidden states, (B, T, E).
-    """
-
-    sequences: ir.Value
-    counts: ir.Value
-    states: ir.Value
 
 
 def add_scores(

@@ -1,0 +1,133 @@
+"""A model as the graphs of a search know it: a memory, a state, and one step.
+
+Greedy and beam search are written against ``StepModel``; ``transformer_steps`` makes one of a
+``Transformer``, ``module_steps`` one of a user's module.
+
+Axes: B batch, K beams, R = B * K rows, T target, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import onnx_ir as ir
+from torch import Tensor, nn
+
+from tfexport.bundle import SpecialIds
+from tfexport.graph_io import GraphSpec, TensorSpec
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The tensors that every step reads and none changes.
+
+    Attributes:
+        kept: outputs of the encoder graph; they come first.
+        made: by ``make_memory``, before the first step.
+    """
+
+    kept: tuple[TensorSpec, ...]
+    made: tuple[TensorSpec, ...]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """All of them, in the order of a step's inputs."""
+        return (*self.kept, *self.made)
+
+
+class Decoded(NamedTuple):
+    """The results of a greedy loop.
+
+    Attributes:
+        sequences: (B, T).
+        counts: tokens of each row, the end token included, (B,).
+        records: of every step, see ``StepModel.choose``, (B, T, W).
+    """
+
+    sequences: ir.Value
+    counts: ir.Value
+    records: ir.Value
+
+
+class StepModel(Protocol):
+    """A model on its way to the graphs of a search.
+
+    Attributes:
+        module: with the weights.
+        special_ids: of the vocabularies.
+        longest: tokens of a row at most; None if the model has no limit.
+        vocab_size: V of the target.
+        inputs: of the encoder graph.
+        read_by_start: inputs and outputs of the encoder graph, the ``values`` of the methods that
+            act before the first step.
+        memory: of a greedy step.
+        beam_memory: of a step of beams.
+        record_width: W of the records of ``choose``.
+        sizes: of the axes of an example; None for those of ``exporter``.
+    """
+
+    module: nn.Module
+    special_ids: SpecialIds
+    longest: int | None
+    vocab_size: int
+    inputs: tuple[TensorSpec, ...]
+    read_by_start: tuple[TensorSpec, ...]
+    memory: Memory
+    beam_memory: Memory
+    record_width: int
+    sizes: Mapping[str, int] | None
+
+    def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
+        """The model's state; ``past`` names its growing axis, or "0" before the first step."""
+
+    def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
+        """Of an encoder graph the values of ``memory.kept``, and those of ``read_by_start``."""
+
+    def source_mask(self, values: Sequence[Tensor]) -> Tensor:
+        """The mask of the source, (B, S), 1 = keep; a row without a kept position has ended."""
+
+    def make_memory(
+        self, values: Sequence[Tensor], beams: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The tensors of ``Memory.made``; with ``beams`` (K,) those of ``beam_memory``."""
+
+    def first_past(
+        self, values: Sequence[Tensor], made: Sequence[Tensor], rows: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """The state before the first step; with ``rows``, a float (B, K), it has R rows."""
+
+    def step(
+        self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """One step.
+
+        Args:
+            token: (B, 1).
+            count: steps that the rows have taken, (B,); lower for rows that have ended.
+            past: the model's state.
+            memory: its memory.
+
+        Returns:
+            x: the input of ``choose``.
+            present: the next state.
+            weights: of the cross-attention, (B, H, 1, S) a layer; empty if it gives none.
+        """
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The best token of every row (B, 1), and a record (B, 1, W) to score it by."""
+
+    def step_beams(
+        self, token: Tensor, position: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """One step of beams: tokens (B, K) and a state of R rows to logits (B, K, V) and state.
+
+        ``position`` is the number of steps taken, ().
+        """
+
+    def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
+        """Replace what ``choose`` left open in an exported step; ``graph`` is the outer one."""
+
+    def add_scores(
+        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+    ) -> ir.Value:
+        """Append the mean log-probability of each row's tokens, (B,), to the outer graph."""

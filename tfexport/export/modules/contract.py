@@ -1,0 +1,183 @@
+"""A user's module, called as the contract says, with its results checked.
+
+A module with ``decode`` alone, which recomputes its prefix, gets a state that holds the tokens so
+far; everything else then knows ``encode``, ``start`` and ``step`` only. docs/modules.md has the
+contract.
+
+Axes: B batch, T tokens, V vocabulary.
+"""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tfexport.errors import ExportError, join_problems, shown
+from tfexport.export.modules.places import one_line, where
+
+Tensors = tuple[Tensor, ...]
+_REMEDY = "docs/modules.md has the contract."
+
+
+class ModuleError(ExportError):
+    """A method of the module raised an error, or gave something else than the contract says."""
+
+
+class UserModule(nn.Module):
+    """A user's module as ``encode``, ``start`` and ``step``.
+
+    Attributes:
+        model: the user's.
+        recomputes: it has no ``step``: the state is the tokens so far, (B, T).
+        memory_axes: the batch axis of each tensor of the memory; they are moved to the front.
+        state_axes: likewise, of the state.
+    """
+
+    def __init__(self, model: nn.Module, num_inputs: int) -> None:
+        """Take a module.
+
+        Raises:
+            ExportError: it has not the methods of the contract.
+        """
+        super().__init__()
+        _check_methods(model, num_inputs)
+        self.model = model
+        self.recomputes = not _has(model, "step")
+        self.memory_axes: tuple[int, ...] = ()
+        self.state_axes: tuple[int, ...] = ()
+
+    def encode(self, inputs: Sequence[Tensor]) -> Tensors:
+        """Inputs to the memory."""
+        found = self._call("encode", *inputs)
+        return _moved(self._tensors("encode", found), self.memory_axes, to_front=True)
+
+    def start(self, memory: Sequence[Tensor]) -> Tensors:
+        """The memory to the state before the first token."""
+        if self.recomputes:
+            return (torch.zeros((memory[0].size(0), 0), dtype=torch.int64),)
+        found = self._call("start", *self._own_memory(memory))
+        state = self._tensors("start", found, least=0)
+        return _moved(state, self.state_axes, to_front=True)
+
+    def step(
+        self, token: Tensor, position: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensors]:
+        """One token (B, 1) at ``position`` () to logits (B, V) and the next state."""
+        if self.recomputes:
+            logits, state = self.advance(token, state, memory)
+            return logits[:, -1], state
+        given = _moved(state, self.state_axes, to_front=False)
+        found = self._call("step", token, position, given, self._own_memory(memory))
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            raise self.wrong("step", f"gives {_kind(found)}, not a tuple (logits, state)")
+        logits, after = found
+        self._check_logits("step", logits, (token.size(0), "V"))
+        return logits, _moved(self._tensors("step", after, least=0), self.state_axes, to_front=True)
+
+    def advance(
+        self, tokens: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensors]:
+        """Tokens (B, T) behind those of the state to logits (B, T, V), if it ``recomputes``."""
+        whole = torch.cat([state[0], tokens], dim=1)
+        logits = self._call("decode", whole, *self._own_memory(memory))
+        self._check_logits("decode", logits, (whole.size(0), whole.size(1), "V"))
+        return logits[:, -tokens.size(1) :], (whole,)
+
+    def wrong(self, method: str, text: str, error: BaseException | None = None) -> ModuleError:
+        """An error that names a method, and the line of the user's file."""
+        return ModuleError(f"{where(self.model, method, error)}: {text}. {_REMEDY}")
+
+    def _own_memory(self, memory: Sequence[Tensor]) -> Tensors:
+        return _moved(memory, self.memory_axes, to_front=False)
+
+    def _call(self, method: str, *given: Any) -> Any:
+        if torch.compiler.is_exporting():  # then torch names the line itself
+            return getattr(self.model, method)(*given)
+        try:
+            return getattr(self.model, method)(*given)
+        except Exception as error:
+            raise self.wrong(method, one_line(error), error) from error
+
+    def _tensors(self, method: str, found: Any, least: int = 1) -> Tensors:
+        """What a method gave, as a tuple of tensors."""
+        given = (found,) if isinstance(found, Tensor) else found
+        if not isinstance(given, tuple | list) or not all(isinstance(t, Tensor) for t in given):
+            raise self.wrong(method, f"gives {_kind(found)}, not a tensor or a tuple of tensors")
+        if len(given) < least:
+            raise self.wrong(method, "gives no tensor")
+        for number, tensor in enumerate(given):
+            if tensor.dtype in (torch.float16, torch.bfloat16):
+                raise self.wrong(
+                    method, f"gives {_name(tensor)} (tensor {number}); convert the module: "
+                    "model.float()"
+                )  # fmt: skip
+        return tuple(given)
+
+    def _check_logits(self, method: str, logits: Any, wanted: tuple[int | str, ...]) -> None:
+        if not isinstance(logits, Tensor):
+            raise self.wrong(method, f"gives {_kind(logits)} as logits, not a tensor")
+        shape = tuple(logits.shape)
+        if torch.compiler.is_exporting():  # a comparison of sizes would fix them
+            return
+        if len(shape) != len(wanted) or shape[:-1] != wanted[:-1]:
+            axes = "(B, V)" if len(wanted) == 2 else "(B, T, V)"
+            expected = f"({', '.join(map(str, wanted))})"
+            raise self.wrong(method, f"gives logits of shape {shape}, not {expected} = {axes}")
+        if not logits.is_floating_point():
+            raise self.wrong(method, f"gives logits of {_name(logits)}, not of float32")
+
+
+def _check_methods(model: nn.Module, num_inputs: int) -> None:
+    problems = []
+    if not _has(model, "encode"):
+        problems.append("has no method encode(*inputs)")
+    steps, start, decode = (_has(model, name) for name in ("step", "start", "decode"))
+    if steps != start:
+        there, missing = ("step", "start") if steps else ("start", "step")
+        problems.append(f"has {there} and no {missing}; a state needs both")
+    elif not steps and not decode:
+        problems.append("has neither decode(tokens, *memory) nor start(*memory) and step")
+    for method, count in (("encode", num_inputs), ("step", 4)):
+        if _has(model, method) and not _takes(getattr(model, method), count):
+            of_step = "(token, position, state, memory)"
+            expected = "one for each input" if method == "encode" else of_step
+            problems.append(f"{where(model, method)} does not take {count} arguments, {expected}")
+    if problems:
+        raise ExportError(join_problems(type(model).__name__, problems, _REMEDY))
+
+
+def _has(model: nn.Module, method: str) -> bool:
+    return callable(getattr(model, method, None))
+
+
+def _takes(method: Any, count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a function without a signature, such as one written in C
+        return True
+    return True
+
+
+def _moved(tensors: Sequence[Tensor], axes: Sequence[int], to_front: bool) -> Tensors:
+    """Move the batch axis of each tensor to the front, or back to where it was."""
+    if not any(axes):
+        return tuple(tensors)
+    return tuple(
+        tensor.movedim(axis, 0) if to_front else tensor.movedim(0, axis)
+        for tensor, axis in zip(tensors, axes, strict=True)
+    )
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, tuple | list):
+        kinds = ", ".join(type(each).__name__ for each in found) or "nothing"
+        return f"a {type(found).__name__} of {kinds}"
+    return shown(found) if found is None else f"a {type(found).__name__}"
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
