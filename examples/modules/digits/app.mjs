@@ -10,6 +10,8 @@ const BUNDLE = "model.bundle";
 const MAX_LENGTH = 16n;
 const PAUSE = 250; // milliseconds without a stroke before the model reads
 
+const READY = "Ready: draw a formula.";
+
 const element = (id) => document.getElementById(id);
 const status = (text, error = false) => {
   element("status").textContent = text;
@@ -74,49 +76,49 @@ function empty() {
   element("pixels").width = 1;
 }
 
-async function main() {
-  let reader = null; // none until the model is loaded
-  let version = 0; // of the drawing
-  let timer = 0;
+let reader = null; // none until the model is loaded
+let version = 0; // of the drawing
+let timer = 0;
 
-  const drawing = new Drawing(element("area"), () => {
-    version++;
-    const blank = !drawing.strokes.length;
-    element("undo").disabled = element("clear").disabled = blank;
-    clearTimeout(timer);
-    if (blank) {
-      empty();
-      if (reader) status("Ready: draw a formula.");
-    } else if (!drawing.drawing) timer = setTimeout(read, PAUSE);
-  });
-  element("undo").addEventListener("click", () => drawing.undo());
-  element("clear").addEventListener("click", () => drawing.clear());
-
-  async function read() {
-    if (!reader) return; // reads when it is loaded
-    const mine = version;
-    try {
-      const image = rasterize(drawing.strokes);
-      show(image);
-      const start = performance.now();
-      const { tokens, text } = await reader.read(image);
-      if (mine !== version) return; // drawn on meanwhile
-      element("text").textContent = text;
-      element("text").dataset.tokens = tokens.join(" ");
-      const time = (performance.now() - start).toFixed(0);
-      status(text ? `Read in ${time} ms.` : "The model sees no formula here.");
-    } catch (error) {
-      empty();
-      status(error.message, true);
-    }
+/** Read what is drawn now. */
+async function read() {
+  if (!reader) return; // it reads when it is loaded
+  const mine = version;
+  try {
+    const image = rasterize(drawing.strokes);
+    show(image);
+    const start = performance.now();
+    const { tokens, text } = await reader.read(image);
+    if (mine !== version) return; // drawn on meanwhile
+    element("text").textContent = text;
+    element("text").dataset.tokens = tokens.join(" ");
+    const time = (performance.now() - start).toFixed(0);
+    status(text ? `Read in ${time} ms.` : "The model sees no formula here.");
+  } catch (error) {
+    if (mine !== version) return;
+    empty();
+    status(error.message, true);
   }
-
-  reader = await Reader.load();
-  status("Ready: draw a formula.");
-  if (drawing.strokes.length) read();
 }
 
-main().catch((error) => {
-  console.error(error);
-  status(`The model could not be loaded: ${error.message}`, true);
+export const drawing = new Drawing(element("area"), () => {
+  version++;
+  const blank = !drawing.strokes.length;
+  element("undo").disabled = element("clear").disabled = blank;
+  clearTimeout(timer);
+  if (blank) {
+    empty();
+    if (reader) status(READY);
+  } else if (!drawing.drawing) timer = setTimeout(read, PAUSE);
 });
+element("undo").addEventListener("click", () => drawing.undo());
+element("clear").addEventListener("click", () => drawing.clear());
+
+try {
+  reader = await Reader.load();
+  status(READY);
+  if (drawing.strokes.length) read();
+} catch (error) {
+  console.error(error);
+  status(`The model could not be loaded: ${error.message}. digits.py makes it.`, true);
+}

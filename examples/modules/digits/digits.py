@@ -62,7 +62,7 @@ class Reader(nn.Module):
     def convolution(channels: int, found: int, stride: tuple[int, int]) -> nn.Module:
         """One that halves the height, and the width if the stride says so."""
         convolution = nn.Conv2d(channels, found, 3, stride, padding=1, bias=False)
-        return nn.Sequential(convolution, nn.BatchNorm2d(found), nn.ReLU())
+        return nn.Sequential(convolution, nn.BatchNorm2d(found, momentum=0.02), nn.ReLU())
 
     def encode(self, image: Tensor) -> Tensor:
         """(B, 1, 32, W) -> the memory (B, S, E), S a quarter of W."""
