@@ -20,9 +20,10 @@ from tfexport.errors import BundleError, Message, Option, OutputExistsError, joi
 from tfexport.locks import check_unlocked
 from tfexport.manifest_checks import MANIFEST as MANIFEST
 from tfexport.manifest_checks import find_problems, find_unsafe_json
+from tfexport.module_io import ModuleIO
 
 FORMAT = "tfexport-bundle"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # that of a user's module; other bundles have version 1
 WEIGHTS = "weights.bin"
 MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB
 _REEXPORT = "Export it again, or copy it again from where it is whole."
@@ -78,7 +79,8 @@ class Manifest:
         opset: operator domain to version, for all graphs.
         ir_version: of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
-        config: of the model, as TransformerConfig.to_dict gives it.
+        config: of the model, as TransformerConfig.to_dict gives it; of a user's module, whether a
+            text gets a start and an end token.
         special_ids: of the vocabularies.
         limits: vocabulary sizes and longest sequences.
         graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
@@ -87,6 +89,8 @@ class Manifest:
         parity: summary of the comparison with eager PyTorch; None if there was none.
         quantization: kind of weights, parameters that stayed float32, and the result of the quality
             gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
+        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` gives them;
+            None for a Transformer.
     """
 
     tfexport_version: str
@@ -101,6 +105,12 @@ class Manifest:
     files: dict[str, FileEntry] = field(default_factory=dict)
     parity: dict[str, Any] | None = None
     quantization: dict[str, Any] | None = None
+    module: dict[str, Any] | None = None
+
+    @property
+    def module_io(self) -> ModuleIO | None:
+        """The tensors of a user's module; None for a Transformer."""
+        return None if self.module is None else ModuleIO.from_dict(self.module)
 
     @property
     def size(self) -> int:
@@ -109,7 +119,10 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest with format, version and its own digest, as JSON text."""
-        values = {"format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
+        version = 1 if self.module is None else 2
+        values = {"format": FORMAT, "format_version": version, **dataclasses.asdict(self)}
+        if version == 1:  # which knows no such key
+            del values["module"]
         values["digest"] = _digest(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -125,8 +138,9 @@ class Manifest:
         claimed = values.pop("digest", None)
         if claimed != _digest(values):
             raise BundleError(f"{path}: its digest does not fit: it was changed. {_REEXPORT}")
-        del values["format"], values["format_version"]
-        if problems := find_problems(values):
+        version = values.pop("format_version")
+        del values["format"]
+        if problems := find_problems(values, version):
             raise BundleError(join_problems(str(path), problems, _REEXPORT))
         entries = values.get("files", {}), values.get("tokenizers", {})
         values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}

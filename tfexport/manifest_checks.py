@@ -4,26 +4,36 @@ A manifest may have been edited by hand and given a correct digest, so every val
 its type and bounds; then, if all of these are right, whether values contradict each other.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from tfexport.errors import shown
+from tfexport.graph_io import BATCH, INPUT_IDS
+from tfexport.json_checks import (
+    Check,
+    every,
+    list_of,
+    matching,
+    of_type,
+    one_of,
+    or_null,
+    record,
+    whole,
+)
+from tfexport.module_io import DTYPES
 
 MANIFEST = "manifest.json"
 SIDES = ("source", "target")
 ROLES = ("encoder", "decoder")  # that every bundle has
-LARGEST = 2**31 - 1  # of any size, length and id
 MOST_LAYERS = 10_000  # each layer is four names of tensors
 DEEPEST = 20  # lists and objects inside one another; what is written by tfexport has 5
 
-Check = Callable[[str, Any], Iterator[str]]
 
-
-def find_problems(values: Mapping[str, Any]) -> list[str]:
-    """Every problem of a version-1 manifest, without its format and digest."""
-    return [*_manifest("", values)] or [*_contradictions(values)]
+def find_problems(values: Mapping[str, Any], version: int = 1) -> list[str]:
+    """Every problem of a manifest of a version, without its format and digest."""
+    check = _transformer if version == 1 else _module
+    return [*check("", values)] or [*_contradictions(values)]
 
 
 def find_unsafe_json(value: Any) -> str | None:
@@ -69,139 +79,77 @@ def is_inside(name: str) -> bool:
     )  # fmt: skip
 
 
-def _whole(least: int, most: int = LARGEST) -> Check:
-    def check(name: str, value: Any) -> Iterator[str]:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            yield f"{name}: {shown(value)} is not a whole number from {least} to {most}"
+_TEXT, _FLAG, _NUMBER = (
+    of_type("text", str),
+    of_type("true or false", bool),
+    of_type("a number", int, float),
+)
+_COUNT = whole(0, 2**63 - 1)
 
-    return check
-
-
-def _a(kind: str, *types: type) -> Check:
-    def check(name: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            yield f"{name}: {shown(value)} is not {kind}"
-
-    return check
-
-
-def _matching(pattern: str, kind: str) -> Check:
-    def check(name: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            yield f"{name}: {shown(value)} is not {kind}"
-
-    return check
-
-
-def _or_null(inner: Check) -> Check:
-    def check(name: str, value: Any) -> Iterator[str]:
-        if value is not None:
-            yield from inner(name, value)
-
-    return check
-
-
-def _list_of(inner: Check) -> Check:
-    def check(name: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, list):
-            yield f"{name}: {shown(value)} is not a list"
-            return
-        for i, part in enumerate(value):
-            yield from inner(f"{name}[{i}]", part)
-
-    return check
-
-
-def _every(inner: Check) -> Check:
-    """An object whose values, under any keys, are all of one kind."""
-
-    def check(name: str, value: Any) -> Iterator[str]:
-        if not isinstance(value, dict):
-            yield f"{name}: {shown(value)} is not an object"
-            return
-        for key, part in value.items():
-            yield from inner(f"{name}.{shown(key)[1:-1]}", part)
-
-    return check
-
-
-def _record(
-    needed: Mapping[str, Check], optional: Mapping[str, Check] | None = None, closed: bool = True
-) -> Check:
-    """An object with these keys, and no others if it is ``closed``."""
-    known = {**needed, **(optional or {})}
-
-    def check(name: str, value: Any) -> Iterator[str]:
-        where = f"{name}." if name else ""
-        if not isinstance(value, dict):
-            yield f"{name}: {shown(value)} is not an object"
-            return
-        for key in needed:
-            if key not in value:
-                yield f"{where}{key}: missing"
-        for key, part in value.items():
-            if key in known:
-                yield from known[key](f"{where}{key}", part)
-            elif closed:
-                yield f"{where}{shown(key)[1:-1]}: not a key of a version-1 manifest"
-
-    return check
-
-
-_TEXT, _FLAG, _NUMBER = _a("text", str), _a("true or false", bool), _a("a number", int, float)
-_COUNT = _whole(0, 2**63 - 1)
-
-PARITY = _record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=False)
+PARITY = record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=False)
 
 
 def _gate(name: str, value: Any) -> Iterator[str]:
     """The quality gate's figures; or text, which says that there was no gate."""
     if not isinstance(value, str):
-        yield from _record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
+        yield from record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
 
 
-QUANTIZATION = _record({"weights": _TEXT}, {"kept": _list_of(_TEXT), "gate": _gate}, closed=False)
+QUANTIZATION = record({"weights": _TEXT}, {"kept": list_of(_TEXT), "gate": _gate}, closed=False)
 
-_manifest = _record(
+_AXIS = whole(0)
+
+
+def _axis(name: str, value: Any) -> Iterator[str]:
+    """A size, or the name of an axis."""
+    if not (isinstance(value, str) and value):
+        yield from _AXIS(name, value)
+
+
+_TENSORS = list_of(record({"name": _TEXT, "dtype": one_of(*DTYPES), "axes": list_of(_axis)}))
+MODULE = record(
     {
-        "tfexport_version": _TEXT,
-        "opset": _every(_whole(1)),
-        "ir_version": _whole(1),
-        "minimum_onnxruntime": _matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
-        "config": _record(
-            {
-                "d_model": _whole(1),
-                "num_decoder_layers": _whole(1, MOST_LAYERS),
-                "num_heads": _whole(1),
-                "head_dim": _whole(1),
-                "add_source_bos": _FLAG,
-                "add_source_eos": _FLAG,
-            },
-            closed=False,
-        ),
-        "special_ids": _record(
-            {name: _whole(0) for name in ("pad", "bos", "eos")}, {"unk": _or_null(_whole(0))}
-        ),
-        "limits": _record(
-            {f"{side}_vocab_size": _whole(1) for side in SIDES},
-            {f"max_{side}_length": _or_null(_whole(1)) for side in SIDES},
-        ),
-        "graphs": _every(_TEXT),
-    },
-    {
-        "tokenizers": _every(_record({"kind": _TEXT, "file": _TEXT})),
-        "files": _every(
-            _record(
-                {
-                    "size": _COUNT,
-                    "sha256": _matching("[0-9a-f]{64}", "64 hexadecimal digits"),
-                }
-            )
-        ),
-        "parity": _or_null(PARITY),
-        "quantization": _or_null(QUANTIZATION),
-    },
+        "inputs": _TENSORS,
+        "memory": _TENSORS,
+        "state": _TENSORS,
+        "growth": every(record({"start": _axis, "step": whole(1)})),
+        "many_tokens": _FLAG,
+        "padded": _FLAG,
+    }
 )
+_FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
+_NEEDED: dict[str, Check] = {
+    "tfexport_version": _TEXT,
+    "opset": every(whole(1)),
+    "ir_version": whole(1),
+    "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
+    "special_ids": record(
+        {name: whole(0) for name in ("pad", "bos", "eos")}, {"unk": or_null(whole(0))}
+    ),
+    "limits": record(
+        {f"{side}_vocab_size": whole(1) for side in SIDES},
+        {f"max_{side}_length": or_null(whole(1)) for side in SIDES},
+    ),
+    "graphs": every(_TEXT),
+}
+_OPTIONAL: dict[str, Check] = {
+    "tokenizers": every(record({"kind": _TEXT, "file": _TEXT})),
+    "files": every(
+        record({"size": _COUNT, "sha256": matching("[0-9a-f]{64}", "64 hexadecimal digits")})
+    ),
+    "parity": or_null(PARITY),
+    "quantization": or_null(QUANTIZATION),
+}
+_SIZES = {
+    "d_model": whole(1),
+    "num_decoder_layers": whole(1, MOST_LAYERS),
+    "num_heads": whole(1),
+    "head_dim": whole(1),
+}
+_transformer = record(
+    {**_NEEDED, "config": record({**_SIZES, **_FRAMING}, closed=False)}, _OPTIONAL
+)
+_module = record({**_NEEDED, "config": record(_FRAMING), "module": MODULE}, _OPTIONAL)
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
@@ -220,6 +168,8 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         if side not in SIDES:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
+    if "module" in values:
+        yield from _wrong_tensors(values["module"])
     for name, repeated, where in _repeated(values):
         if name in values["config"] and values["config"][name] != repeated:
             yield (
@@ -233,6 +183,9 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
     config, ids, limits = values["config"], values["special_ids"], values["limits"]
     used = {"source": ["pad", "unk"], "target": ["pad", "bos", "eos"]}
     used["source"] += [name for name in ("bos", "eos") if config[f"add_source_{name}"]]
+    module = values.get("module")
+    if module is not None and not any(t["name"] == INPUT_IDS for t in module["inputs"]):
+        del used["source"]
     for side, names in used.items():
         size = limits[f"{side}_vocab_size"]
         for name in names:
@@ -242,6 +195,20 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
                     f"special_ids.{name}: {value} is not an id of the {side} vocabulary "
                     f"(0 to {size - 1})"
                 )
+
+
+def _wrong_tensors(module: Mapping[str, Any]) -> Iterator[str]:
+    """Tensors of a module that its graphs cannot have."""
+    tensors = [tensor for kind in ("inputs", "memory", "state") for tensor in module[kind]]
+    for kind in ("inputs", "memory"):
+        if not module[kind]:
+            yield f"module.{kind}: is empty"
+    names = [tensor["name"] for tensor in tensors]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"module: {shown(name)} is the name of several tensors"
+    for tensor in tensors:
+        if tensor["axes"][:1] != [BATCH]:
+            yield f"module: the first axis of {shown(tensor['name'])} is not {BATCH}"
 
 
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:

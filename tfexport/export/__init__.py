@@ -11,22 +11,27 @@ from tfexport.deprecation import warn_renamed
 if TYPE_CHECKING:
     from tfexport.export.artifacts.bundle import export_bundle, verify_bundle
     from tfexport.export.artifacts.info import ArtifactInfo, read_info
+    from tfexport.export.artifacts.module import ModuleResult, export_module
     from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
     from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
     from tfexport.export.artifacts.results import ExportResult
     from tfexport.export.artifacts.torch_file import export_torchscript, verify_torchscript
     from tfexport.export.artifacts.verify import describe_file, verify_artifact
+    from tfexport.export.modules.inputs import Input
     from tfexport.export.parity import ParityReport
     from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 
 __all__ = [
     "ArtifactInfo",
     "ExportResult",
+    "Input",
+    "ModuleResult",
     "ParityReport",
     "QuantizeResult",
     "describe_file",
     "export_bundle",
     "export_graph",
+    "export_module",
     "export_quantized_bundle",
     "export_quantized_graph",
     "export_torchscript",
@@ -41,11 +46,13 @@ __all__ = [
 _WHERE = {
     "artifacts.bundle": ("export_bundle", "verify_bundle"),
     "artifacts.info": ("ArtifactInfo", "read_info"),
+    "artifacts.module": ("ModuleResult", "export_module"),
     "artifacts.onnx_file": ("export_graph", "verify_graph"),
     "artifacts.quantized": ("export_quantized_bundle", "export_quantized_graph"),
     "artifacts.results": ("ExportResult",),
     "artifacts.torch_file": ("export_torchscript", "verify_torchscript"),
     "artifacts.verify": ("describe_file", "verify_artifact"),
+    "modules.inputs": ("Input",),
     "parity": ("ParityReport",),
     "quantize.bundle": ("QuantizeResult", "quantize_bundle"),
 }

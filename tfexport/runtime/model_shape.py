@@ -27,5 +27,5 @@ class ModelShape:
 
     @classmethod
     def of(cls, manifest: Manifest) -> "ModelShape":
-        """Read it from a manifest, whose config was checked when it was read."""
+        """Read it from the manifest of a Transformer, whose config was checked when it was read."""
         return cls(**{name: manifest.config[name] for name in cls.__dataclass_fields__})

@@ -138,16 +138,24 @@ class Resolver:
         return checked, problems
 
     def _model_problems(self, options: Mapping[str, Any]) -> Iterator[Problem]:
-        shape, unk = ModelShape.of(self._manifest), self._manifest.special_ids.unk
+        unk = self._manifest.special_ids.unk
         for name in ("disable_unk", "replace_unknowns"):
             if options[name] and unk is None:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
         wants = options["return_attention"] or options["replace_unknowns"]
-        if (wants or options["coverage_penalty"]) and not self._has_attention():
+        wants = wants or options["coverage_penalty"]
+        if self._manifest.module is not None:
+            if wants:
+                yield Problem(
+                    None, "attention is not in this bundle: a module of one's own gives none"
+                )
+            return
+        if wants and not self._has_attention():
             yield Problem(
                 None,
                 "attention is not in this bundle, which an older tfexport made; export it again",
             )
+        shape = ModelShape.of(self._manifest)
         layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = options["attention_layer"], options["attention_head"]
         if not -layers <= layer < layers:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
 from tfexport.errors import Message, Option, Problem
@@ -37,6 +37,14 @@ from tfexport.runtime.text_streams import stream_text, translate_texts, unstream
 from tfexport.typing import Unpack
 
 Result = TypeVar("Result")
+
+
+def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
+    """The problem of an option that acts on source text, for a call that has none."""
+    if given.get("replace_unknowns") is not True:
+        return []
+    text = f" acts on the source's text; {call} has none"
+    return [Problem(None, Message(Option("replace_unknowns"), text))]
 
 
 class Translator:
@@ -199,15 +207,7 @@ class Translator:
         """
         rows = check_rows("ids", ids, "rows of ids")
         given = given_options(options, keywords)
-        extra = (
-            [
-                Problem(
-                    None, Message(Option("replace_unknowns"), " acts on text; generate gives ids")
-                )
-            ]
-            if given.get("replace_unknowns") is True
-            else []
-        )
+        extra = acts_on_text(given, "generate")
         resolver = self.engine.resolver
         resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra)
         requests = self.engine.requests(rows, prefixes, resolved, as_ids=True)
@@ -219,6 +219,39 @@ class Translator:
             ]
 
         return self._run(requests, resolved, assemble, asynchronous)
+
+    def generate_from(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        target_prefix: Sequence[Prefix] | None = None,
+        options: DecodingOptions | None = None,
+        **keywords: Unpack[DecodingKeywords],
+    ) -> list[TranslationResult]:
+        """Decode rows of a user's module's inputs: images, frames, ids, several at once.
+
+        Args:
+            rows: each maps an input to its array, without the batch axis, and gives one result, in
+                the same order. Rows of one shape are decoded together.
+            target_prefix: the forced beginning of each target, as ids or text; None for none.
+            options: decoding options as one value; keywords override it.
+            **keywords: see ``DecodingOptions``.
+
+        Raises:
+            InputError: naming every row that cannot be decoded.
+            ConfigError: unknown or contradictory options.
+        """
+        given = check_rows("rows", rows, "mappings of input to array")
+        extra = acts_on_text(given_options(options, keywords), "generate_from")
+        resolver = self.engine.resolver
+        resolved, prefixes = resolver.resolve_rows(
+            given_options(options, keywords), target_prefix, len(given), extra
+        )
+        requests = self.engine.requests_from(given, prefixes)
+        found = self.engine.decode(requests, resolved)
+        if "target" not in self.manifest.tokenizers:
+            return [TranslationResult(None, hypotheses) for hypotheses in found]
+        return [self.engine.result("", [], hypotheses, resolved) for hypotheses in found]
 
     def score(
         self,

@@ -5,7 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from tfexport.runtime.model.bundle_model import DecoderState, pad
+from tfexport.runtime.model.bundle_model import pad
+from tfexport.runtime.model.decoder_state import DecoderState
 
 
 def _state() -> DecoderState:
@@ -14,8 +15,10 @@ def _state() -> DecoderState:
     cache = np.broadcast_to(rows[:, None, None, None], (3, 2, 4, 5)).copy()
     mask = np.broadcast_to(rows.astype(np.int64)[:, None], (3, 4)).copy()
     return DecoderState(
-        OrtValue.ortvalue_from_numpy(mask),
-        {"cross": OrtValue.ortvalue_from_numpy(cache)},
+        {
+            "mask": OrtValue.ortvalue_from_numpy(mask),
+            "cross": OrtValue.ortvalue_from_numpy(cache),
+        },
         {"past": OrtValue.ortvalue_from_numpy(cache[:, :, :1].copy())},
     )
 
@@ -34,7 +37,7 @@ def test_all_that_belongs_to_a_row_moves_with_it(rows: list[int]) -> None:
     state = _state()
     state.select(np.array(rows))
     assert state.sources.tolist() == rows
-    for value in (state.mask, state.cross["cross"], state.past["past"]):
+    for value in (*state.memory.values(), *state.past.values()):
         assert _held(value) == rows
 
 
@@ -42,15 +45,19 @@ def test_sources_are_those_that_were_encoded_however_often_rows_move() -> None:
     state = _state()
     state.select(np.array([2, 1]))
     state.select(np.array([1, 1, 0]))
-    assert state.sources.tolist() == _held(state.mask) == _held(state.past["past"]) == [1, 1, 2]
+    assert (
+        state.sources.tolist()
+        == _held(state.memory["mask"])
+        == _held(state.past["past"])
+        == [1, 1, 2]
+    )
 
 
 def test_rows_that_stay_are_not_copied() -> None:
     state = _state()
-    mask, cross, past = state.mask, state.cross, state.past["past"]
+    memory, past = state.memory, state.past["past"]
     state.select(np.array([0, 1, 2]))
-    assert state.mask is mask
-    assert state.cross is cross
+    assert state.memory is memory
     assert state.past["past"] is past
 
 

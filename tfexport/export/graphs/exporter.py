@@ -3,6 +3,7 @@
 Callers use ``exporter.export_graph_module``, not an imported name, so that tests can replace it.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.errors import ExportError
 from tfexport.export.graphs.shortcuts import shortcuts
+from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
 from tfexport.export.passes.names import Parameter, set_parameters
@@ -60,7 +62,8 @@ def export_graph_module(
     examples = tuple(_example(tensor, sizes or _EXAMPLE) for tensor in spec.inputs)
     axes = tuple(_dynamic_axes(tensor, sizes is None) for tensor in spec.inputs)
     try:
-        with quiet(), shortcuts(), torch.no_grad():
+        layers = contextlib.nullcontext() if sizes is None else exportable_layers(module)
+        with quiet(), shortcuts(), torch.no_grad(), layers:
             program = torch.onnx.export(
                 module.eval() if sizes is None else _captured(module, examples, axes),
                 examples,
@@ -71,6 +74,8 @@ def export_graph_module(
                 opset_version=opset,
                 verbose=False,
             )
+    except ExportError:  # of a layer, which names it
+        raise
     except Exception as error:
         raise ExportError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
     assert program is not None

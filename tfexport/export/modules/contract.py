@@ -7,8 +7,9 @@ contract.
 Axes: B batch, T tokens, V vocabulary.
 """
 
+import contextlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -81,9 +82,13 @@ class UserModule(nn.Module):
     ) -> tuple[Tensor, Tensors]:
         """Tokens (B, T) behind those of the state to logits (B, T, V), if it ``recomputes``."""
         whole = torch.cat([state[0], tokens], dim=1)
-        logits = self._call("decode", whole, *self._own_memory(memory))
-        self._check_logits("decode", logits, (whole.size(0), whole.size(1), "V"))
-        return logits[:, -tokens.size(1) :], (whole,)
+        return self.decode(whole, memory)[:, -tokens.size(1) :], (whole,)
+
+    def decode(self, tokens: Tensor, memory: Sequence[Tensor]) -> Tensor:
+        """A whole prefix (B, T), start token first, to logits (B, T, V)."""
+        logits: Tensor = self._call("decode", tokens, *self._own_memory(memory))
+        self._check_logits("decode", logits, (tokens.size(0), tokens.size(1), "V"))
+        return logits
 
     def wrong(self, method: str, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names a method, and the line of the user's file."""
@@ -96,7 +101,8 @@ class UserModule(nn.Module):
         if torch.compiler.is_exporting():  # then torch names the line itself
             return getattr(self.model, method)(*given)
         try:
-            return getattr(self.model, method)(*given)
+            with _plain_attention():
+                return getattr(self.model, method)(*given)
         except Exception as error:
             raise self.wrong(method, one_line(error), error) from error
 
@@ -127,6 +133,20 @@ class UserModule(nn.Module):
             raise self.wrong(method, f"gives logits of shape {shape}, not {expected} = {axes}")
         if not logits.is_floating_point():
             raise self.wrong(method, f"gives logits of {_name(logits)}, not of float32")
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Turn torch's fast path of attention off.
+
+    It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
+    """
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _check_methods(model: nn.Module, num_inputs: int) -> None:

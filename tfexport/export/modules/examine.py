@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from tfexport import graph_io
+from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.draw import (
@@ -40,6 +41,7 @@ from tfexport.module_rows import Array, stack_rows
 SETTINGS = 4  # sizes at which the module is run
 STEPS = 5
 ALONE = 1e-4  # relative difference of a row's logits, alone and in a batch
+LONGEST_TRIED = 1024  # ids of a row
 Examples = Sequence[Mapping[str, Array]]
 
 
@@ -55,6 +57,7 @@ class Examination:
         sizes: of all named axes, of an example in the middle of decoding.
         settings: sizes of the inputs' axes at which the module was run.
         vocab_size: V.
+        longest_source: ids that ``encode`` takes at most; None if there is no limit that was found.
     """
 
     module: UserModule
@@ -64,14 +67,14 @@ class Examination:
     sizes: Sizes
     settings: tuple[Sizes, ...]
     vocab_size: int
+    longest_source: int | None
 
 
 def examine(
     module: UserModule,
     inputs: tuple[Input, ...],
     examples: Examples,
-    start_id: int,
-    pad_id: int,
+    ids: SpecialIds,
     max_length: int,
 ) -> Examination:
     """Run a module at several sizes, and find its axes.
@@ -80,15 +83,14 @@ def examine(
         module: the user's, in eval mode.
         inputs: checked.
         examples: rows of real data.
-        start_id: of the token that decoding starts from.
-        pad_id: fills shorter rows of ids.
+        ids: of the token that decoding starts from, and of that which fills shorter rows.
         max_length: tokens that it has to decode.
 
     Raises:
         ExportError: it cannot be a graph; the message names the method and the line.
     """
     steps = min(STEPS, max_length)
-    runner = _Runner(module, inputs, start_id, steps)
+    runner = _Runner(module, inputs, ids.bos, steps)
     settings = runner.settings(examples)
     traces = runner.traces(settings)
     module.memory_axes = batch_axes(traces, [each.memory for each in traces], "memory")
@@ -102,11 +104,17 @@ def examine(
     state, growth = state_specs(module, traces, names)
     specs = tuple(each.spec for each in inputs)
     io = ModuleIO(specs, memory, state, growth, module.recomputes, padded=False)
-    io = replace(io, padded=_may_be_padded(runner, io, settings[-1], pad_id))
+    io = replace(io, padded=_may_be_padded(runner, io, settings[-1], ids.pad))
     _check_length(runner, settings[0], max_length)
-    sizes = example_sizes(names, growth, 0)
     return Examination(
-        module, inputs, io, runner.below, sizes, tuple(settings), traces[0].vocab_size
+        module,
+        inputs,
+        io,
+        runner.below,
+        example_sizes(names, growth, 0),
+        tuple(settings),
+        traces[0].vocab_size,
+        _longest_source(runner, io, settings),
     )
 
 
@@ -259,6 +267,31 @@ def _may_be_padded(runner: _Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> 
         if _difference(alone[0, :1], padded[1, :1]) > ALONE:
             return False
     return True
+
+
+def _longest_source(runner: _Runner, io: ModuleIO, settings: Sequence[Sizes]) -> int | None:
+    """The longest row of ids that ``encode`` takes; None from ``LONGEST_TRIED`` on."""
+    if not io.takes_ids:
+        return None
+    (axis,) = axes_of(runner.inputs)
+
+    def accepts(length: int) -> bool:
+        try:
+            runner.run({axis: length}, 1, steps=1)
+        except ModuleError:
+            return False
+        return True
+
+    low = max(sizes[axis] for sizes in settings)
+    high = 2 * low
+    while accepts(high):
+        low, high = high, 2 * high
+        if low >= LONGEST_TRIED:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if accepts(middle) else (low, middle)
+    return low
 
 
 def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -3,33 +3,31 @@
 import inspect
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 _TORCH = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 _LONGEST = 300  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
+_FIXED = (
+    "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), x.unflatten) "
+    "instead of numbers, and leave loops over an axis to torch's own layers"
+)
 _HINTS = (
     (
         "data-dependent expression",
-        "a graph cannot branch on values or take sizes from them; use torch.where, or tensors of "
+        "a graph cannot branch on values, or take sizes from them; use torch.where, or tensors of "
         "fixed size with a mask",
     ),
-    (
-        "Constraints violated",
-        "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), "
-        "x.unflatten) instead of numbers",
-    ),
-    (
-        "specialized it to be a constant",
-        "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), "
-        "x.unflatten) instead of numbers",
-    ),
+    ("Constraints violated", _FIXED),
+    ("specialized", _FIXED),
+    ("static shape", _FIXED),
+    ("No ONNX function found", "write it with operators that ONNX has"),
 )
 
 
@@ -47,10 +45,19 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
     return name if place is None else f"{name} ({place[0]}, line {place[1]})"
 
 
+def export_failure(model: nn.Module, methods: Sequence[str], error: BaseException) -> str:
+    """Why torch could not export some methods: method, line and reason, in one line."""
+    told = [name for _, _, name in _FRAME.findall(str(error)) if name in methods]
+    return f"{where(model, (told or methods)[-1], error)}: {one_line(error)}."
+
+
 def one_line(error: BaseException) -> str:
     """An error's own reason, in one line, with what to do if it is known."""
     text = str(error)
-    reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    # torch.onnx tells the reason after this title.
+    _, _, summary = text.partition("## Exception summary")
+    lines = [line.strip() for line in (summary or text).splitlines()]
+    reason = next((line for line in lines if line), "")
     if "Constraints violated" in text:
         details = [line.strip(" -") for line in text.splitlines() if line.strip().startswith("- ")]
         reason = " ".join([reason.partition("!")[0] + ":", *details[:2]])
@@ -64,7 +71,7 @@ def one_line(error: BaseException) -> str:
 def _raised_at(error: BaseException) -> tuple[str, int] | None:
     """The innermost line of the user's code, from the traceback or from torch's message."""
     frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-    told = [(name, int(line)) for name, line in _FRAME.findall(str(error))]
+    told = [(name, int(line)) for name, line, _ in _FRAME.findall(str(error))]
     for name, line in (*reversed(told), *reversed(frames)):
         if _is_users(name):
             return Path(name).name, line

@@ -197,9 +197,7 @@ def state_specs(
         for axis in range(len(first.shape)):
             # Sizes of the axis: of each setting before the first step, then after every step.
             runs = [[state[number].shape[axis] for state in trace.states] for trace in traces]
-            steps = {
-                after - before for run in runs for before, after in zip(run, run[1:], strict=False)
-            }
+            steps = {after - before for run in runs for before, after in pairwise(run)}
             start = names.name(tuple(run[0] for run in runs), "state_length")
             if steps == {0}:
                 axes.append(start)

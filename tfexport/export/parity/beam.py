@@ -7,37 +7,60 @@ shows that no better candidate was missed. Values are compared, not tokens, so t
 Axes: B sentences, K hypotheses, N = 2 K candidates, T target, V vocabulary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from tfexport.export.parity.bundle import OpenBundle
-from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.compare import Run, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids
 from tfexport.export.parity.report import Comparison
+from tfexport.runtime.model.bundle_model import Model, Source
 
 BEAM_SIZE, STEPS = 3, 8
 
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
-    if bundle.model.vocab_size < 2 * BEAM_SIZE:
-        return
-    longest, ids = eager.config.longest, run.special_ids
-    steps = STEPS if longest is None else min(STEPS, longest)
-    # More finished hypotheses than there can be, so that all steps are taken.
-    record = bundle.model.beam(run.case.rows, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
-    batch = len(run.case.rows)
     hidden = run.hidden.repeat_interleave(BEAM_SIZE, dim=0)
     mask = run.case.mask.repeat_interleave(BEAM_SIZE, dim=0)
+
+    def last_logits(prefixes: torch.Tensor) -> torch.Tensor:
+        return eager.reference.decode(hidden, mask, prefixes, last_only=True)[:, -1]
+
+    longest = eager.config.longest
+    steps = STEPS if longest is None else min(STEPS, longest)
+    yield from compare_search(bundle.model, run.case.rows, run, steps, last_logits)
+
+
+def compare_search(
+    model: Model,
+    sources: Sequence[Source],
+    run: Run,
+    steps: int,
+    last_logits: Callable[[torch.Tensor], torch.Tensor],
+) -> Iterator[Comparison]:
+    """Compare one search in a graph with eager logits.
+
+    Args:
+        model: with a beam graph.
+        sources: of the sentences.
+        run: for the special ids, and the shape that is reported.
+        steps: of the search.
+        last_logits: of eager PyTorch, prefixes (B * K, T) to (B * K, V).
+    """
+    if model.vocab_size < 2 * BEAM_SIZE:
+        return
+    batch, ids = len(sources), run.special_ids
+    # More finished hypotheses than there can be, so that all steps are taken.
+    record = model.beam(sources, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
     prefixes = np.full((batch, BEAM_SIZE, 1), ids.bos)
     sums = np.where(np.arange(BEAM_SIZE) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):
         flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
-        logits = eager.reference.decode(hidden, mask, flat, last_only=True)[:, -1]
-        scored = logits.log_softmax(-1).numpy().reshape(batch, BEAM_SIZE, -1)  # (B, K, V)
+        scored = last_logits(flat).log_softmax(-1).numpy().reshape(batch, BEAM_SIZE, -1)
         expected = scored[np.arange(batch)[:, None], parents, tokens]
         log_probs.append((own, expected))
         every = (sums[:, :, None] + scored).reshape(batch, -1)

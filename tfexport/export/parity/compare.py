@@ -1,12 +1,34 @@
 """Comparisons with eager PyTorch: of values, of decoded tokens, of text."""
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import numpy as np
 
+from tfexport.bundle import SpecialIds
 from tfexport.export.parity.eager_run import EagerRun, Floats, Ids, Shape
 from tfexport.export.parity.report import TOLERANCE, Comparison
 from tfexport.runtime.search import truncate_at_eos
+
+
+class Run(Protocol):
+    """Greedy decoding of one batch in eager PyTorch, as far as tokens are compared with it."""
+
+    @property
+    def tokens(self) -> Ids:
+        """(B, T); decoding goes on after the end token."""
+
+    @property
+    def logits(self) -> Floats:
+        """(B, T, V)."""
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """Of the vocabularies."""
+
+    @property
+    def shape(self) -> Shape:
+        """(B, S)."""
 
 
 def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Comparison:
@@ -16,13 +38,13 @@ def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Com
     """
     if ours.shape != eager.shape:
         return Comparison(stage, *shape, float(np.finfo(np.float32).max), int(eager.size))
-    difference = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
+    with np.errstate(invalid="ignore"):  # equal infinities, as in a mask, do not differ
+        gap = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
+    difference = np.where(ours == eager, 0.0, gap)
     return Comparison(stage, *shape, float(difference.max()), int(difference.size))
 
 
-def compare_tokens(
-    run: EagerRun, found: list[list[int]], stage: str = "greedy tokens"
-) -> Comparison:
+def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens") -> Comparison:
     """Compare decoded tokens, without start and end token, with those of eager PyTorch.
 
     A row is compared up to its end token, or to its first difference.
@@ -61,7 +83,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
 
 
-def compare_sequences(run: EagerRun, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
+def compare_sequences(run: Run, sequences: Ids, scores: Floats) -> Iterator[Comparison]:
     """Compare sequences (B, T) and scores (B,) of a generate graph with eager PyTorch."""
     eos_id = run.special_ids.eos
     rows = [truncate_at_eos(row, eos_id) for row in sequences.tolist()]
@@ -81,7 +103,7 @@ def _is_near_tie(logits: Floats) -> bool:
     return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
 
 
-def _scores(run: EagerRun) -> Floats:
+def _scores(run: Run) -> Floats:
     """Eager PyTorch's mean log-probability of each row (B,), the end token included."""
     eos_id = run.special_ids.eos
     shifted = run.logits - run.logits.max(-1, keepdims=True)

@@ -5,9 +5,9 @@ Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,63 +15,16 @@ from onnxruntime import OrtValue
 
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, Manifest
+from tfexport.runtime.model.decoder_state import DecoderState
 from tfexport.runtime.model.graph_check import check_range
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime
 from tfexport.runtime.model_shape import ModelShape
 
 Ids = NDArray[np.int64]
+# Of one row: ids as the encoder sees them, or a user's module's inputs by name.
+Source = Sequence[int] | Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float32]
-
-
-class DecoderState:
-    """The caches and masks of a batch of R decoder rows.
-
-    Rows change by ``select`` only, which moves the mask, cross-attention cache and self-attention
-    cache of a row together, so that no row can attend to the source of another.
-
-    Attributes:
-        sources: (R,), index of the encoded source that each row attends to; other data of a
-            source, such as its candidates, is looked up by it.
-        mask: (R, S), 1 = keep.
-        cross: the cross-attention cache, (R, H, S, D) each, by the decoder's input names.
-        past: the self-attention cache, (R, H, P, D) each, likewise.
-    """
-
-    def __init__(
-        self, mask: OrtValue, cross: dict[str, OrtValue], past: dict[str, OrtValue]
-    ) -> None:
-        self.mask, self.cross, self.past = mask, cross, past
-        self.sources: NDArray[np.intp] = np.arange(mask.shape()[0])
-
-    def select(self, rows: NDArray[np.intp]) -> None:
-        """Keep these rows, in this order; a row may be repeated or dropped.
-
-        Caches are copied only where rows change: cross-attention caches where their sources do,
-        self-attention caches where rows move.
-        """
-        sources = self.sources[rows]
-        if not np.array_equal(sources, self.sources):
-            self.mask = _take(self.mask, rows)
-            self.cross = {name: _take(value, rows) for name, value in self.cross.items()}
-        if len(sources) != len(self.sources):
-            self.past = {name: _take(value, rows) for name, value in self.past.items()}
-        else:
-            self._move_past(rows)
-        self.sources = sources
-
-    def _move_past(self, rows: NDArray[np.intp]) -> None:
-        moved = np.flatnonzero(rows != np.arange(len(rows)))
-        if not moved.size:
-            return
-        for value in self.past.values():
-            # In place: onnxruntime allocated this memory for one output and does not reuse it.
-            values = value.numpy()
-            values[moved] = values[rows[moved]]
-
-
-def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
-    return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
 
 
 class Generated(NamedTuple):
@@ -112,30 +65,35 @@ class Model:
     """
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
-        shape, self.vocab_size = ModelShape.of(manifest), manifest.limits.target_vocab_size
+        self.vocab_size = manifest.limits.target_vocab_size
+        check_onnxruntime(folder, manifest.minimum_onnxruntime)
+        self._files = {role: folder / name for role, name in manifest.graphs.items()}
+        self._weights = folder / WEIGHTS
+        self._threads = threads
+        self._pad_id = manifest.special_ids.pad
+        self._sessions: dict[str, Graph] = {}
+        self._opening = threading.Lock()
+        self.has_generate = graph_io.GENERATE in manifest.graphs
+        self.has_beam = graph_io.BEAM in manifest.graphs
+        self._specs = self._make_specs(manifest)
+        for role in [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]:
+            self._session(role)
+
+    def _make_specs(self, manifest: Manifest) -> dict[str, graph_io.GraphSpec]:
+        """Role to the inputs and outputs of its graph."""
+        shape = ModelShape.of(manifest)
         self._cache = graph_io.CacheShape(shape.num_decoder_layers, shape.num_heads, shape.head_dim)
-        self._specs = {
+        self._cross_out = [t.name for t in graph_io.present_encoder(self._cache)]
+        self._cross_in = [t.name for t in graph_io.past_encoder(self._cache)]
+        self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
+        self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
+        return {
             "encoder": graph_io.encoder_graph(self._cache, shape.d_model),
             "decoder": graph_io.decoder_graph(self._cache, self.vocab_size),
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
             graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
             graph_io.BEAM: graph_io.beam_graph(),
         }
-        check_onnxruntime(folder, manifest.minimum_onnxruntime)
-        self._files = {role: folder / name for role, name in manifest.graphs.items()}
-        self._weights = folder / WEIGHTS
-        self._threads = threads
-        self._sessions: dict[str, Graph] = {}
-        self._opening = threading.Lock()
-        self.has_generate = graph_io.GENERATE in manifest.graphs
-        self.has_beam = graph_io.BEAM in manifest.graphs
-        for role in [graph_io.GENERATE] if self.has_generate else ["encoder", "decoder"]:
-            self._session(role)
-        self._cross_out = [t.name for t in graph_io.present_encoder(self._cache)]
-        self._cross_in = [t.name for t in graph_io.past_encoder(self._cache)]
-        self._past_in = [t.name for t in graph_io.past_decoder(self._cache)]
-        self._past_out = [t.name for t in graph_io.present_decoder(self._cache)]
-        self._pad_id = manifest.special_ids.pad
 
     def _session(self, role: str) -> Graph:
         with self._opening:
@@ -144,24 +102,24 @@ class Model:
                 release_mapped_pages(self._weights)
             return self._sessions[role]
 
-    def _source(self, rows: Sequence[Sequence[int]]) -> dict[str, Ids]:
+    def _inputs(self, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
         """Inputs of every graph with an encoder: rows padded on the right, and their mask."""
-        ids, mask = pad(rows, self._pad_id)
+        ids, mask = pad(cast(Sequence[Sequence[int]], sources), self._pad_id)
         return {graph_io.INPUT_IDS: ids, graph_io.ATTENTION_MASK: mask}
 
     def generate(
-        self, rows: Sequence[Sequence[int]], max_length: int, return_scores: bool = True
+        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
     ) -> Generated:
         """Decode greedily in one call; only if ``has_generate``.
 
         Args:
-            rows: source ids, none of them empty.
+            rows: sources, none of them empty.
             max_length: new tokens at most.
             return_scores: false leaves them out, if the graph can.
         """
         session = self._session(graph_io.GENERATE)
         feeds: dict[str, NDArray[Any]] = {
-            **self._source(rows),
+            **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
         }
         if not return_scores and session.can_skip_scores:  # the first bundles have no such input
@@ -172,18 +130,18 @@ class Model:
         return found
 
     def beam(
-        self, rows: Sequence[Sequence[int]], beam_size: int, num_finished: int, max_length: int
+        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """Run a beam search in one call; only if ``has_beam``.
 
         Args:
-            rows: source ids, none of them empty.
+            rows: sources, none of them empty.
             beam_size: hypotheses followed at a time; at most half of the vocabulary.
             num_finished: finished hypotheses that end the search of a sentence.
             max_length: new tokens at most.
         """
         feeds = {
-            **self._source(rows),
+            **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
             graph_io.BEAM_SIZE: np.array(beam_size),
             graph_io.ENOUGH: np.array(num_finished),
@@ -194,22 +152,23 @@ class Model:
         check_range(path, "parents", record.parents, beam_size)
         return record
 
-    def encode(self, rows: Sequence[Sequence[int]]) -> DecoderState:
+    def encode(self, rows: Sequence[Source]) -> DecoderState:
         """Encode rows of source ids, none of them empty, padded here on the right."""
-        ids, mask = pad(rows, self._pad_id)
-        mask_value = OrtValue.ortvalue_from_numpy(mask)
         feeds = {
-            graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(ids),
-            graph_io.ATTENTION_MASK: mask_value,
+            name: OrtValue.ortvalue_from_numpy(array) for name, array in self._inputs(rows).items()
         }
         cross = self._session("encoder").run_with_ort_values(self._cross_out, feeds)
         empty = np.zeros((len(rows), self._cache.num_heads, 0, self._cache.head_dim), np.float32)
         past = {name: OrtValue.ortvalue_from_numpy(empty) for name in self._past_in}
-        return DecoderState(mask_value, dict(zip(self._cross_in, cross, strict=True)), past)
+        memory = {
+            graph_io.ENCODER_ATTENTION_MASK: feeds[graph_io.ATTENTION_MASK],
+            **dict(zip(self._cross_in, cross, strict=True)),
+        }
+        return DecoderState(memory, past)
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """The encoder's last states, (B, S, E)."""
-        found = self._session("encoder").run([graph_io.HIDDEN_STATES], self._source(rows))
+        found = self._session("encoder").run([graph_io.HIDDEN_STATES], self._inputs(rows))
         hidden: Floats = found[0]
         return hidden
 
@@ -250,14 +209,14 @@ class Model:
         role = "decoder" if candidates is None else graph_io.SHORTLIST
         feeds = {
             graph_io.INPUT_IDS: OrtValue.ortvalue_from_numpy(input_ids),
-            graph_io.ENCODER_ATTENTION_MASK: state.mask,
+            **state.memory,
             **state.past,
-            **state.cross,
         }
         if candidates is not None:
             feeds[graph_io.CANDIDATES] = OrtValue.ortvalue_from_numpy(candidates)
         found = self._session(role).run_with_ort_values([*outputs, *self._past_out], feeds)
         state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
+        state.position += input_ids.shape[1]
         # Views into onnxruntime's memory, which the next call may not overwrite: outputs are
         # allocated anew each time. They live as long as the arrays do.
         values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]

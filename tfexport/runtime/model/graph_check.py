@@ -10,10 +10,14 @@ from onnxruntime import InferenceSession
 
 from tfexport.errors import BundleError, join_problems
 from tfexport.graph_io import CROSS_ATTENTIONS, RETURN_SCORES, GraphSpec, TensorSpec
+from tfexport.module_io import DTYPES
 
 # Early bundles lack both, and generate.onnx gives attention only if it was exported so.
 _OPTIONAL = frozenset({CROSS_ATTENTIONS, RETURN_SCORES})
-_TYPES = {"int64": "tensor(int64)", "float32": "tensor(float)", "bool": "tensor(bool)"}
+_TYPES = {
+    dtype: f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype, dtype) })"
+    for dtype in DTYPES
+}
 _REMEDY = "It is not a graph of this bundle's model. Export the bundle again."
 
 

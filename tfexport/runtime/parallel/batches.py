@@ -20,6 +20,8 @@ def rows_ahead(options: DecodingOptions) -> int:
 def make_batches(requests: Sequence[Request | None], options: DecodingOptions) -> list[list[int]]:
     """Group rows into batches with prefixes of equal length and sources of similar length.
 
+    Rows of different groups are not batched together.
+
     Args:
         requests: None for a row that needs no decoding; it is in no batch.
         options: ``batch_size`` and ``batch_type``.
@@ -27,16 +29,16 @@ def make_batches(requests: Sequence[Request | None], options: DecodingOptions) -
     Returns:
         Indices of the rows of each batch.
     """
-    sizes = {i: (len(row.prefix), len(row.ids)) for i, row in enumerate(requests) if row}
+    sizes = {i: ((len(row.prefix), row.group), row.length) for i, row in enumerate(requests) if row}
     # Sorted by length, so that little is padded.
     order = sorted(sizes, key=sizes.__getitem__)
     batches: list[list[int]] = []
     for i in order:
-        prefix, length = sizes[i]
+        shared, length = sizes[i]
         batch = batches[-1] if batches else []
         # Lengths ascend: the newest row is the longest.
         size = (len(batch) + 1) * (length if options.batch_type == "tokens" else 1)
-        if batch and sizes[batch[0]][0] == prefix and size <= options.batch_size:
+        if batch and sizes[batch[0]][0] == shared and size <= options.batch_size:
             batch.append(i)
         else:
             batches.append([i])

@@ -164,7 +164,7 @@ class BeamSearch:
     ) -> None:
         """Make a hypothesis of one beam, with its last token if there is one."""
         sentence = int(self._sentences[place])
-        finished, length = self._finished[sentence][group], len(self._requests[sentence].ids)
+        finished, length = self._finished[sentence][group], self._requests[sentence].length
         if finished.closed:
             return
         tokens = beams.tokens[place, group, beam].tolist()

@@ -43,7 +43,7 @@ def _search(
             return beam_in_one_call(model, requests, options)
         return BeamSearch(model, requests, options).run()
     if model.has_generate and options.fits_greedy_graph and unconstrained:
-        rows = [row.ids for row in requests]
+        rows = [row.source for row in requests]
         found = greedy_in_one_call(model, rows, options.max_length, options.eos_id, options)
         return [[made] for made in found]
     return StepwiseSearch(model, requests, options).run()

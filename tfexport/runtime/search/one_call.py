@@ -5,7 +5,7 @@ No Python runs between steps. ``StepwiseSearch`` and ``BeamSearch`` give the sam
 
 from collections.abc import Sequence
 
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.backtrace import Backtrace
@@ -21,7 +21,7 @@ def truncate_at_eos(row: list[int], eos_id: int) -> list[int]:
 
 def greedy_in_one_call(
     model: Model,
-    rows: Sequence[Sequence[int]],
+    rows: Sequence[Source],
     max_length: int,
     eos_id: int,
     options: DecodingOptions | None = None,
@@ -30,7 +30,7 @@ def greedy_in_one_call(
 
     Args:
         model: with a generate graph.
-        rows: source ids, none of them empty.
+        rows: sources, none of them empty.
         max_length: tokens a row at most.
         eos_id: the model's own end token.
         options: how to score, and whether the end token is kept.
@@ -59,7 +59,7 @@ def beam_in_one_call(
         requests: without prefixes and candidates.
         options: of which ``fits_beam_graph`` holds.
     """
-    rows = [request.ids for request in requests]
+    rows = [request.source for request in requests]
     num_finished = stopping_count(options)
     record = model.beam(rows, options.beam_size, num_finished, options.max_length)
     backtrace = Backtrace(record, options)

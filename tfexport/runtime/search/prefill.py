@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import DecoderState, Floats, Ids, Model
+from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.model.decoder_state import DecoderState
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
@@ -50,7 +51,7 @@ def prefill(
         options: how to decode them.
         whole_vocabulary: compute all logits, not only those of the rows' candidates.
     """
-    state = model.encode([request.ids for request in requests])
+    state = model.encode([request.source for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
     prefix = prefix.reshape(len(requests), -1)
     length = prefix.shape[1]
@@ -61,7 +62,7 @@ def prefill(
         # The position after the last token may be beyond the position table.
         tokens = tokens[:, :-1]
     if not tokens.shape[1]:
-        longest = max(len(request.ids) for request in requests)
+        longest = max(request.length for request in requests)
         none = np.zeros((len(requests), 0, longest), np.float32)
         attention = none if options.needs_attention else None
         return Prefilled(state, None, prefix, np.zeros((len(requests), 0)), attention)

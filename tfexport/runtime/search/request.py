@@ -1,9 +1,13 @@
 """One row to decode."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tfexport.runtime.model.bundle_model import Source
 
 
 @dataclass(frozen=True)
@@ -11,11 +15,13 @@ class Request:
     """One row to decode.
 
     Attributes:
-        ids: source ids as the encoder sees them; not empty.
+        ids: source ids as the encoder sees them; empty if there are ``inputs``.
         number: of the row in its call, which seeds its random numbers.
         prefix: the forced beginning of the target.
         candidates: ascending ids that may be chosen (a shortlist); None for the whole vocabulary.
         sample: number of the first sample of this row; it seeds the random numbers too.
+        inputs: a user's module's inputs by name, in place of ids.
+        group: rows of equal groups may share a batch.
     """
 
     ids: list[int]
@@ -23,3 +29,24 @@ class Request:
     prefix: tuple[int, ...] = ()
     candidates: NDArray[np.int64] | None = None
     sample: int = 0
+    inputs: Mapping[str, NDArray[Any]] | None = None
+    group: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, source: Source, number: int) -> "Request":
+        """A row without a prefix."""
+        if isinstance(source, Mapping):
+            return cls([], number, inputs=source)
+        return cls(list(source), number)
+
+    @property
+    def source(self) -> Source:
+        """The source as ``Model.encode`` takes it."""
+        return self.ids if self.inputs is None else self.inputs
+
+    @property
+    def length(self) -> int:
+        """Positions of the source: ids, or the longest axis of an input."""
+        if self.inputs is None:
+            return len(self.ids)
+        return max(max(array.shape, default=1) for array in self.inputs.values())

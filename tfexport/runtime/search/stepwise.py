@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.logit_filters import LogitFilters
@@ -167,7 +167,7 @@ class StepwiseSearch:
         """For each request its hypotheses so far, best first, the earlier one on a tie."""
         found: list[list[Hypothesis]] = [[] for _ in self._requests]
         for sequence in self._sequences:
-            length = len(self._requests[sequence.request].ids)
+            length = self._requests[sequence.request].length
             attention = None
             if self._options.needs_attention:
                 rows = [row[:length] for row in sequence.attention]
@@ -182,13 +182,13 @@ class StepwiseSearch:
 
 
 def greedy(
-    model: Model, rows: Sequence[Sequence[int]], max_length: int, bos_id: int, eos_id: int
+    model: Model, rows: Sequence[Source], max_length: int, bos_id: int, eos_id: int
 ) -> list[Hypothesis]:
-    """Decode rows of source ids, none of them empty, taking the best token at every step.
+    """Decode sources, none of them empty, taking the best token at every step.
 
     The best token is the argmax of the logits, the lowest id on a tie. A row ends with ``eos_id``
     or after ``max_length`` tokens, and then leaves the batch.
     """
     options = ResolvedOptions.of(DecodingOptions(), bos_id, (eos_id,), max_length)
-    requests = [Request(list(row), number) for number, row in enumerate(rows)]
+    requests = [Request.of(row, number) for number, row in enumerate(rows)]
     return [found[0] for found in StepwiseSearch(model, requests, options).run()]

@@ -9,7 +9,6 @@ import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, Message, Option, TokenizerError, shown
-from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the beginning of a word
@@ -20,9 +19,9 @@ class TextCodec:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
-        special, shape = manifest.special_ids, ModelShape.of(manifest)
-        self._before = [special.bos] if shape.add_source_bos else []
-        self._after = [special.eos] if shape.add_source_eos else []
+        special, config = manifest.special_ids, manifest.config
+        self._before = [special.bos] if config["add_source_bos"] else []
+        self._after = [special.eos] if config["add_source_eos"] else []
 
     @property
     def num_special_tokens(self) -> tuple[int, int]:

@@ -1,0 +1,69 @@
+"""Layers of torch in forms that its ONNX exporter keeps dynamic, while a module is exported.
+
+Each form computes what the layer computes in eval mode without gradients. Where ONNX has no equal
+form, the layer is refused by name.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import transformer
+from torch.overrides import TorchFunctionMode
+
+from tfexport.export.graphs.torch_layers import encoder, multi_head
+from tfexport.export.graphs.torch_layers.functions import functions
+from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
+from tfexport.export.graphs.torch_layers.refusal import first_refusal
+from tfexport.export.graphs.torch_layers.replaced import replaced
+
+_ONE_EXPORT = threading.RLock()
+# (class or module, attribute, what takes its place)
+_FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
+    (nn.MultiheadAttention, "forward", multi_head.attention_module),
+    (nn.TransformerEncoder, "forward", encoder.encoder),
+    (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
+    (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),
+)
+
+
+@contextlib.contextmanager
+def exportable_layers(module: nn.Module) -> Iterator[None]:
+    """Give torch's layers their exportable forms, in this thread and inside the block.
+
+    Args:
+        module: what is exported. Its recurrent layers have other buffers inside the block.
+
+    Raises:
+        ExportError: a layer or an option that has no equal form in ONNX.
+    """
+    lengths = PackedLengths()
+    with _ONE_EXPORT, contextlib.ExitStack() as stack:
+        for owner, name, form in _FORWARDS:
+            stack.enter_context(replaced(owner, name, form))
+        stack.enter_context(recurrent_operators(module, lengths))
+        stack.enter_context(_Functions(lengths))
+        try:
+            yield
+        except Exception as error:
+            refused = first_refusal(error)
+            if refused is None or refused is error:
+                raise
+            raise refused from error
+
+
+class _Functions(TorchFunctionMode):
+    """Calls of torch's functions, by whatever name the user's code imported them."""
+
+    def __init__(self, lengths: PackedLengths) -> None:
+        super().__init__()
+        self._forms = functions(lengths)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        form = self._forms.get(func)
+        if form is None:
+            return func(*args, **kwargs or {})
+        return form(func, *args, **kwargs or {})

@@ -1,0 +1,106 @@
+"""Functions of torch that have another form while exporting."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tfexport.export.graphs.torch_layers import attention, multi_head, pooling
+from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.refusal import refusal
+
+Form = Callable[..., Any]  # takes the function itself before the function's own arguments
+
+
+def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
+    """Each function's form.
+
+    Args:
+        lengths: of the sequences that are packed while exporting.
+    """
+    return {
+        F.scaled_dot_product_attention: _without_own(attention.scaled_dot_product_attention),
+        F.multi_head_attention_forward: multi_head.attention_function,
+        F.max_pool1d: _without_own(pooling.max_pool1d),
+        torch.max_pool1d: _without_own(pooling.max_pool1d),
+        torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
+        torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
+        **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
+        **dict.fromkeys(_DROPOUTS, _dropout),
+        torch.dropout: _torch_dropout,
+        F.rrelu: _rrelu,
+    }
+
+
+_ADAPTIVE: Mapping[Any, tuple[int, bool]] = {
+    F.adaptive_avg_pool1d: (1, False),
+    F.adaptive_avg_pool2d: (2, False),
+    F.adaptive_avg_pool3d: (3, False),
+    F.adaptive_max_pool1d: (1, True),
+    F.adaptive_max_pool2d: (2, True),
+    F.adaptive_max_pool3d: (3, True),
+}
+_DROPOUTS = (
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+)
+
+
+def _without_own(form: Form) -> Form:
+    def call(own: Any, *args: Any, **kwargs: Any) -> Any:
+        return form(*args, **kwargs)
+
+    return call
+
+
+def _adaptive(axes: int, maximum: bool) -> Form:
+    def pool(own: Any, *args: Any, **kwargs: Any) -> Any:
+        given = _by_name(("input", "output_size", "return_indices"), args, kwargs)
+        inputs, output_size = given["input"], given["output_size"]
+        if given.get("return_indices"):
+            raise refusal(f"F.{own.__name__}", "return_indices=True", "use the values only")
+        if all(isinstance(size, int) for size in inputs.shape[-axes:]):
+            return own(inputs, output_size)
+        return pooling.adaptive_pool(inputs, output_size, axes, maximum)
+
+    return pool
+
+
+def _dropout(own: Any, *args: Any, **kwargs: Any) -> Any:
+    given = inspect.signature(own).bind(*args, **kwargs)
+    given.apply_defaults()
+    _refuse_random(f"F.{own.__name__}", given.arguments["training"] and given.arguments["p"])
+    return given.arguments["input"]
+
+
+def _torch_dropout(own: Any, *args: Any, **kwargs: Any) -> Any:
+    given = _by_name(("input", "p", "train"), args, kwargs)
+    _refuse_random("torch.dropout", given["train"] and given["p"])
+    return given["input"]
+
+
+def _rrelu(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    given = inspect.signature(own).bind(*args, **kwargs)
+    given.apply_defaults()
+    _refuse_random("F.rrelu", given.arguments["training"])
+    slope = (given.arguments["lower"] + given.arguments["upper"]) / 2
+    return F.leaky_relu(given.arguments["input"], slope)
+
+
+def _refuse_random(name: str, random: Any) -> None:
+    if random:
+        raise refusal(name, "it is random, in eval mode too", "pass training=self.training")
+
+
+def _by_name(
+    names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments of a builtin function, whose signature Python does not know."""
+    return {**dict(zip(names, args, strict=False)), **kwargs}

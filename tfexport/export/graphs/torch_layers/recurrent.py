@@ -1,0 +1,204 @@
+"""GRU, LSTM and RNN as ONNX's own operators, which loop over time inside.
+
+torch's exporter writes a GRU and an LSTM with their weights reordered at every run, and an RNN once
+for every time step of the example. Here the weights are reordered before exporting.
+Source: ONNX, docs/Operators.md: GRU, LSTM, RNN.
+
+Axes: T time, B batch, I input size, H hidden size, D directions, G gates.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.refusal import refusal
+from tfexport.export.graphs.torch_layers.replaced import replaced
+
+_OPERATORS = {"GRU": "GRU", "LSTM": "LSTM", "RNN_TANH": "RNN", "RNN_RELU": "RNN"}
+# Where ONNX's gates are among torch's: update, reset, new; input, output, forget, cell.
+_GATES = {"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2), "RNN_TANH": (0,), "RNN_RELU": (0,)}
+_CLASSES = (nn.GRU, nn.LSTM, nn.RNN)
+_BUFFER = "onnx_{kind}_l{layer}"  # kind: W input, R recurrent, B bias, as ONNX names them
+
+
+@contextlib.contextmanager
+def recurrent_operators(module: nn.Module, lengths: PackedLengths) -> Iterator[None]:
+    """Make the recurrent layers of a module ONNX operators inside the block.
+
+    Args:
+        module: its layers get their reordered weights as buffers, inside the block.
+        lengths: of the sequences that are packed inside the block.
+
+    Raises:
+        ExportError: a layer has an option that ONNX lacks.
+    """
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
+    for name, layer in layers.items():
+        _check(name, layer)
+
+    def forward(own: Callable[..., Any], layer: nn.RNNBase, *args: Any, **kwargs: Any) -> Any:
+        return _forward(layer, lengths, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers.values():
+            stack.callback(_remove_buffers, layer)
+            _add_buffers(layer)
+        for cls in _CLASSES:
+            stack.enter_context(replaced(cls, "forward", forward))
+        yield
+
+
+def _check(name: str, layer: nn.RNNBase) -> None:
+    kind = f"{name or 'the module'} (nn.{_OPERATORS.get(layer.mode, layer.mode)})"
+    if layer.mode not in _OPERATORS:
+        raise refusal(kind, "its kind of cell is not known", "use nn.GRU, nn.LSTM or nn.RNN")
+    if layer.proj_size:
+        raise refusal(
+            kind,
+            f"proj_size={layer.proj_size} has no operator in ONNX",
+            "use proj_size=0 and an nn.Linear on the output, or loop over nn.LSTMCell in step",
+        )
+    if layer.training and layer.dropout:
+        raise refusal(kind, "it is in training mode", "call .eval() first")
+
+
+def _add_buffers(layer: nn.RNNBase) -> None:
+    # The older weight_norm and spectral_norm compute the weights when the layer is called.
+    for hook in layer._forward_pre_hooks.values():
+        hook(layer, ())
+    ends = ("", "_reverse") if layer.bidirectional else ("",)
+    gates = list(_GATES[layer.mode])
+
+    def reordered(kind: str, number: int, end: str) -> Tensor:
+        weight: Tensor = getattr(layer, f"{kind}_l{number}{end}").detach()
+        rows = weight.size(0) // len(gates)
+        return torch.cat([weight.split(rows)[gate] for gate in gates])
+
+    for number in range(layer.num_layers):
+        stacked = {
+            "W": [reordered("weight_ih", number, end) for end in ends],
+            "R": [reordered("weight_hh", number, end) for end in ends],
+        }
+        if layer.bias:
+            stacked["B"] = [
+                torch.cat([reordered("bias_ih", number, end), reordered("bias_hh", number, end)])
+                for end in ends
+            ]
+        for kind, tensors in stacked.items():
+            name = _BUFFER.format(kind=kind, layer=number)
+            layer.register_buffer(name, torch.stack(tensors), persistent=False)
+
+
+def _remove_buffers(layer: nn.RNNBase) -> None:
+    for number in range(layer.num_layers):
+        for kind in "WRB":
+            name = _BUFFER.format(kind=kind, layer=number)
+            if name in layer._buffers:
+                delattr(layer, name)
+
+
+def _forward(
+    layer: nn.RNNBase, known: PackedLengths, inputs: Tensor | PackedSequence, hx: Any = None
+) -> tuple[Any, Any]:
+    """In place of the ``forward`` of ``nn.GRU``, ``nn.LSTM`` and ``nn.RNN``."""
+    if _BUFFER.format(kind="W", layer=0) not in layer._buffers:
+        raise refusal(
+            f"nn.{_OPERATORS[layer.mode]}",
+            "it is not a part of the module that is exported",
+            "assign it to an attribute of the module, or keep it in an nn.ModuleList",
+        )
+    if isinstance(inputs, PackedSequence):
+        states = _states(hx)
+        if inputs.sorted_indices is not None:
+            states = [state.index_select(1, inputs.sorted_indices) for state in states]
+        output, finals = _run(layer, inputs.data, known.of(inputs), states)
+        if inputs.unsorted_indices is not None:
+            finals = [state.index_select(1, inputs.unsorted_indices) for state in finals]
+        return inputs._replace(data=output), _like_torch(finals)
+    batched = inputs.dim() == 3
+    x, states = inputs, _states(hx)
+    if not batched:
+        x = x.unsqueeze(0 if layer.batch_first else 1)
+        states = [state.unsqueeze(1) for state in states]
+    layer.check_input(x, None)
+    x = x.transpose(0, 1) if layer.batch_first else x
+    output, finals = _run(layer, x, None, states)
+    output = output.transpose(0, 1) if layer.batch_first else output
+    if not batched:
+        output = output.squeeze(0 if layer.batch_first else 1)
+        finals = [state.squeeze(1) for state in finals]
+    return output, _like_torch(finals)
+
+
+def _states(hx: Any) -> list[Tensor]:
+    """The initial states: none, one, or the two of an LSTM."""
+    if hx is None:
+        return []
+    return [hx] if isinstance(hx, Tensor) else list(hx)
+
+
+def _like_torch(finals: list[Tensor]) -> Any:
+    return finals[0] if len(finals) == 1 else tuple(finals)
+
+
+def _run(
+    layer: nn.RNNBase, x: Tensor, lengths: Tensor | None, states: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """All layers of one module.
+
+    Args:
+        layer: the module.
+        x: (T, B, I).
+        lengths: (B,) int64; None if all rows have T steps.
+        states: each (layers * D, B, H); empty for zeros.
+
+    Returns:
+        output: (T, B, D * H), zeros past a row's length.
+        finals: each (layers * D, B, H).
+    """
+    expected = (layer.num_layers * (2 if layer.bidirectional else 1), x.size(1), layer.hidden_size)
+    for state in states:
+        layer.check_hidden_size(state, expected)
+    directions = expected[0] // layer.num_layers
+    counts = None if lengths is None else lengths.to(torch.int32)
+    finals: list[Sequence[Tensor]] = []
+    for number in range(layer.num_layers):
+        begun = states
+        if layer.num_layers > 1:
+            begun = [state[number * directions : (number + 1) * directions] for state in states]
+        output, *final = _operator(layer, number, x, counts, begun)
+        # (T, D, B, H) to (T, B, D * H)
+        x = output.squeeze(1) if directions == 1 else output.transpose(1, 2).flatten(2)
+        finals.append(final)
+    last = zip(*finals, strict=True)
+    return x, [states[0] if len(states) == 1 else torch.cat(states) for states in last]
+
+
+def _operator(
+    layer: nn.RNNBase, number: int, x: Tensor, counts: Tensor | None, states: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """One layer, both directions: output (T, D, B, H) and final states, each (D, B, H)."""
+    directions = 2 if layer.bidirectional else 1
+    attributes: dict[str, Any] = {
+        "hidden_size": layer.hidden_size,
+        "direction": "bidirectional" if layer.bidirectional else "forward",
+    }
+    if layer.mode == "GRU":
+        attributes["linear_before_reset"] = 1
+    if layer.mode == "RNN_RELU":
+        attributes["activations"] = ["Relu"] * directions
+    weights = [layer._buffers.get(_BUFFER.format(kind=kind, layer=number)) for kind in "WRB"]
+    state = (directions, x.size(1), layer.hidden_size)
+    finals = 2 if layer.mode == "LSTM" else 1
+    return torch.onnx.ops.symbolic_multi_out(
+        _OPERATORS[layer.mode],
+        [x, *weights, counts, *states],
+        attrs=attributes,
+        dtypes=(x.dtype,) * (1 + finals),
+        shapes=((x.size(0), *state), *(state,) * finals),
+    )

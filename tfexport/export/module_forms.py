@@ -1,0 +1,132 @@
+"""The graphs of a user's module, each with its export and its comparison."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from tfexport import graph_io
+from tfexport.bundle import SpecialIds
+from tfexport.errors import ExportError
+from tfexport.export.graphs.beam import export_beam
+from tfexport.export.graphs.greedy import export_generate
+from tfexport.export.graphs.module_graphs import export_module_decoder, export_module_encoder
+from tfexport.export.graphs.module_steps import ModuleSteps
+from tfexport.export.modules.contract import ModuleError
+from tfexport.export.modules.examine import Examination
+from tfexport.export.modules.places import export_failure
+from tfexport.export.parity.module import (
+    CompareModule,
+    compare_memory,
+    compare_module_beam,
+    compare_module_generate,
+    compare_steps,
+)
+from tfexport.progress import Progress
+
+
+@dataclass(frozen=True)
+class ModuleBuild:
+    """A user's module on its way to graphs.
+
+    Attributes:
+        found: the module, examined.
+        special_ids: of the vocabularies.
+        max_length: tokens of a row at most.
+        opset: of the standard operators.
+    """
+
+    found: Examination
+    special_ids: SpecialIds
+    max_length: int
+    opset: int
+
+    @property
+    def steps(self) -> ModuleSteps:
+        """The module as the graphs of a search know it."""
+        return ModuleSteps(self.found, self.special_ids, self.max_length)
+
+
+@dataclass(frozen=True)
+class ModuleForm:
+    """A graph of a user's module.
+
+    Attributes:
+        name: its role in the manifest.
+        methods: of the module that it holds, for messages.
+        export: gives the graph, from the build and the encoder graph, if it is there already.
+        compare: with the module's own code.
+    """
+
+    name: str
+    methods: Callable[[ModuleBuild], tuple[str, ...]]
+    export: Callable[[ModuleBuild, ir.Model | None], ir.Model]
+    compare: CompareModule
+
+    @property
+    def filename(self) -> str:
+        """Its file in a bundle."""
+        return f"{self.name}.onnx"
+
+
+def _encoder_methods(build: ModuleBuild) -> tuple[str, ...]:
+    return ("encode",) if build.found.module.recomputes else ("encode", "start")
+
+
+def _step_methods(build: ModuleBuild) -> tuple[str, ...]:
+    return ("decode",) if build.found.module.recomputes else ("step",)
+
+
+def _export_encoder(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    return export_module_encoder(build.found, build.opset)
+
+
+def _export_decoder(build: ModuleBuild, _encoder: ir.Model | None) -> ir.Model:
+    return export_module_decoder(build.found, build.opset)
+
+
+def _export_generate(build: ModuleBuild, encoder: ir.Model | None) -> ir.Model:
+    return export_generate(build.steps, build.opset, encoder or _export_encoder(build, None))
+
+
+def _export_beam(build: ModuleBuild, encoder: ir.Model | None) -> ir.Model:
+    return export_beam(build.steps, build.opset, encoder or _export_encoder(build, None))
+
+
+# In the order of export, which is that of comparison; the encoder is part of the searches.
+MODULE_FORMS = (
+    ModuleForm("encoder", _encoder_methods, _export_encoder, compare_memory),
+    ModuleForm("decoder", _step_methods, _export_decoder, compare_steps),
+    ModuleForm(graph_io.GENERATE, _step_methods, _export_generate, compare_module_generate),
+    ModuleForm(graph_io.BEAM, _step_methods, _export_beam, compare_module_beam),
+)
+
+
+def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleForm, ir.Model]:
+    """Export every graph of a bundle, in memory.
+
+    Raises:
+        ExportError: torch's exporter gave up; the message names the method and the line.
+    """
+    graphs: dict[ModuleForm, ir.Model] = {}
+    encoder = None
+    for done, form in enumerate(MODULE_FORMS):
+        progress(f"exporting {form.filename}", done, len(MODULE_FORMS))
+        graphs[form] = export_module_form(build, form, encoder)
+        encoder = encoder or graphs[form]
+    return graphs
+
+
+def export_module_form(
+    build: ModuleBuild, form: ModuleForm, encoder: ir.Model | None = None
+) -> ir.Model:
+    """Export one graph; see ``export_module_forms``."""
+    try:
+        return form.export(build, encoder)
+    except ModuleError:
+        raise
+    except ExportError as error:
+        model, cause = build.found.module.model, error.__cause__ or error
+        raise ExportError(
+            f"{form.filename}: {export_failure(model, form.methods(build), cause)}"
+        ) from error

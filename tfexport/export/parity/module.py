@@ -1,0 +1,220 @@
+"""The comparison of a user's module with its graphs: its own code, one row at a time, is the truth.
+
+Axes: B batch, K beams, T target, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tfexport.bundle import SpecialIds
+from tfexport.export.modules.contract import UserModule
+from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows
+from tfexport.export.modules.examine import Examination
+from tfexport.export.parity.beam import BEAM_SIZE, STEPS, compare_search
+from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
+from tfexport.export.parity.eager_run import NEW_TOKENS, Floats, Ids, Shape
+from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.module_rows import Array, shape_key, stack_rows
+from tfexport.progress import Progress
+from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.runtime.search import greedy
+
+BATCHES = (1, 3)
+MOST_EXAMPLES = 32  # of the caller's rows
+Rows = list[dict[str, Array]]
+
+
+@dataclass(frozen=True)
+class ModuleRun:
+    """A module's own greedy decoding of a batch, each row alone.
+
+    Attributes:
+        rows: the inputs.
+        memory: of each row; None for rows that are padded, whose memory is longer in a batch.
+        tokens: (B, T); decoding goes on after the end token.
+        logits: (B, T, V).
+        special_ids: of the vocabularies.
+    """
+
+    rows: Rows
+    memory: list[tuple[Tensor, ...]] | None
+    tokens: Ids
+    logits: Floats
+    special_ids: SpecialIds
+
+    @property
+    def shape(self) -> Shape:
+        """The batch, and the longest axis of any input."""
+        sizes = (size for row in self.rows for array in row.values() for size in array.shape)
+        return len(self.rows), max(sizes, default=1)
+
+    @property
+    def prefix(self) -> Ids:
+        """The tokens that the steps take: the start token, and all but the last."""
+        start = np.full((len(self.tokens), 1), self.special_ids.bos)
+        return np.concatenate([start, self.tokens[:, :-1]], axis=1)
+
+
+class EagerModule:
+    """A module in eager PyTorch."""
+
+    def __init__(self, found: Examination, special_ids: SpecialIds, max_length: int) -> None:
+        self.found, self.special_ids = found, special_ids
+        self.steps = min(NEW_TOKENS, max_length)
+
+    @property
+    def module(self) -> UserModule:
+        """The user's module."""
+        return self.found.module
+
+    def decode(self, rows: Rows) -> ModuleRun:
+        """Decode rows greedily, each alone."""
+        runs = [self._decode_row(row) for row in rows]
+        alike = len({shape_key(row, padded=False) for row in rows}) == 1
+        return ModuleRun(
+            rows,
+            [memory for memory, _, _ in runs] if alike else None,
+            np.stack([tokens for _, tokens, _ in runs]),
+            np.stack([logits for _, _, logits in runs]),
+            self.special_ids,
+        )
+
+    def _decode_row(self, row: Mapping[str, Array]) -> tuple[tuple[Tensor, ...], Ids, Floats]:
+        memory, state = self._encode([row])
+        token = torch.full((1, 1), self.special_ids.bos)
+        tokens, logits = [], []
+        for position in range(self.steps):
+            found, state = self.module.step(token, torch.tensor(position), state, memory)
+            token = found.argmax(-1, keepdim=True)
+            tokens.append(int(token))
+            logits.append(found[0].float().numpy())
+        return memory, np.array(tokens), np.stack(logits)
+
+    def whole_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
+        """The logits of the user's ``decode`` over a prefix (T,): (T, V)."""
+        memory, _ = self._encode([row])
+        logits: Floats = self.module.decode(torch.from_numpy(prefix)[None], memory)[0].numpy()
+        return logits
+
+    def _encode(self, rows: Sequence[Mapping[str, Array]]) -> tuple[tuple[Tensor, ...], ...]:
+        memory = self.module.encode(as_tensors(self.found.inputs, stack_rows(rows)))
+        return memory, self.module.start(memory)
+
+    def last_logits(self, rows: Rows) -> Callable[[Tensor], Tensor]:
+        """From prefixes of K beams for each row, (B * K, T), to logits (B * K, V)."""
+        encoded = [self._encode([row]) for row in rows]
+
+        def of_prefixes(prefixes: Tensor) -> Tensor:
+            found = []
+            for i, prefix in enumerate(prefixes):
+                memory, state = encoded[i // BEAM_SIZE]
+                for position, token in enumerate(prefix):
+                    logits, state = self.module.step(
+                        token.reshape(1, 1), torch.tensor(position), state, memory
+                    )
+                found.append(logits[0].float())
+            return torch.stack(found)
+
+        return of_prefixes
+
+
+CompareModule = Callable[[EagerModule, ModuleRun, ModuleModel], Iterable[Comparison]]
+
+
+def compare_memory(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
+    """Compare the encoder's memory, for rows of one shape."""
+    if run.memory is None:
+        return
+    state = model.encode(run.rows)
+    for value, of_rows in zip(state.memory.values(), zip(*run.memory, strict=True), strict=True):
+        eager = torch.cat(of_rows).float().numpy()
+        yield compare_values("memory", run.shape, value.numpy().astype(np.float32), eager)
+
+
+def compare_steps(eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
+    """Compare the logits of every step, and the tokens of greedy search."""
+    state = model.encode(run.rows)
+    steps = [model.step(run.prefix[:, t : t + 1], state).copy() for t in range(eager.steps)]
+    yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    whole = model.step(run.prefix, model.encode(run.rows))
+    yield compare_values("full prefix", run.shape, whole, run.logits)
+    found = greedy(model, run.rows, eager.steps, run.special_ids.bos, run.special_ids.eos)
+    yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
+
+
+def compare_module_generate(
+    eager: EagerModule, run: ModuleRun, model: ModuleModel
+) -> Iterator[Comparison]:
+    """Compare tokens and scores of a whole greedy search."""
+    made = model.generate(run.rows, eager.steps)
+    yield from compare_sequences(run, made.sequences, made.scores)
+
+
+def compare_module_beam(
+    eager: EagerModule, run: ModuleRun, model: ModuleModel
+) -> Iterator[Comparison]:
+    """Compare a whole beam search."""
+    steps = min(STEPS, eager.steps)
+    yield from compare_search(model, run.rows, run, steps, eager.last_logits(run.rows))
+
+
+def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:
+    """Compare ``step`` with ``decode`` over the whole prefix, if a module has both."""
+    model = eager.module.model
+    if eager.module.recomputes or not callable(getattr(model, "decode", None)):
+        return
+    wholes = [
+        eager.whole_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
+    ]
+    yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes))
+
+
+def compare_module(
+    eager: EagerModule,
+    model: ModuleModel,
+    comparisons: Sequence[CompareModule],
+    examples: Sequence[Mapping[str, Array]],
+    tell: Progress,
+) -> ParityReport:
+    """Compare graphs with the module's own code, over drawn sizes and rows of real data.
+
+    Args:
+        eager: the module.
+        model: its graphs.
+        comparisons: of each graph.
+        examples: rows of real data.
+        tell: called after every batch.
+    """
+    report = ParityReport(f"the code of {type(eager.module.model).__name__}")
+    batches = [*_batches(eager.found, examples)]
+    for done, rows in enumerate(batches):
+        tell("comparing with your module", done, len(batches))
+        with torch.no_grad():
+            run = eager.decode(rows)
+            report.comparisons.extend(compare_own_decode(eager, run))
+            for compare in comparisons:
+                report.comparisons.extend(compare(eager, run, model))
+    tell("comparing with your module", len(batches), len(batches))
+    return report
+
+
+def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
+    """Drawn rows of one shape, drawn rows that are padded, and real rows."""
+    settings = [sizes for i, sizes in enumerate(found.settings) if sizes not in found.settings[:i]]
+    for seed, sizes in enumerate(settings, 10):
+        for batch in BATCHES:
+            yield draw_rows(found.inputs, found.below, sizes, batch, seed)
+    if found.io.padded:
+        (axis,) = axes_of(found.inputs)
+        yield [
+            draw_rows(found.inputs, found.below, {axis: length}, 1, seed=20)[0]
+            for length in sorted({sizes[axis] for sizes in settings})
+        ]
+    groups: dict[object, Rows] = {}
+    for row in examples[:MOST_EXAMPLES]:
+        groups.setdefault(shape_key(row, found.io.padded), []).append(dict(row))
+    yield from groups.values()
