@@ -34,7 +34,7 @@ def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
 def test_newer_format_names_both_versions(tmp_path: Path) -> None:
     write(tmp_path / "a.bundle")
     rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=FORMAT_VERSION + 1, new={}))
-    with pytest.raises(BundleError, match=r"bundle format 2; this tfexport reads up to 1"):
+    with pytest.raises(BundleError, match=r"bundle format 3; this tfexport reads up to 2"):
         open_bundle(tmp_path / "a.bundle")
 
 

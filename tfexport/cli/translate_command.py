@@ -12,6 +12,7 @@ import click
 
 from tfexport.cli.decoding_options import as_call, decoding_options, given
 from tfexport.cli.spelling import spell
+from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
 from tfexport.errors import ConfigError, InputError, Problem
 from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
@@ -29,6 +30,7 @@ class _Call:
 
     bundle: str
     file: str
+    inputs: str | None
     output: str
     force: bool
     resume: bool
@@ -55,6 +57,13 @@ class _Call:
     is_flag=True,
     help="Lines are space-separated ids, in (as the encoder sees them: no special tokens are "
     "added) and out (no start, no end token).",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(),
+    metavar="ROWS.npz",
+    help="Instead of FILE: arrays, for a bundle of a module of one's own; one an input, with the "
+    "rows first, or one a row: NAME/0, NAME/1, ...",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
@@ -88,10 +97,17 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.files.resumable import check_output
 
     call = as_call(_Call, values)
+    if call.inputs is not None:
+        check_inputs_call(call)
     if call.output != "-":
         source = None if call.file == "-" else Path(call.file)
         check_output(source, Path(call.output), call.force, call.resume)
     engine = Engine(call.bundle, _layout(call), call.vocabulary_map)
+    if call.inputs is not None:
+        if bad := translate_inputs(call, engine):
+            click.echo(f"{bad} rows could not be decoded; their output is empty.", err=True)
+            ctx.exit(1)
+        return
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     task = _task(call, engine)

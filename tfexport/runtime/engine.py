@@ -75,6 +75,11 @@ class Engine:
         if vocabulary_map is not None:
             self._map = VocabularyMap.read(vocabulary_map, self.manifest, self.texts)
 
+    @property
+    def gives_text(self) -> bool:
+        """Whether there is a tokenizer of the target."""
+        return "target" in self.manifest.tokenizers
+
     @cached_property
     def resolver(self) -> Resolver:
         """The check of options against this bundle."""

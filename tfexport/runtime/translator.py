@@ -249,7 +249,7 @@ class Translator:
         )
         requests = self.engine.requests_from(given, prefixes)
         found = self.engine.decode(requests, resolved)
-        if "target" not in self.manifest.tokenizers:
+        if not self.engine.gives_text:
             return [TranslationResult(None, hypotheses) for hypotheses in found]
         return [self.engine.result("", [], hypotheses, resolved) for hypotheses in found]
 

@@ -2,104 +2,79 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any
 
 import onnx_ir as ir
 from torch import nn
 
 from tfexport import __version__, graph_io
-from tfexport.bundle import Limits, Manifest, SpecialIds, check_output, new_bundle, write_manifest
-from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.atomic import check_new_file, new_file
+from tfexport.bundle import (
+    Limits,
+    Manifest,
+    SpecialIds,
+    check_output,
+    new_bundle,
+    open_bundle,
+    write_manifest,
+)
+from tfexport.errors import BundleError
+from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import check_keywords
-from tfexport.export.graph_options import GraphOptions
+from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_form
+from tfexport.export.artifacts.module_source import ModuleContents, read_module
+from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.module_forms import (
     MODULE_FORMS,
-    ModuleBuild,
     ModuleForm,
+    export_module_form,
     export_module_forms,
 )
-from tfexport.export.modules.contract import UserModule
-from tfexport.export.modules.examine import Examination, examine
-from tfexport.export.modules.inputs import Input, check_examples, check_inputs
-from tfexport.export.parity.module import EagerModule, compare_module
+from tfexport.export.modules.inputs import Input
+from tfexport.export.parity.eager_run import THREADS
+from tfexport.export.parity.module import (
+    compare_module_bundle,
+    compare_module_file,
+)
 from tfexport.export.parity.report import ParityReport
-from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.text.tokenizer_files import TokenizerFiles
-from tfexport.model_src.config import TransformerConfig
-from tfexport.module_rows import Array
+from tfexport.export.passes.share_weights import share_transposed, share_weights
+from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.runtime.model.module_model import ModuleModel
 from tfexport.typing import Unpack
 
 
-class ModuleKeywords(TypedDict, total=False):
-    """Keyword arguments of ``export_module``.
-
-    Attributes:
-        unk_id: of the unknown token.
-        tokenizer: of the target, and of the source if that is text; a tokenizer.json, a
-            SentencePiece .model or a list of words. None: ids only.
-        source_tokenizer: of a source that is text, if it is another.
-        add_source_bos: the encoder sees the start token in front of a text.
-        add_source_eos: the encoder sees the end token behind a text.
-        examples: rows of real inputs, without the batch axis; they are compared too.
-        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
-        portable: for other runtimes than onnxruntime. A module's graphs have standard operators
-            only in any case.
-        verify: compare with the module's own code, and fail if it differs.
-        force: replace what exists.
-        progress: called at every step; see ``tfexport.progress``.
-    """
-
-    unk_id: int | None
-    tokenizer: PathLike | None
-    source_tokenizer: PathLike | None
-    add_source_bos: bool
-    add_source_eos: bool
-    examples: Iterable[Mapping[str, Any]]
-    opset: int | None
-    portable: bool
-    verify: bool
-    force: bool
-    progress: Progress | None
-
-
 @dataclass(frozen=True)
 class ModuleResult:
-    """A module's bundle.
+    """The files of a module.
 
     Attributes:
-        path: its folder.
+        path: the bundle's folder, or the file.
         report: of the comparison with the module's own code; None with ``verify=False``.
-        manifest: of the bundle.
+        bundle_manifest: None for a single file.
+        quantized: the result of quantising; None for float32.
     """
 
     path: Path
     report: ParityReport | None
-    manifest: Manifest
+    bundle_manifest: Manifest | None = None
+    quantized: QuantizeResult | None = None
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the bundle.
 
-@dataclass(frozen=True)
-class ModuleContents:
-    """A module, examined, and all that its files need besides.
-
-    Attributes:
-        build: the module on its way to graphs.
-        options: of the graphs.
-        tokenizers: checked against the vocabularies.
-        config: what the manifest says of the framing of texts.
-        examples: rows of real inputs.
-    """
-
-    build: ModuleBuild
-    options: GraphOptions
-    tokenizers: TokenizerFiles
-    config: dict[str, Any]
-    examples: Sequence[Mapping[str, Array]]
+        Raises:
+            AttributeError: a single file was exported, which has none.
+        """
+        if self.bundle_manifest is None:
+            raise AttributeError(f"{self.path}: a single file, which has no manifest.")
+        return self.bundle_manifest
 
 
 def export_module(
@@ -120,7 +95,7 @@ def export_module(
 
     Args:
         model: with ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``.
-        output: the bundle's folder.
+        output: the bundle's folder, or the .onnx file of ``graph``.
         inputs: of ``encode``, in the order of its parameters.
         pad_id: fills rows behind their end.
         bos_id: of the token that decoding starts from.
@@ -132,72 +107,123 @@ def export_module(
         ConfigError: wrong arguments.
         ExportError: the module is not what the contract says, or torch cannot export it.
         ParityError: the graphs and the module's own code differ.
+        QualityError: quantised weights change too much.
         OutputExistsError: something stands in the way.
         TypeError: an unknown option.
     """
     check_keywords("export_module", options, ModuleKeywords)
-    check_output(output, options.get("force", False))
+    force, graph = options.get("force", False), options.get("graph")
+    check_form(output, options)
+    (check_output if graph is None else check_new_file)(output, force)
     ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
     tell = options.get("progress") or silent
     contents = read_module(model, inputs, ids, max_length, options, tell)
-    return write_module_bundle(contents, output, options, tell)
+    verify, kind = options.get("verify", True), options.get("quantize")
+    if graph is not None:
+        return _write_file(contents, output, force, verify, tell)
+    if kind is None:
+        return _write_bundle(contents, output, force, verify, tell)
+    with tempfile.TemporaryDirectory() as folder:
+        exact = _write_bundle(contents, Path(folder) / Path(output).name, False, verify, tell)
+        made = quantize_bundle(
+            exact.path, output, kind, samples=options.get("samples"), force=force, progress=tell
+        )
+    return ModuleResult(Path(output), exact.report, made.manifest, made)
 
 
-def read_module(
+def verify_module(
+    path: PathLike,
     model: nn.Module,
+    *,
     inputs: Sequence[Input],
-    ids: SpecialIds,
-    max_length: int,
-    options: ModuleKeywords,
-    tell: Progress,
-) -> ModuleContents:
-    """Check all arguments, and examine the module."""
-    _check_arguments(model, ids, max_length)
-    checked = check_inputs(inputs)
-    examples = check_examples(checked, options.get("examples", ()))
-    graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
-    training = model.training
-    try:
-        module = UserModule(model.eval(), len(checked))
-        tell("running your module at several sizes", 0, 1)
-        found = examine(module, checked, examples, ids, max_length)
-    finally:
-        model.train(training)
-    build = ModuleBuild(found, ids, max_length, graphs.opset)
-    _check_ids(ids, found)
-    tokenizers = _tokenizers(found, ids, options)
-    framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
-    return ModuleContents(build, graphs, tokenizers, framing, examples)
+    progress: Progress | None = None,
+    examples: Iterable[Mapping[str, Any]] = (),
+) -> ParityReport:
+    """Compare a bundle with the module that it was exported from.
+
+    Args:
+        path: the bundle's folder.
+        model: the module.
+        inputs: of ``encode``, as for ``export_module``.
+        progress: called at every step; see ``tfexport.progress``.
+        examples: rows of real inputs; they are compared too.
+
+    Raises:
+        TfexportError: the bundle or the module is unusable, or does not belong to it. A difference
+            is not raised: it is in the report.
+    """
+    manifest = open_bundle(path)
+    if manifest.module_io is None:
+        raise BundleError(f"{path}: was exported from a checkpoint; compare it with that.")
+    info_of_bundle(manifest).refuse_quantized(Path(path))
+    ids, longest = manifest.special_ids, manifest.limits.max_target_length
+    assert longest is not None
+    options = ModuleKeywords(examples=examples)
+    contents = read_module(model, inputs, ids, longest, options, progress or silent)
+    if contents.build.found.io != manifest.module_io:
+        raise BundleError(
+            f"{path}: its tensors are not those of this {type(model).__name__}. Compare it with "
+            "the module that it was exported from, or export this one."
+        )
+    return _compare(contents, Path(path), manifest, progress or silent)
 
 
-def write_module_bundle(
-    contents: ModuleContents, output: PathLike, options: ModuleKeywords, tell: Progress
+def _write_bundle(
+    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
 ) -> ModuleResult:
     """Export all graphs, write the bundle, and compare it with the module's own code."""
-    build = contents.build
     report = None
-    with new_bundle(output, options.get("force", False)) as folder:
-        graphs = export_module_forms(build, tell)
+    with new_bundle(output, force) as folder:
+        graphs = export_module_forms(contents.build, tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
         tokenizers = contents.tokenizers.copy(folder)
-        if not build.found.io.takes_ids:  # a text is the target only
+        if not contents.build.found.io.takes_ids:  # a text is the target only
             tokenizers.pop("source", None)
         manifest = replace(_describe(contents, graphs), tokenizers=tokenizers)
         manifest = write_manifest(folder, manifest)
-        if options.get("verify", True):
-            report = compare_module(
-                EagerModule(build.found, build.special_ids, build.max_length),
-                ModuleModel(folder, manifest, threads=1),
-                [form.compare for form in MODULE_FORMS],
-                contents.examples,
-                tell,
-            )
+        if verify:
+            report = _compare(contents, folder, manifest, tell)
             report.require(str(output))
             manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
     return ModuleResult(Path(output), report, manifest)
+
+
+def _compare(
+    contents: ModuleContents, folder: Path, manifest: Manifest, tell: Progress
+) -> ParityReport:
+    model = ModuleModel(folder, manifest, THREADS)
+    comparisons = [form.compare for form in MODULE_FORMS]
+    return compare_module_bundle(contents.eager, model, comparisons, contents.examples, tell)
+
+
+def _write_file(
+    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
+) -> ModuleResult:
+    """Export the greedy search as one file, and compare it with the module's own code."""
+    (form,) = [form for form in MODULE_FORMS if form.name == graph_io.GENERATE]
+    tell(f"exporting {form.filename}", 0, 1)
+    model = export_module_form(contents.build, form)
+    share_transposed([model])
+    join_weights(model, form.name)
+    report = None
+    with new_file(output, force) as path:
+        ir.save(model, path)
+        if verify:
+            report = compare_module_file(contents.eager, path, contents.examples, tell)
+            report.require(str(output))
+        info = ArtifactInfo(
+            form.name,
+            {**asdict(contents.build.special_ids), "max_length": contents.build.max_length,
+             "module": contents.build.found.io.to_dict()},
+            parity=None if report is None else report.summary(),
+            needs={"onnxruntime": contents.options.minimum_onnxruntime},
+        )  # fmt: skip
+        model.metadata_props.update(info.to_metadata())
+        ir.save(model, path)
+    return ModuleResult(Path(output), report)
 
 
 def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -> Manifest:
@@ -217,69 +243,3 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
         graphs={form.name: form.filename for form in graphs},
         module=build.found.io.to_dict(),
     )
-
-
-def _check_arguments(model: Any, ids: SpecialIds, max_length: Any) -> None:
-    problems: list[Message] = []
-    if not isinstance(model, nn.Module):
-        problems.append(Message(Option("model"), f": {shown(model)} is not a torch.nn.Module"))
-    for name in ("pad", "bos", "eos", "unk"):
-        value = getattr(ids, name)
-        if value is None and name == "unk":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            text = f": {shown(value)} is not a whole number from 0 on"
-            problems.append(Message(Option(f"{name}_id"), text))
-    if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        text = f": {shown(max_length)} is not a whole number from 1 on"
-        problems.append(Message(Option("max_length"), text))
-    if problems:
-        raise ConfigError(join_problems("export_module", problems))
-
-
-def _check_ids(ids: SpecialIds, found: Examination) -> None:
-    """Refuse special ids outside the vocabulary that the logits have."""
-    size = found.vocab_size
-    problems = [
-        Message(Option(f"{name}_id"), f": {value} is not a token: the logits are of {size}")
-        for name in ("pad", "bos", "eos", "unk")
-        if (value := getattr(ids, name)) is not None and value >= size
-    ]
-    if problems:
-        raise ConfigError(join_problems(type(found.module.model).__name__, problems))
-
-
-def _tokenizers(found: Examination, ids: SpecialIds, options: ModuleKeywords) -> TokenizerFiles:
-    target, source = options.get("tokenizer"), options.get("source_tokenizer")
-    if source is not None and target is None:
-        raise ConfigError(Message(
-            Option("source_tokenizer"), " goes with ", Option("tokenizer"), ", that of the target."
-        ))  # fmt: skip
-    if source is not None and not found.io.takes_ids:
-        raise ConfigError(Message(
-            Option("source_tokenizer"), ": the module takes ",
-            ", ".join(each.name for each in found.inputs), " and no text; leave it out.",
-        ))  # fmt: skip
-    if target is None:
-        return TokenizerFiles()
-    files = TokenizerFiles(Path(source or target), Path(target))
-    files.check(_vocabularies(found, ids))
-    return files
-
-
-@dataclass(frozen=True)
-class _Vocabularies:
-    """The sizes and special ids that a tokenizer is checked against."""
-
-    source_vocab_size: int
-    target_vocab_size: int
-    pad_id: int
-    bos_id: int
-    eos_id: int
-    unk_id: int | None
-
-
-def _vocabularies(found: Examination, ids: SpecialIds) -> TransformerConfig:
-    size = found.vocab_size
-    source = found.below.get(graph_io.INPUT_IDS, size) if found.io.takes_ids else size
-    return cast(TransformerConfig, _Vocabularies(source, size, ids.pad, ids.bos, ids.eos, ids.unk))

@@ -5,22 +5,25 @@ Axes: B batch, K beams, T target, V vocabulary.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows
 from tfexport.export.modules.examine import Examination
 from tfexport.export.parity.beam import BEAM_SIZE, STEPS, compare_search
 from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
-from tfexport.export.parity.eager_run import NEW_TOKENS, Floats, Ids, Shape
+from tfexport.export.parity.eager_run import NEW_TOKENS, THREADS, Floats, Ids, Shape
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.runtime.model.session import open_session
 from tfexport.runtime.search import greedy
 
 BATCHES = (1, 3)
@@ -175,17 +178,15 @@ def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Compariso
 
 def compare_module(
     eager: EagerModule,
-    model: ModuleModel,
-    comparisons: Sequence[CompareModule],
+    compare: Callable[[ModuleRun], Iterable[Comparison]],
     examples: Sequence[Mapping[str, Array]],
     tell: Progress,
 ) -> ParityReport:
-    """Compare graphs with the module's own code, over drawn sizes and rows of real data.
+    """Compare an artifact with the module's own code, over drawn sizes and rows of real data.
 
     Args:
         eager: the module.
-        model: its graphs.
-        comparisons: of each graph.
+        compare: gives the comparisons of one batch; called under ``torch.no_grad``.
         examples: rows of real data.
         tell: called after every batch.
     """
@@ -196,10 +197,40 @@ def compare_module(
         with torch.no_grad():
             run = eager.decode(rows)
             report.comparisons.extend(compare_own_decode(eager, run))
-            for compare in comparisons:
-                report.comparisons.extend(compare(eager, run, model))
+            report.comparisons.extend(compare(run))
     tell("comparing with your module", len(batches), len(batches))
     return report
+
+
+def compare_module_bundle(
+    eager: EagerModule,
+    model: ModuleModel,
+    comparisons: Sequence[CompareModule],
+    examples: Sequence[Mapping[str, Array]],
+    tell: Progress,
+) -> ParityReport:
+    """``compare_module`` of a bundle's graphs, each with its own comparison."""
+
+    def compare(run: ModuleRun) -> Iterator[Comparison]:
+        for compare_graph in comparisons:
+            yield from compare_graph(eager, run, model)
+
+    return compare_module(eager, compare, examples, tell)
+
+
+def compare_module_file(
+    eager: EagerModule, path: Path, examples: Sequence[Mapping[str, Array]], tell: Progress
+) -> ParityReport:
+    """``compare_module`` of a self-contained file that decodes greedily."""
+    session = open_session(path, THREADS)
+
+    def compare(run: ModuleRun) -> Iterator[Comparison]:
+        feeds = stack_rows(run.rows, run.special_ids.pad)
+        feeds[graph_io.MAX_LENGTH] = np.array(eager.steps)
+        sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
+        yield from compare_sequences(run, sequences, scores)
+
+    return compare_module(eager, compare, examples, tell)
 
 
 def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:

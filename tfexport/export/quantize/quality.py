@@ -1,6 +1,6 @@
 """The quality gate: the comparison of a quantised bundle with its original on samples."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,10 @@ import numpy as np
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, Message, missing_dependency
 from tfexport.runtime import Translator
+from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.model.bundle_model import Floats, Model
+from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.topk import log_normalizer
 
 LEAST_AGREEMENT = 0.97
@@ -24,11 +26,19 @@ LIMIT = 256  # tokens of a sample at most
 
 @dataclass(frozen=True)
 class Sample:
-    """One source as ids; also as text, and with a reference translation, if these are known."""
+    """One source as ids; also as text, and with a reference translation, if these are known.
+
+    Attributes:
+        ids: as the encoder sees them; empty if there are ``inputs``.
+        text: that they came from.
+        reference: its translation.
+        inputs: of a user's module, by name.
+    """
 
     ids: list[int]
     text: str | None = None
     reference: str | None = None
+    inputs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class QualityGate:
 
     def __init__(self, original: Translator, samples: Sequence[Sample]) -> None:
         self._original = original
-        self.samples = [sample for sample in samples if sample.ids]
+        self.samples = [sample for sample in samples if sample.ids or sample.inputs]
         self._pairs = [
             (sample.text, sample.reference)
             for sample in self.samples
@@ -85,17 +95,24 @@ class QualityGate:
         ]
         if self._pairs:
             _sacrebleu()  # before the work, if it is missing
-        rows = [sample.ids for sample in self.samples]
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
-        found = self._original.generate(rows, max_length=length, return_end_token=True)
-        self._targets = [result.hypotheses[0].tokens for result in found]
+        engine = original.engine
+        resolved, _ = engine.resolver.resolve({"max_length": length, "return_end_token": True})
+        self._requests = [
+            engine.request(sample.ids, i, (), resolved, as_ids=True)
+            if sample.inputs is None
+            else engine.request_from(sample.inputs, i, ())
+            for i, sample in enumerate(self.samples)
+        ]
+        found = engine.decode(self._requests, resolved)
+        self._targets = [hypotheses[0].tokens for hypotheses in found]
         self._special = self._original.manifest.special_ids
 
     def agreement(self, folder: Path, manifest: Manifest) -> tuple[float, int]:
         """The share of agreeing positions, and the number of positions."""
         agreeing = total = 0
-        for logits, targets in self._logits(Model(folder, manifest)):
+        for logits, targets in self._logits(open_model(folder, manifest)):
             for row, target in zip(logits.argmax(-1), targets, strict=True):
                 agreeing += int((row[: len(target)] == target).sum())
                 total += len(target)
@@ -103,7 +120,7 @@ class QualityGate:
 
     def distance(self, folder: Path, manifest: Manifest) -> float:
         """Mean Kullback-Leibler divergence from the original's predictions; first samples only."""
-        quantized = self._logits(Model(folder, manifest), BATCH)
+        quantized = self._logits(open_model(folder, manifest), BATCH)
         sums, tokens = 0.0, 0
         for (theirs, targets), (ours, _) in zip(self._first_logits, quantized, strict=True):
             for one, two, target in zip(theirs, ours, targets, strict=True):
@@ -116,7 +133,7 @@ class QualityGate:
     @cached_property
     def _first_logits(self) -> list[tuple[Floats, list[list[int]]]]:
         """The original's logits on the first samples, which every parameter is compared with."""
-        model = Model(self._original.path, self._original.manifest)
+        model = open_model(self._original.path, self._original.manifest)
         return list(self._logits(model, BATCH))
 
     @cached_property
@@ -135,15 +152,23 @@ class QualityGate:
         self, model: Model, count: int | None = None
     ) -> Iterator[tuple[Floats, list[list[int]]]]:
         # In batches, since the logits of all samples may not fit into memory.
-        rows = [sample.ids for sample in self.samples][:count]
-        for start in range(0, len(rows), BATCH):
-            batch, targets = rows[start : start + BATCH], self._targets[start : start + BATCH]
-            targets = targets[: len(batch)]
+        for places in self._batches(len(self.samples) if count is None else count):
+            batch = [request.source for i in places if (request := self._requests[i])]
+            targets = [self._targets[i] for i in places]
             longest = max(1, *(len(target) for target in targets))
             given = np.full((len(batch), longest), self._special.bos, np.int64)
             for row, target in enumerate(targets):
                 given[row, 1 : len(target)] = target[:-1]
             yield model.step(given, model.encode(batch)), targets
+
+    def _batches(self, count: int) -> Iterator[list[int]]:
+        """The first ``count`` samples, those of one batch in a group; see ``Request.group``."""
+        groups: dict[object, list[int]] = {}
+        for i, request in enumerate(self._requests[:count]):
+            if request is not None:
+                groups.setdefault(request.group, []).append(i)
+        for places in groups.values():
+            yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))
 
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Compare one quantised bundle with the original."""
@@ -166,11 +191,14 @@ def _sacrebleu() -> ModuleType:
 def read_samples(path: Path, translator: Translator) -> list[Sample]:
     """Read samples: one text a line, with a tab and a reference translation if there is one.
 
-    If the bundle holds no tokenizer, lines are ids.
+    If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
 
     Raises:
         InputError: naming the invalid line.
     """
+    io = translator.manifest.module_io
+    if path.suffix == ".npz" and io is not None:
+        return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:

@@ -1,0 +1,93 @@
+"""``tfexport translate --inputs``: rows of arrays, for a bundle that holds a user's module."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from tfexport.cli.decoding_options import given
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Problem, join_problems
+
+if TYPE_CHECKING:
+    from tfexport.runtime.engine import Engine
+
+# Options of lines of text that rows of arrays have not.
+_OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
+
+
+def check_inputs_call(call: Any) -> None:
+    """Refuse options that do not go with ``--inputs``.
+
+    Raises:
+        ConfigError: naming all of them.
+    """
+    problems = [
+        Problem(None, f"--{name.replace('_', '-')} is of lines; --inputs gives rows of arrays")
+        for name in _OF_LINES
+        if getattr(call, name)
+    ]
+    if call.file != "-":
+        problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
+    if problems:
+        raise ConfigError(join_problems("translate", problems))
+
+
+def translate_inputs(call: Any, engine: "Engine") -> int:
+    """Decode the rows of ``call.inputs``; return how many could not be decoded."""
+    from tfexport.atomic import new_file
+    from tfexport.runtime.files.array_rows import read_array_rows
+    from tfexport.runtime.files.line_format import LineFormat
+
+    io = engine.manifest.module_io
+    if io is None:
+        raise ConfigError(
+            f"{call.bundle}: takes text or ids, not arrays: --inputs is for a module of one's own."
+        )
+    keywords = given(call.decoding, ids=not engine.gives_text)
+    keywords["return_scores"] = call.jsonl
+    prefix = call.target_prefix
+    if prefix is not None and not engine.gives_text:
+        from tfexport.runtime.files.input_lines import read_numbers
+
+        prefix = read_numbers(prefix)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix])
+    rows = read_array_rows(call.inputs, io.inputs)
+    line_format = LineFormat(
+        call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell
+    )
+
+    def write(file: TextIO) -> int:
+        return _write(call, engine, rows, options, start, line_format.write, file)
+
+    if call.output == "-":
+        return write(sys.stdout)
+    with (
+        new_file(call.output, call.force) as path,
+        Path(path).open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        return write(file)
+
+
+def _write(
+    call: Any,
+    engine: "Engine",
+    rows: list[dict[str, Any]],
+    options: Any,
+    prefix: tuple[int, ...],
+    lines: Callable[[Any], list[str]],
+    file: TextIO,
+) -> int:
+    from tfexport.runtime.files.array_rows import decode_rows
+
+    bad = 0
+    for result in decode_rows(engine, rows, options, prefix):
+        if result.problem is not None:
+            bad += 1
+            problem = result.problem.spelled(spell)
+            click.echo(f"{call.inputs}: row {result.number}: {problem}", err=True)
+        for line in lines(result):
+            file.write(line + "\n")
+    return bad

@@ -1,0 +1,124 @@
+"""A module and all that its files need, read and checked before anything is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from tfexport import graph_io
+from tfexport.bundle import SpecialIds
+from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments
+from tfexport.export.graph_options import GraphOptions
+from tfexport.export.module_forms import ModuleBuild
+from tfexport.export.modules.contract import UserModule
+from tfexport.export.modules.examine import Examination, examine
+from tfexport.export.modules.inputs import Input, check_examples, check_inputs
+from tfexport.export.parity.module import EagerModule
+from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.model_src.config import TransformerConfig
+from tfexport.module_rows import Array
+from tfexport.progress import Progress
+
+
+@dataclass(frozen=True)
+class ModuleContents:
+    """A module, examined, and all that its files need besides.
+
+    Attributes:
+        build: the module on its way to graphs.
+        options: of the graphs.
+        tokenizers: checked against the vocabularies.
+        config: what the manifest says of the framing of texts.
+        examples: rows of real inputs.
+    """
+
+    build: ModuleBuild
+    options: GraphOptions
+    tokenizers: TokenizerFiles
+    config: dict[str, Any]
+    examples: Sequence[Mapping[str, Array]]
+
+    @property
+    def eager(self) -> EagerModule:
+        """The module in eager PyTorch."""
+        return EagerModule(self.build.found, self.build.special_ids, self.build.max_length)
+
+
+def read_module(
+    model: nn.Module,
+    inputs: Sequence[Input],
+    ids: SpecialIds,
+    max_length: int,
+    options: ModuleKeywords,
+    tell: Progress,
+) -> ModuleContents:
+    """Check all arguments, and examine the module."""
+    check_arguments(model, ids, max_length)
+    checked = check_inputs(inputs)
+    examples = check_examples(checked, options.get("examples", ()))
+    graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
+    training = model.training
+    try:
+        module = UserModule(model.eval(), len(checked))
+        tell("running your module at several sizes", 0, 1)
+        found = examine(module, checked, examples, ids, max_length)
+    finally:
+        model.train(training)
+    build = ModuleBuild(found, ids, max_length, graphs.opset)
+    _check_ids(ids, found)
+    tokenizers = _tokenizers(found, ids, options)
+    framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
+    return ModuleContents(build, graphs, tokenizers, framing, examples)
+
+
+def _check_ids(ids: SpecialIds, found: Examination) -> None:
+    """Refuse special ids outside the vocabulary that the logits have."""
+    size = found.vocab_size
+    problems = [
+        Message(Option(f"{name}_id"), f": {value} is not a token: the logits are of {size}")
+        for name in ("pad", "bos", "eos", "unk")
+        if (value := getattr(ids, name)) is not None and value >= size
+    ]
+    if problems:
+        raise ConfigError(join_problems(type(found.module.model).__name__, problems))
+
+
+def _tokenizers(found: Examination, ids: SpecialIds, options: ModuleKeywords) -> TokenizerFiles:
+    target, source = options.get("tokenizer"), options.get("source_tokenizer")
+    if source is not None and target is None:
+        raise ConfigError(Message(
+            Option("source_tokenizer"), " goes with ", Option("tokenizer"), ", that of the target."
+        ))  # fmt: skip
+    if source is not None and not found.io.takes_ids:
+        raise ConfigError(Message(
+            Option("source_tokenizer"), ": the module takes ",
+            ", ".join(each.name for each in found.inputs), " and no text; leave it out.",
+        ))  # fmt: skip
+    if target is None:
+        return TokenizerFiles()
+    files = TokenizerFiles(Path(source or target), Path(target))
+    files.check(_vocabularies(found, ids))
+    return files
+
+
+@dataclass(frozen=True)
+class _Vocabularies:
+    """The sizes and special ids that a tokenizer is checked against."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    unk_id: int | None
+
+
+def _vocabularies(found: Examination, ids: SpecialIds) -> TransformerConfig:
+    size = found.vocab_size
+    source = found.below.get(graph_io.INPUT_IDS, size) if found.io.takes_ids else size
+    return cast(TransformerConfig, _Vocabularies(source, size, ids.pad, ids.bos, ids.eos, ids.unk))

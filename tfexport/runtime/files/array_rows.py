@@ -1,0 +1,122 @@
+"""Rows of a user's module's inputs from an ``.npz`` file, and their decoding."""
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfexport import graph_io
+from tfexport.errors import InputError, Message, join_problems, shown
+from tfexport.graph_io import TensorSpec
+from tfexport.paths import PathLike
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.files.line_stream import LineResult
+from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.search import Request, ResolvedOptions
+
+Rows = list[dict[str, Any]]
+_REMEDY = (
+    "An array for each input has the rows as its first axis; rows of unequal shape have an array "
+    "each, NAME/0, NAME/1, and so on."
+)
+
+
+def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
+    """Read rows from a file of ``numpy.savez``.
+
+    Args:
+        path: for each input one array with the rows as its first axis, or for rows of unequal
+            shape one array a row, ``NAME/0``, ``NAME/1``, … ``attention_mask`` may be left out.
+        inputs: of the model.
+
+    Raises:
+        InputError: naming everything that is wrong with the file.
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: one array, not an .npz file of numpy.savez.")
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        # numpy tells of pickles, and of what is no array.
+        text = f"{path}: not an .npz file of plain arrays, as numpy.savez writes them: {error}."
+        raise InputError(text) from None
+    columns, problems = _columns(arrays, inputs)
+    counts = {name: len(rows) for name, rows in columns.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{name} {count}" for name, count in counts.items())
+        problems.append(f"inputs have unequal numbers of rows: {found}")
+    if problems:
+        raise InputError(join_problems(str(path), problems, _REMEDY))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _columns(
+    arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Input to its rows, and what is wrong."""
+    left, columns, problems = dict(arrays), dict[str, list[Any]](), list[str]()
+    for tensor in inputs:
+        name = tensor.name
+        parts = [part for part in left if part.startswith(f"{name}/")]
+        if name in left:
+            whole = left.pop(name)
+            if whole.ndim:
+                columns[name] = list(whole)
+            else:
+                problems.append(f"{name!r} is a number, not an array of rows")
+        elif parts:
+            wanted = [f"{name}/{i}" for i in range(len(parts))]
+            columns[name] = [left[part] for part in wanted if part in left]
+            problems += [f"{part!r} is missing" for part in wanted if part not in left]
+            for part in parts:
+                del left[part]
+        elif name != graph_io.ATTENTION_MASK:
+            problems.append(f"input {name!r} is missing")
+    problems += [f"{shown(name)} is not an input" for name in left]
+    return columns, problems
+
+
+@dataclass(frozen=True)
+class _Job:
+    number: int
+    request: Request | None
+    problem: Message | None = None
+
+
+def decode_rows(
+    engine: Engine,
+    rows: Sequence[Mapping[str, Any]],
+    options: ResolvedOptions,
+    prefix: tuple[int, ...] = (),
+    chunk: int = 512,
+) -> Iterator[LineResult]:
+    """Decode rows in their order; a bad row gives a problem instead of a result.
+
+    Args:
+        engine: of an open bundle.
+        rows: input to array.
+        options: how to decode, as the engine resolved it.
+        prefix: the forced beginning of every target.
+        chunk: rows that are batched together.
+    """
+
+    def read() -> Iterator[_Job]:
+        for number, row in enumerate(rows):
+            try:
+                yield _Job(number, engine.request_from(row, number, prefix))
+            except InputError as error:
+                yield _Job(number, None, error.message)
+
+    for job, found in engine.decode_stream(read(), options, chunk):
+        if job.problem is not None:
+            yield LineResult(job.number, None, job.problem)
+        elif engine.gives_text:
+            yield LineResult(job.number, engine.result("", [], found, options))
+        else:
+            yield LineResult(job.number, TranslationResult(None, found))
