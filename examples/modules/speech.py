@@ -214,7 +214,7 @@ def main() -> None:
     export(model, arguments.output)
 
     # From here on nothing needs torch, but what PyTorch finds is compared.
-    said = [draw_phonemes(draw) for _ in range(200)]
+    said = [draw_phonemes(draw) for _ in range(100)]
     spoken = [speak(phonemes, draw) for phonemes in said]
     if arguments.samples:
         rows: dict[str, Any] = {f"frames/{i}": sound for i, sound in enumerate(spoken[:20])}
@@ -227,7 +227,7 @@ def main() -> None:
         for result, phonemes in zip(found, said, strict=True)
     )
     same = sum(row == greedy(model, sound) for row, sound in zip(tokens, spoken, strict=True))
-    print(f"of 200 sounds {right} right, {same} as PyTorch")
+    print(f"of 100 sounds {right} right, {same} as PyTorch")
 
 
 if __name__ == "__main__":

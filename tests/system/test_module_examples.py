@@ -89,7 +89,7 @@ def train(script: str, once: Once) -> Path:
 def test_tokens_are_those_of_pytorch(trained: tuple[str, Path]) -> None:
     _, folder = trained
     printed = (folder / "printed.txt").read_text(encoding="utf-8")
-    assert re.search(r"of 200 .*\b200 as PyTorch", printed), printed
+    assert re.search(r"of 100 .*\b100 as PyTorch", printed), printed
 
 
 def test_command_line_decodes_without_torch(
@@ -134,7 +134,7 @@ def test_rotary_without_its_cache_writes_the_same(
     printed = run_example(
         "rotary.py", "--recompute", "--weights", folder / "model.pt", "--output", output
     )
-    assert "200 as PyTorch" in printed
+    assert "100 as PyTorch" in printed
     texts, expected = rotary_texts(load("rotary.py", monkeypatch), folder)
     assert [result.text for result in Translator(output).translate(texts)] == expected
 
