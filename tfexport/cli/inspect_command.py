@@ -13,7 +13,9 @@ from tfexport.cli.file_kinds import ONNX_FILE, name_kind
 from tfexport.errors import BundleError, MissingDependencyError, shown
 
 if TYPE_CHECKING:
+    from tfexport.bundle import Manifest
     from tfexport.export import ArtifactInfo
+    from tfexport.module_io import ModuleIO
 
 
 @click.command(short_help="Describe a checkpoint, a bundle or a single file.")
@@ -92,14 +94,16 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     domains = _domains(manifest.opset)
     facts = {
         "needs": f"onnxruntime {manifest.minimum_onnxruntime} or newer ({domains})",
-        "vocabulary": f"{limits.source_vocab_size} source, {limits.target_vocab_size} target",
-        "longest": f"{limits.max_source_length} source, {limits.max_target_length} target",
+        "vocabulary": _both(limits.source_vocab_size, limits.target_vocab_size, manifest),
+        "longest": _both(limits.max_source_length, limits.max_target_length, manifest),
         "special ids": ", ".join(f"{k} {v}" for k, v in asdict(manifest.special_ids).items()),
         "tokenizers": ", ".join(f"{k} {v.file}" for k, v in manifest.tokenizers.items())
         or "none: ids only",
         "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
         "weights": _weights(manifest.quantization),
     }
+    if manifest.module_io is not None:
+        facts |= _module_facts(manifest.module_io, limits.max_target_length)
     layout = read_layout(Path(path))
     if layout is not None:
         facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
@@ -112,6 +116,35 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
     print_table(files)
     _print_config(manifest.config)
+
+
+def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:
+    """Sizes of both sides; of the target alone if the source is not ids."""
+    io = manifest.module_io
+    if io is not None and not io.takes_ids:
+        return f"{target} target"
+    return f"{source} source, {target} target"
+
+
+def _module_facts(io: "ModuleIO", longest: int | None) -> dict[str, str]:
+    """The tensors of a user's module, and how it steps."""
+    facts = {
+        kind: ", ".join(f"{t.name} {t.dtype} ({', '.join(map(str, t.axes))})" for t in tensors)
+        for kind, tensors in (("inputs", io.inputs), ("memory", io.memory), ("state", io.state))
+    }
+    facts["steps"] = "with a state, a token at a time"
+    if io.many_tokens and longest is not None:
+        positions = longest * (longest + 1) // 2
+        facts["steps"] = (
+            f"without a state: every step computes its whole prefix again, {positions:,} positions "
+            f"for {longest:,} tokens, {positions / longest:.1f} times as many as with a cache"
+        )
+    if io.takes_ids:
+        facts["batches"] = (
+            "rows of any length" if io.padded
+            else "rows of one length only: padding would change the result"
+        )  # fmt: skip
+    return facts
 
 
 def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+from tfexport.cli.module_option import MODULE, check_sources, export_named_module
 from tfexport.cli.quantize_command import print_quantized
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
-@click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
+@click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
+@MODULE
 @click.option(
     "-o",
     "--output",
@@ -76,8 +78,18 @@ if TYPE_CHECKING:
 @click.option("--opset", type=click.IntRange(18, 25), help="Default: 22, and 20 with --portable.")
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
-def onnx(checkpoint: str, output: str, no_verify: bool, force: bool, **options: Any) -> None:
+def onnx(
+    checkpoint: str | None,
+    module: str | None,
+    output: str,
+    no_verify: bool,
+    force: bool,
+    **options: Any,
+) -> None:
     """Export a checkpoint to a bundle, then compare it with eager PyTorch.
+
+    With --module any encoder-decoder module that has the methods of docs/modules.md, compared with
+    its own code.
 
     If anything differs, the command fails and no bundle is left behind.
 
@@ -87,9 +99,14 @@ def onnx(checkpoint: str, output: str, no_verify: bool, force: bool, **options: 
     """
     from tfexport.export.artifacts.option_rules import check_onnx_export
 
+    check_sources(checkpoint, module)
+    if module is not None:
+        export_named_module(module, output, {"verify": not no_verify, "force": force}, options)
+        return
     check_onnx_export(output, force, options)  # before torch is loaded, which takes a second
     with needs("export"):
         from tfexport.export.artifacts.onnx import export_onnx
+    assert checkpoint is not None
     with progress_bar() as tell:
         made = export_onnx(
             checkpoint, output, verify=not no_verify, force=force, progress=tell, **options

@@ -6,11 +6,13 @@ from typing import Any
 import click
 
 from tfexport.cli.console import checkpoint_options, needs, progress_bar
+from tfexport.cli.module_option import MODULE, check_sources, verify_named_module
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
 @click.argument("artifact", type=click.Path())
-@click.option("--checkpoint", required=True, type=click.Path(), help="What it was exported from.")
+@click.option("--checkpoint", type=click.Path(), help="What it was exported from.")
+@MODULE
 @checkpoint_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--report", type=click.Path(), metavar="FILE.html", help="Also write it as a page.")
@@ -19,7 +21,8 @@ def verify(
     ctx: click.Context,
     /,
     artifact: str,
-    checkpoint: str,
+    checkpoint: str | None,
+    module: str | None,
     as_json: bool,
     report: str | None,
     **options: Any,
@@ -35,13 +38,18 @@ def verify(
     """
     from tfexport.atomic import check_new_file
 
+    check_sources(checkpoint, module)
     if report is not None:
         check_new_file(report, force=True)  # before the comparison, which takes a while
     with needs("export"):
         from tfexport.cli.tables import parity_table, print_table, save_html, verdict
         from tfexport.export import verify_artifact
     with progress_bar() as tell:
-        result = verify_artifact(artifact, checkpoint, progress=tell, **options)
+        if module is not None:
+            result = verify_named_module(artifact, module, tell)
+        else:
+            assert checkpoint is not None
+            result = verify_artifact(artifact, checkpoint, progress=tell, **options)
     table = parity_table(result, artifact)
     if report is not None:
         save_html(table, report, f"{artifact}: {verdict(result)}")

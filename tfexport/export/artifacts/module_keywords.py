@@ -54,7 +54,11 @@ class ModuleKeywords(TypedDict, total=False):
 
 
 def check_form(output: PathLike, options: ModuleKeywords) -> None:
-    """Refuse options that do not go together."""
+    """Refuse options that do not go together.
+
+    Raises:
+        ConfigError: naming every problem.
+    """
     graph, kind, samples = (options.get(name) for name in ("graph", "quantize", "samples"))
     problems: list[str | Message] = []
     if graph not in (None, graph_io.GENERATE):
@@ -77,6 +81,11 @@ def check_form(output: PathLike, options: ModuleKeywords) -> None:
 
 
 def check_arguments(model: Any, ids: SpecialIds, max_length: Any) -> None:
+    """Refuse arguments of the wrong types, and ids and lengths out of bounds.
+
+    Raises:
+        ConfigError: naming every problem.
+    """
     problems: list[Message] = []
     if not isinstance(model, nn.Module):
         problems.append(Message(Option("model"), f": {shown(model)} is not a torch.nn.Module"))

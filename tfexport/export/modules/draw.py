@@ -35,7 +35,7 @@ def candidate_sizes(
     axis of a result follows which.
     """
     for row in examples:
-        yield _sizes_of(inputs, row)
+        yield sizes_of(inputs, row)
     axes = axes_of(inputs)
     if not axes:
         yield from ({} for _ in BATCHES)
@@ -48,7 +48,8 @@ def candidate_sizes(
             yield dict(zip(axes, chosen[turn:] + chosen[:turn], strict=True))
 
 
-def _sizes_of(inputs: Sequence[Input], row: Mapping[str, Array]) -> Sizes:
+def sizes_of(inputs: Sequence[Input], row: Mapping[str, Array]) -> Sizes:
+    """The sizes of the named axes of a row."""
     return {
         axis: size
         for each in inputs
@@ -101,4 +102,4 @@ def as_tensors(inputs: Sequence[Input], batch: Mapping[str, Array]) -> tuple[Ten
 
 
 __all__ = ["BATCH", "BATCHES", "LARGEST_ID", "Sizes", "as_tensors", "axes_of", "candidate_sizes",
-           "draw_rows"]  # fmt: skip
+           "draw_rows", "sizes_of"]  # fmt: skip

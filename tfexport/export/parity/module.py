@@ -14,7 +14,7 @@ from torch import Tensor
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.modules.contract import UserModule
-from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows
+from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
 from tfexport.export.parity.beam import BEAM_SIZE, STEPS, compare_search
 from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
@@ -41,6 +41,7 @@ class ModuleRun:
         tokens: (B, T); decoding goes on after the end token.
         logits: (B, T, V).
         special_ids: of the vocabularies.
+        shape: the batch, and the longest named axis of any input.
     """
 
     rows: Rows
@@ -48,12 +49,7 @@ class ModuleRun:
     tokens: Ids
     logits: Floats
     special_ids: SpecialIds
-
-    @property
-    def shape(self) -> Shape:
-        """The batch, and the longest axis of any input."""
-        sizes = (size for row in self.rows for array in row.values() for size in array.shape)
-        return len(self.rows), max(sizes, default=1)
+    shape: Shape
 
     @property
     def prefix(self) -> Ids:
@@ -84,7 +80,12 @@ class EagerModule:
             np.stack([tokens for _, tokens, _ in runs]),
             np.stack([logits for _, _, logits in runs]),
             self.special_ids,
+            (len(rows), max(self._length(row) for row in rows)),
         )
+
+    def _length(self, row: Mapping[str, Array]) -> int:
+        """The longest named axis of a row; 1 if all sizes are fixed."""
+        return max(sizes_of(self.found.inputs, row).values(), default=1)
 
     def _decode_row(self, row: Mapping[str, Array]) -> tuple[tuple[Tensor, ...], Ids, Floats]:
         memory, state = self._encode([row])
@@ -110,15 +111,19 @@ class EagerModule:
     def last_logits(self, rows: Rows) -> Callable[[Tensor], Tensor]:
         """From prefixes of K beams for each row, (B * K, T), to logits (B * K, V)."""
         encoded = [self._encode([row]) for row in rows]
+        # The state after every prefix of a row that was run, so that a longer one is one step more.
+        states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
 
         def of_prefixes(prefixes: Tensor) -> Tensor:
             found = []
-            for i, prefix in enumerate(prefixes):
-                memory, state = encoded[i // BEAM_SIZE]
-                for position, token in enumerate(prefix):
-                    logits, state = self.module.step(
-                        token.reshape(1, 1), torch.tensor(position), state, memory
-                    )
+            for i, tokens in enumerate(prefixes.tolist()):
+                row, before = i // BEAM_SIZE, tuple(tokens[:-1])
+                logits, states[row, tuple(tokens)] = self.module.step(
+                    torch.tensor([tokens[-1:]]),
+                    torch.tensor(len(before)),
+                    states[row, before],
+                    encoded[row][0],
+                )
                 found.append(logits[0].float())
             return torch.stack(found)
 

@@ -19,6 +19,8 @@ TOLERANCE = 1e-4
 STAGES = (
     "eager modules",
     "encoder states",
+    "memory",
+    "step and decode",
     "full prefix",
     "shortlist",
     "cached steps",

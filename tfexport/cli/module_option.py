@@ -1,0 +1,122 @@
+"""``--module package.file:factory``: a user's own module, from the function that makes it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfexport.cli.console import needs, print_result, progress_bar
+from tfexport.cli.quantize_command import print_quantized
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.progress import Progress
+
+if TYPE_CHECKING:
+    from tfexport.export import ParityReport
+
+MODULE = click.option(
+    "--module",
+    metavar="PACKAGE.FILE:FACTORY",
+    help="Instead of --checkpoint: a function that takes nothing and returns the arguments of "
+    "export_module, 'model' among them, as a dict. It is looked up in the current folder first, "
+    "and its code is imported and run.",
+)
+# Options of ``tfexport onnx`` that a module has too.
+_TAKEN = ("tokenizer", "source_tokenizer", "graph", "quantize", "samples", "portable", "opset")
+_NEEDED = ("model", "inputs", "pad_id", "bos_id", "eos_id", "max_length")
+
+
+def read_factory(name: str) -> dict[str, Any]:
+    """Import and call a factory, and check that it gives the arguments of ``export_module``.
+
+    Raises:
+        ConfigError: there is no such function, it raised an error, or gave something else.
+    """
+    with needs("export"):
+        from tfexport.export.artifacts.module_keywords import ModuleKeywords
+        from tfexport.export.named_code import load_named, one_line
+    factory = load_named(name, "module")
+    try:
+        found = factory()
+    except Exception as error:
+        raise ConfigError(f"--module: {name} raised {one_line(error)}.") from error
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"--module: {name} gave {shown(found)}; expected a dict of export_module's arguments, "
+            f"such as dict({', '.join(f'{key}=…' for key in _NEEDED)})."
+        )
+    known = {*_NEEDED, *ModuleKeywords.__annotations__}
+    problems = [f"{key!r} is missing" for key in _NEEDED if key not in found]
+    problems += [f"{shown(key)} is not one of them" for key in found if key not in known]
+    if problems:
+        subject = f"--module: {name} has to give the arguments of export_module"
+        raise ConfigError(join_problems(subject, problems))
+    return dict(found)
+
+
+def check_sources(checkpoint: str | None, module: str | None) -> None:
+    """Refuse a call with neither or both of ``--checkpoint`` and ``--module``.
+
+    Raises:
+        click.UsageError: which it is.
+    """
+    if checkpoint is None and module is None:
+        raise click.UsageError(
+            "Missing option '--checkpoint', or '--module' for a module of one's own."
+        )
+    if checkpoint is not None and module is not None:
+        raise click.UsageError("--checkpoint and --module exclude each other.")
+
+
+def export_named_module(
+    name: str, output: str, flags: Mapping[str, bool], options: Mapping[str, Any]
+) -> None:
+    """``tfexport onnx --module``.
+
+    Args:
+        name: of the factory.
+        output: the bundle's folder, or a file.
+        flags: ``verify`` and ``force``.
+        options: of the command line; those that were given take the place of the factory's.
+    """
+    _refuse_others(options)
+    arguments = read_factory(name)
+    given = {key: options[key] for key in _TAKEN if options.get(key)}
+    with needs("export"):
+        from tfexport.export import export_module
+    with progress_bar() as tell:
+        made = export_module(output=output, **{**arguments, **given, **flags, "progress": tell})
+    if made.quantized is None:
+        size = made.bundle_manifest.size if made.bundle_manifest else Path(output).stat().st_size
+        print_result(output, size, made.report)
+        return
+    print_result(f"{output}, before quantising", None, made.report)
+    weights = (made.manifest.quantization or {})["weights"]
+    print_quantized(output, made.manifest.size, weights, made.quantized)
+
+
+def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityReport":
+    """``tfexport verify --module``."""
+    arguments = read_factory(name)
+    with needs("export"):
+        from tfexport.export.artifacts.module import verify_module
+    return verify_module(
+        artifact, arguments["model"], inputs=arguments["inputs"],
+        examples=arguments.get("examples", ()), progress=tell,
+    )  # fmt: skip
+
+
+def _refuse_others(options: Mapping[str, Any]) -> None:
+    """Refuse options of checkpoints beside ``--module``.
+
+    Raises:
+        ConfigError: naming all that do not go with it.
+    """
+    text = " is of checkpoints; a module's factory gives its own arguments"
+    problems = [
+        Message(Option(name, value if isinstance(value, str) else None), text)
+        for name, value in options.items()
+        if value and name not in _TAKEN
+    ]
+    if problems:
+        raise ConfigError(join_problems("options", problems))
