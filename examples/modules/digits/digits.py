@@ -66,7 +66,7 @@ class Reader(nn.Module):
 
     def encode(self, image: Tensor) -> Tensor:
         """(B, 1, 32, W) -> the memory (B, S, E), S a quarter of W."""
-        memory, _ = self.row(self.columns(image).transpose(1, 2))
+        memory: Tensor = self.row(self.columns(image).transpose(1, 2))[0]
         return memory
 
     def decode(self, tokens: Tensor, memory: Tensor) -> Tensor:
