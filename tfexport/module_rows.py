@@ -51,7 +51,7 @@ def read_row(inputs: Sequence[TensorSpec], row: Any) -> tuple[dict[str, Array], 
 
 
 def _problem(tensor: TensorSpec, array: Array, sizes: dict[str, int]) -> str | None:
-    """What is wrong with an array; ``sizes`` collects those of named axes."""
+    """The problem of an array; ``sizes`` collects those of named axes."""
     wanted = tensor.axes[1:]
     if array.ndim != len(wanted):
         return (

@@ -17,11 +17,12 @@ from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tests.support.command import IDS, invoke, run
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, _digest
+from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
 from tfexport.cli.checkpoint_report import compact
 from tfexport.errors import TfexportError
 from tfexport.export import export_graph, export_torchscript
+from tfexport.manifest import digest_of
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def rewritten(folder: Path, changes: dict[str, Any]) -> Path:
     bundle = folder / "b.bundle"
     shutil.copytree(VERSION_1, bundle)
     values = {**json.loads((bundle / MANIFEST).read_text()), **changes}
-    values["digest"] = _digest(values)
+    values["digest"] = digest_of(values)
     (bundle / MANIFEST).write_text(json.dumps(values))
     return bundle
 

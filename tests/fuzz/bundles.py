@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from tests.fuzz.mutate import dumps
 from tests.support.paths import VERSION_1
-from tfexport import bundle as bundles
 from tfexport.bundle import MANIFEST
 from tfexport.cli.main import cli, write_utf8
+from tfexport.manifest import digest_of
 from tfexport.runtime import Translator
 
 
@@ -35,7 +35,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     values = change(json.loads(path.read_text(encoding="utf-8")))
     if isinstance(values, dict):
         try:
-            values["digest"] = bundles._digest(values)
+            values["digest"] = digest_of(values)
         except (ValueError, RecursionError, TypeError):
             values["digest"] = "sha256:none"
     path.write_text(dumps(values), encoding="utf-8")

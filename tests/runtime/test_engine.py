@@ -10,6 +10,7 @@ import pytest
 
 from tfexport.errors import InputError
 from tfexport.runtime import Translator
+from tfexport.runtime.call_rows import requests_of
 from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
@@ -25,7 +26,7 @@ def _engine(tiny_bundle: Path) -> Iterator[Engine]:
 
 def submit(engine: Engine, rows: list[list[int]], **keywords: Any) -> "Future[Hypotheses] | None":
     options, prefixes = engine.resolver.resolve_rows(keywords, None, len(rows))
-    requests = engine.requests(rows, prefixes, options, as_ids=True)
+    requests = requests_of(engine, rows, prefixes, options, as_ids=True)
     return engine.try_submit(requests, options, lambda found: found)
 
 

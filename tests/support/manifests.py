@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfexport import bundle
 from tfexport.bundle import (
     MANIFEST,
     Limits,
@@ -14,6 +13,7 @@ from tfexport.bundle import (
     new_bundle,
     write_manifest,
 )
+from tfexport.manifest import digest_of
 
 
 def manifest(**changes: Any) -> Manifest:
@@ -50,5 +50,5 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file = path / MANIFEST
     values = json.loads(file.read_text())
     change(values)
-    values["digest"] = bundle._digest(values)
+    values["digest"] = digest_of(values)
     file.write_text(json.dumps(values))

@@ -5,15 +5,16 @@ import { json } from "node:stream/consumers";
 
 const [packages, graph] = process.argv.slice(2);
 const ort = createRequire(`${packages}/`)("onnxruntime-node");
-const { input_ids: ids, attention_mask: mask, max_length: limit } = await json(process.stdin);
-const tensor = (rows) =>
-  new ort.Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
+const ARRAYS = {
+  int64: (data) => BigInt64Array.from(data, BigInt),
+  float32: (data) => Float32Array.from(data),
+};
+const feeds = {};
+for (const [name, { type, dims, data }] of Object.entries(await json(process.stdin))) {
+  feeds[name] = new ort.Tensor(type, ARRAYS[type](data), dims);
+}
 const session = await ort.InferenceSession.create(graph);
-const { sequences } = await session.run({
-  input_ids: tensor(ids),
-  attention_mask: tensor(mask),
-  max_length: new ort.Tensor("int64", [BigInt(limit)], []),
-});
+const { sequences } = await session.run(feeds);
 const [rows, length] = sequences.dims;
 const found = [...Array(rows).keys()].map((i) =>
   Array.from(sequences.data.slice(i * length, (i + 1) * length), Number),

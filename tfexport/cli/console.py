@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tfexport.cli.spelling import spell
 from tfexport.errors import missing_dependency
 from tfexport.progress import Progress
 
@@ -115,6 +116,14 @@ def checkpoint_options(command: Command) -> Command:
     return command
 
 
+reference_option = click.option(
+    "--reference",
+    metavar="PACKAGE.FILE:FUNCTION",
+    help="Code of yours to compare with: it is imported (from the current folder first) and run, "
+    "as FUNCTION(input_ids, decoder_input_ids) -> logits, on rows without padding.",
+)
+
+
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
     """Name the extra to install if an import inside the block fails.
@@ -147,5 +156,12 @@ def print_result(output: str, size: int | None, report: "ParityReport | None") -
     proof = "not compared with eager PyTorch (--no-verify)"
     if report is not None:
         print_table(parity_table(report, output), stderr=True)
+        print_own_code(report, stderr=True)
         proof = verdict(report)
     click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")
+
+
+def print_own_code(report: "ParityReport", stderr: bool = False) -> None:
+    """Say so if no code of the user's own was run, and what to pass; nothing if it was."""
+    if report.own_code is not None:
+        click.echo(report.own_code.spelled(spell), err=stderr)

@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+from tfexport.cli.console import (
+    checkpoint_options,
+    needs,
+    print_result,
+    progress_bar,
+    reference_option,
+)
 from tfexport.cli.module_option import MODULE, check_sources, export_named_module
 from tfexport.cli.quantize_command import print_quantized
 
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     help="Folder of the bundle, or --graph file.",
 )
 @checkpoint_options
+@reference_option
 @click.option(
     "--tokenizer",
     type=click.Path(),

@@ -5,13 +5,20 @@ from typing import Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, needs, print_result, progress_bar
+from tfexport.cli.console import (
+    checkpoint_options,
+    needs,
+    print_result,
+    progress_bar,
+    reference_option,
+)
 
 
 @click.command(short_help="Export a checkpoint to one file that torch alone loads.")
 @click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
 @click.option("-o", "--output", required=True, type=click.Path(), help="The file.")
 @checkpoint_options
+@reference_option
 @click.option(
     "--torch-export",
     is_flag=True,

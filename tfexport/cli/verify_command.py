@@ -5,8 +5,15 @@ from typing import Any
 
 import click
 
-from tfexport.cli.console import checkpoint_options, needs, progress_bar
+from tfexport.cli.console import (
+    checkpoint_options,
+    needs,
+    print_own_code,
+    progress_bar,
+    reference_option,
+)
 from tfexport.cli.module_option import MODULE, check_sources, verify_named_module
+from tfexport.cli.spelling import spell
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
@@ -14,6 +21,7 @@ from tfexport.cli.module_option import MODULE, check_sources, verify_named_modul
 @click.option("--checkpoint", type=click.Path(), help="What it was exported from.")
 @MODULE
 @checkpoint_options
+@reference_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--report", type=click.Path(), metavar="FILE.html", help="Also write it as a page.")
 @click.pass_context
@@ -52,11 +60,13 @@ def verify(
             result = verify_artifact(artifact, checkpoint, progress=tell, **options)
     table = parity_table(result, artifact)
     if report is not None:
-        save_html(table, report, f"{artifact}: {verdict(result)}")
+        notes = [] if result.own_code is None else [result.own_code.spelled(spell)]
+        save_html(table, report, "\n".join([f"{artifact}: {verdict(result)}", *notes]))
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     else:
         print_table(table)
+        print_own_code(result)
         click.echo(f"{artifact}: {verdict(result)}")
     if not result.passed:
         ctx.exit(1)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from tfexport import graph_io
 from tfexport.bundle import open_bundle
-from tfexport.errors import ForkError, InputError, Message, join_problems
+from tfexport.errors import ForkError, InputError
 from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.parallel.batches import make_batches
@@ -108,7 +108,12 @@ class Engine:
             ForkError: the process was forked after the bundle was opened.
         """
         self._check_process()
-        self._require_ids()
+        if self._io is not None and not self._io.takes_ids:
+            taken = ", ".join(tensor.name for tensor in self._io.inputs)
+            raise InputError(
+                f"the model takes {taken}, not ids or text; in Python call generate_from, on the "
+                "command line give a file of arrays"
+            )
         read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
         ids = read(source, options.truncate, options.max_input_length)
         if not ids:
@@ -118,19 +123,6 @@ class Engine:
             candidates = self._map.candidates(ids, options.end_tokens)
         padded = self._io is None or self._io.padded
         return Request(ids, number, prefix, candidates, group=() if padded else (len(ids),))
-
-    def _require_ids(self) -> None:
-        """Refuse ids and text for a user's module that takes something else.
-
-        Raises:
-            InputError: naming what it takes.
-        """
-        if self._io is not None and not self._io.takes_ids:
-            taken = ", ".join(tensor.name for tensor in self._io.inputs)
-            raise InputError(
-                f"the model takes {taken}, not ids or text; in Python call generate_from, on the "
-                "command line give a file of arrays"
-            )
 
     def request_from(self, row: Any, number: int, prefix: tuple[int, ...]) -> Request:
         """Check one row of a user's module's inputs and make a request of it.
@@ -154,36 +146,6 @@ class Engine:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
         group = shape_key(arrays, self._io.padded)
         return Request([], number, prefix, inputs=arrays, group=("arrays", *group))
-
-    def requests(
-        self,
-        sources: Sequence[Any],
-        prefixes: Sequence[tuple[int, ...]],
-        options: ResolvedOptions,
-        *,
-        as_ids: bool,
-    ) -> list[Request | None]:
-        """Check all inputs of a call; see ``request``.
-
-        Raises:
-            InputError: naming everything that is wrong with any of them.
-        """
-        verb, noun = ("generate", "row") if as_ids else ("translate", "text")
-
-        def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
-            return self.request(source, number, prefix, options, as_ids=as_ids)
-
-        return _all_requests(verb, noun, sources, prefixes, check)
-
-    def requests_from(
-        self, rows: Sequence[Any], prefixes: Sequence[tuple[int, ...]]
-    ) -> list[Request | None]:
-        """Check all rows of a user's module's inputs; see ``request_from``.
-
-        Raises:
-            InputError: naming everything that is wrong with any of them.
-        """
-        return _all_requests("generate_from", "row", rows, prefixes, self.request_from)
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
         """Decode rows; for each its hypotheses, or an empty one if it has no request."""
@@ -318,25 +280,6 @@ class Engine:
                 f"{os.getpid()}, to which threads do not pass. Open the translator after the fork, "
                 "or start processes by 'spawn'."
             )
-
-
-def _all_requests(
-    verb: str,
-    noun: str,
-    sources: Sequence[Any],
-    prefixes: Sequence[tuple[int, ...]],
-    check: Callable[[Any, int, tuple[int, ...]], Request | None],
-) -> list[Request | None]:
-    requests: list[Request | None] = []
-    problems = []
-    for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-        try:
-            requests.append(check(source, i, prefix))
-        except InputError as error:
-            problems.append(Message(f"{noun} {i}: ", error.message))
-    if problems:
-        raise InputError(join_problems(verb, problems))
-    return requests
 
 
 def _pairs(

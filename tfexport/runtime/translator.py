@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
 from tfexport.errors import Message, Option, Problem
+from tfexport.runtime.call_rows import requests_from, requests_of
 from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_task import LineTask
@@ -151,7 +152,7 @@ class Translator:
         given = given_options(options, keywords)
         resolver = self.engine.resolver
         resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(sources))
-        requests = self.engine.requests(sources, prefixes, resolved, as_ids=False)
+        requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             return [
@@ -210,7 +211,7 @@ class Translator:
         extra = acts_on_text(given, "generate")
         resolver = self.engine.resolver
         resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra)
-        requests = self.engine.requests(rows, prefixes, resolved, as_ids=True)
+        requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
             return [
@@ -247,7 +248,7 @@ class Translator:
         resolved, prefixes = resolver.resolve_rows(
             given_options(options, keywords), target_prefix, len(given), extra
         )
-        requests = self.engine.requests_from(given, prefixes)
+        requests = requests_from(self.engine, given, prefixes)
         found = self.engine.decode(requests, resolved)
         if not self.engine.gives_text:
             return [TranslationResult(None, hypotheses) for hypotheses in found]

@@ -111,7 +111,7 @@ def read_contents(
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
     tell("reading the checkpoint", 0, 1)
-    found = read_for_decoding(checkpoint, read_options(options))
+    found = read_for_decoding(checkpoint, read_options(options, verify))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
     return BundleContents(found, of_graphs, tokenizers, verify)

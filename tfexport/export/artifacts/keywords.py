@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from tfexport.errors import ConfigError, Message, Option, Problem, shown
 from tfexport.export.graph_options import GraphOptions
+from tfexport.export.named_code import load_named
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.near_names import nearest_name
@@ -20,11 +22,16 @@ class ReadKeywords(TypedDict, total=False):
         config: config values that cannot be inferred from the weights; a JSON file or a mapping.
         settings: ``key=value`` strings that override ``config``.
         layout: name of the checkpoint layout; detected by default.
+        reference: code of your own to compare with, as a callable or "package.file:function",
+            which is imported: ``reference(input_ids, decoder_input_ids)`` takes int64 (B, S) and
+            (B, T) and gives logits or log-probabilities (B, T, V). Rows are never padded: those of
+            a call have one length. Decoder ids begin with the start token.
     """
 
     config: PathLike | Mapping[str, Any] | None
     settings: Iterable[str]
     layout: str | None
+    reference: Callable[..., Any] | str | None
 
 
 class BundleKeywords(ReadKeywords, total=False):
@@ -97,9 +104,34 @@ def check_keywords(function: str, given: Mapping[str, object], known: type) -> N
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
-def read_options(given: ReadKeywords) -> ReadOptions:
-    """The options of reading the checkpoint, from keyword arguments."""
-    return ReadOptions(given.get("config"), given.get("settings", ()), given.get("layout"))
+def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:
+    """The options of reading the checkpoint, from keyword arguments.
+
+    Args:
+        given: the keyword arguments.
+        verify: whether the export is compared.
+
+    Raises:
+        ConfigError: a reference that cannot be imported or called, or that nothing is compared
+            with.
+    """
+    reference = given.get("reference")
+    if isinstance(reference, str):
+        reference = load_named(reference, "reference")
+    if reference is not None and not callable(reference):
+        problem = (
+            f"{shown(reference)} cannot be called; expected a function or package.file:function"
+        )
+        raise ConfigError(Message(Problem("reference", problem)))
+    if reference is not None and not verify:
+        raise ConfigError(
+            Message(
+                Option("reference"), " is compared with; leave ", Option("verify", False), " out."
+            )
+        )
+    return ReadOptions(
+        given.get("config"), given.get("settings", ()), given.get("layout"), reference
+    )
 
 
 def graph_options(given: BundleKeywords) -> GraphOptions:

@@ -35,7 +35,6 @@ from tfexport.export.module_forms import (
     export_module_forms,
 )
 from tfexport.export.modules.inputs import Input
-from tfexport.export.parity.eager_run import THREADS
 from tfexport.export.parity.module import (
     compare_module_bundle,
     compare_module_file,
@@ -45,7 +44,6 @@ from tfexport.export.passes.share_weights import share_transposed, share_weights
 from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-from tfexport.runtime.model.module_model import ModuleModel
 from tfexport.typing import Unpack
 
 
@@ -194,9 +192,9 @@ def _write_bundle(
 def _compare(
     contents: ModuleContents, folder: Path, manifest: Manifest, tell: Progress
 ) -> ParityReport:
-    model = ModuleModel(folder, manifest, THREADS)
     comparisons = [form.compare for form in MODULE_FORMS]
-    return compare_module_bundle(contents.eager, model, comparisons, contents.examples, tell)
+    bundle = folder, manifest
+    return compare_module_bundle(contents.eager, bundle, comparisons, contents.examples, tell)
 
 
 def _write_file(

@@ -96,7 +96,7 @@ def export_graph(
     of_graph = check_graph(graph, options)
     check_new_file(output, force)
     tell = progress or silent
-    contents = read_contents(checkpoint, graph, of_graph, options, tell)
+    contents = read_contents(checkpoint, graph, of_graph, options, verify, tell)
     model = build_graph(contents, tell)
     join_weights(model, graph)
     with new_file(output, force) as path:
@@ -126,11 +126,12 @@ def read_contents(
     graph: str,
     of_graph: GraphOptions,
     options: GraphKeywords,
+    verify: bool,
     tell: Progress,
 ) -> GraphContents:
     """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators."""
     tell("reading the checkpoint", 0, 1)
-    form, read = file_form(graph), read_options(options)
+    form, read = file_form(graph), read_options(options, verify)
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
     extras = Extras(
         of_graph.output_attentions,

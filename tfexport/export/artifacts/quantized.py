@@ -111,7 +111,7 @@ def export_quantized_graph(
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
     tell = progress or silent
-    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, tell)
+    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, verify, tell)
     gate_bundle = None
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))

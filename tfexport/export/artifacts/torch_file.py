@@ -30,7 +30,7 @@ from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
-from tfexport.model_src.checkpoint.read_options import CheckpointLike
+from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 from tfexport.model_src.transformer import Transformer
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
@@ -70,7 +70,7 @@ def export_torchscript(
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
-    found = _read(checkpoint, kind, options)
+    found = _read(checkpoint, kind, read_options(options, verify))
     model = found.build()
     tell(f"exporting to {kind}", 0, 1)
     try:
@@ -110,17 +110,16 @@ def verify_torchscript(
     """
     check_keywords("verify_torchscript", options, ReadKeywords)
     info = read_torch_info(path)
-    found = _read(checkpoint, info.kind, options, info.config)
+    found = _read(checkpoint, info.kind, read_options(options), info.config)
     return _compare(Path(path), info.kind, found, progress)
 
 
 def _read(
     checkpoint: CheckpointLike,
     kind: str,
-    options: ReadKeywords,
+    read: ReadOptions,
     defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    read = read_options(options)
     if kind == TORCH_EXPORT:
         return read_for_decoding(checkpoint, read, defaults)
     return read.read(checkpoint, BUNDLE_IDS, defaults)

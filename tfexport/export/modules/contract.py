@@ -107,7 +107,7 @@ class UserModule(nn.Module):
             raise self.wrong(method, one_line(error), error) from error
 
     def _tensors(self, method: str, found: Any, least: int = 1) -> Tensors:
-        """What a method gave, as a tuple of tensors."""
+        """The result of a method, as a tuple of tensors."""
         given = (found,) if isinstance(found, Tensor) else found
         if not isinstance(given, tuple | list) or not all(isinstance(t, Tensor) for t in given):
             raise self.wrong(method, f"gives {_kind(found)}, not a tensor or a tuple of tensors")

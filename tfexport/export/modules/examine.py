@@ -5,26 +5,22 @@ state that stays or grows by the same amount at every step, rows that do not dep
 results that repeat, and a decoder that goes on to ``max_length``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
-from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.draw import (
-    BATCHES,
-    LARGEST_ID,
     Sizes,
     as_tensors,
     axes_of,
-    candidate_sizes,
     draw_rows,
 )
 from tfexport.export.modules.inputs import Input
+from tfexport.export.modules.runs import Examples, Runner
 from tfexport.export.modules.traces import (
     AxisNames,
     Trace,
@@ -32,17 +28,14 @@ from tfexport.export.modules.traces import (
     example_sizes,
     memory_specs,
     state_specs,
-    trace,
 )
 from tfexport.graph_io import BATCH
 from tfexport.module_io import ModuleIO
-from tfexport.module_rows import Array, stack_rows
+from tfexport.module_rows import stack_rows
 
-SETTINGS = 4  # sizes at which the module is run
 STEPS = 5
 ALONE = 1e-4  # relative difference of a row's logits, alone and in a batch
 LONGEST_TRIED = 1024  # ids of a row
-Examples = Sequence[Mapping[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,7 @@ def examine(
         ExportError: it cannot be a graph; the message names the method and the line.
     """
     steps = min(STEPS, max_length)
-    runner = _Runner(module, inputs, ids.bos, steps)
+    runner = Runner(module, inputs, ids.bos, steps)
     settings = runner.settings(examples)
     traces = runner.traces(settings)
     module.memory_axes = batch_axes(traces, [each.memory for each in traces], "memory")
@@ -118,110 +111,7 @@ def examine(
     )
 
 
-class _Runner:
-    """Runs of one module."""
-
-    def __init__(
-        self, module: UserModule, inputs: tuple[Input, ...], start_id: int, steps: int
-    ) -> None:
-        self.module, self.inputs, self.start_id, self.steps = module, inputs, start_id, steps
-        self.below: dict[str, int] = {
-            each.name: each.below for each in inputs if each.below is not None
-        }
-
-    def settings(self, examples: Examples) -> list[Sizes]:
-        """Sizes at which the module runs, the first few of those that are tried.
-
-        Raises:
-            ModuleError: it runs at none, or at too few of them.
-        """
-        found: list[Sizes] = []
-        failures: list[ModuleError] = []
-        for sizes in candidate_sizes(self.inputs, examples):
-            if len(found) == SETTINGS:
-                break
-            try:
-                self._find_bounds(sizes)
-                self.run(sizes, 2, steps=1)
-            except ModuleError as error:
-                failures.append(error)
-            else:
-                found += [sizes] if sizes not in found or not axes_of(self.inputs) else []
-        if not found:
-            raise failures[0]
-        if len(found) < 2 or any(
-            len({sizes[axis] for sizes in found}) < 2 for axis in axes_of(self.inputs)
-        ):
-            tried = ", ".join(f"{axis}={size}" for axis, size in found[0].items())
-            last = f" Elsewhere: {failures[-1]}" if failures else ""
-            raise ModuleError(
-                f"{type(self.module.model).__name__} runs at no sizes but {tried}: an axis that "
-                f"does not vary is declared by its size, not by a name.{last}"
-            )
-        while len(found) < SETTINGS:
-            found.append(found[len(found) % 2])
-        return found
-
-    def traces(self, settings: Sequence[Sizes]) -> list[Trace]:
-        """Runs at all settings, each with another size of the batch."""
-        return [
-            self.run(sizes, batch, self.steps)
-            for sizes, batch in zip(settings, BATCHES, strict=True)
-        ]
-
-    def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Trace:
-        """One run with drawn inputs."""
-        return self.run_rows(draw_rows(self.inputs, self.below, sizes, batch, seed), sizes, steps)
-
-    def run_rows(
-        self, rows: Sequence[Mapping[str, Array]], sizes: Sizes, steps: int, pad_id: int = 0
-    ) -> Trace:
-        """One run over these rows."""
-        given = as_tensors(self.inputs, stack_rows(rows, pad_id))
-        return trace(self.module, given, sizes, self.start_id, steps)
-
-    def _find_bounds(self, sizes: Sizes) -> None:
-        """Find for each integer input the largest number that ``encode`` takes."""
-        for each in self.inputs:
-            wanted = each.dtype in ("int64", "int32", "int16", "uint8", "int8")
-            if wanted and each.name not in self.below and each.name != graph_io.ATTENTION_MASK:
-                self.below[each.name] = _smallest_refused(self._accepts(each, sizes))
-
-    def _accepts(self, each: Input, sizes: Sizes) -> Callable[[int], bool]:
-        """Whether ``encode`` takes a number everywhere in one input."""
-        others = {other.name: 1 for other in self.inputs}
-        (row,) = draw_rows(self.inputs, {**others, **self.below}, sizes, 1)
-        most = np.iinfo(each.dtype).max
-
-        def accepts(number: int) -> bool:
-            if number > most:
-                return False
-            filled = {**row, each.name: np.full_like(row[each.name], number)}
-            try:
-                with torch.no_grad():
-                    self.module.encode(as_tensors(self.inputs, stack_rows([filled, filled])))
-            except ModuleError:
-                return False
-            return True
-
-        return accepts
-
-
-def _smallest_refused(accepts: Callable[[int], bool]) -> int:
-    """The smallest refused number from 1 on, by bisection; ``LARGEST_ID`` if all are accepted."""
-    high = 1
-    while high < LARGEST_ID and accepts(high):
-        high *= 2
-    if high >= LARGEST_ID:
-        return LARGEST_ID
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if accepts(middle) else (low, middle)
-    return high
-
-
-def _check_repeats(runner: _Runner, first: Trace, sizes: Sizes) -> None:
+def _check_repeats(runner: Runner, first: Trace, sizes: Sizes) -> None:
     """Refuse a module whose results or shapes differ between equal or like runs."""
     again = runner.run(sizes, first.sizes[BATCH], runner.steps)
     if not torch.allclose(first.logits, again.logits, rtol=1e-5, atol=1e-5):
@@ -237,7 +127,7 @@ def _check_repeats(runner: _Runner, first: Trace, sizes: Sizes) -> None:
         )
 
 
-def _check_rows_alone(runner: _Runner, first: Trace, sizes: Sizes) -> None:
+def _check_rows_alone(runner: Runner, first: Trace, sizes: Sizes) -> None:
     """Refuse a module in which the rows of a batch depend on each other."""
     rows = draw_rows(runner.inputs, runner.below, sizes, 2)
     together = runner.run_rows(rows, sizes, 1).logits
@@ -250,7 +140,7 @@ def _check_rows_alone(runner: _Runner, first: Trace, sizes: Sizes) -> None:
         )
 
 
-def _may_be_padded(runner: _Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> bool:
+def _may_be_padded(runner: Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> bool:
     """Whether rows of ids may be padded: a mask is taken, and padding changes nothing."""
     if not (io.takes_ids and io.masked):
         return False
@@ -269,7 +159,7 @@ def _may_be_padded(runner: _Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> 
     return True
 
 
-def _longest_source(runner: _Runner, io: ModuleIO, settings: Sequence[Sizes]) -> int | None:
+def _longest_source(runner: Runner, io: ModuleIO, settings: Sequence[Sizes]) -> int | None:
     """The longest row of ids that ``encode`` takes; None from ``LONGEST_TRIED`` on."""
     if not io.takes_ids:
         return None
@@ -301,7 +191,7 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float(gap.max())
 
 
-def _check_length(runner: _Runner, sizes: Sizes, max_length: int) -> None:
+def _check_length(runner: Runner, sizes: Sizes, max_length: int) -> None:
     """Refuse a module that cannot decode ``max_length`` tokens.
 
     Raises:

@@ -17,7 +17,7 @@ from tfexport.module_io import Growth
 
 @dataclass(frozen=True)
 class Trace:
-    """What a module gave at one setting.
+    """The shapes and logits of a module at one setting.
 
     Attributes:
         sizes: of the named axes of the inputs, the batch among them.

@@ -23,11 +23,12 @@ BEAM_SIZE, STEPS = 3, 8
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
-    hidden = run.hidden.repeat_interleave(BEAM_SIZE, dim=0)
+    memory = eager.reference.encode(run.case.ids, run.case.mask)
+    memory = memory.repeat_interleave(BEAM_SIZE, dim=0)
     mask = run.case.mask.repeat_interleave(BEAM_SIZE, dim=0)
 
     def last_logits(prefixes: torch.Tensor) -> torch.Tensor:
-        return eager.reference.decode(hidden, mask, prefixes, last_only=True)[:, -1]
+        return eager.reference.decode(memory, mask, prefixes, last_only=True)[:, -1]
 
     longest = eager.config.longest
     steps = STEPS if longest is None else min(STEPS, longest)

@@ -7,7 +7,7 @@ import torch
 
 from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
-from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
@@ -84,4 +84,4 @@ def compare_modules(eager: Eager, run: EagerRun) -> Iterator[Comparison]:
         return
     prefix = torch.from_numpy(run.prefix)
     ours = eager.model(run.case.ids, run.case.mask, prefix, torch.ones(prefix.shape))
-    yield compare_values("eager modules", run.shape, ours.numpy(), run.logits)
+    yield compare_logits(eager, "eager modules", run.shape, ours.numpy(), run.logits)

@@ -6,9 +6,11 @@ from typing import Protocol
 import numpy as np
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.parity.eager_run import EagerRun, Floats, Ids, Shape
+from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape
 from tfexport.export.parity.report import TOLERANCE, Comparison
 from tfexport.runtime.search import truncate_at_eos
+
+LEAST_LOG_PROB = -80.0  # e^-87 is the least that float32 holds as a probability
 
 
 class Run(Protocol):
@@ -42,6 +44,18 @@ def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Com
         gap = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
     difference = np.where(ours == eager, 0.0, gap)
     return Comparison(stage, *shape, float(difference.max()), int(difference.size))
+
+
+def compare_logits(
+    eager: Eager, stage: str, shape: Shape, ours: Floats, theirs: Floats
+) -> Comparison:
+    """Compare logits (…, V); with code of the user's own, which may give any, log-probabilities.
+
+    Those below ``LEAST_LOG_PROB`` count as equal.
+    """
+    if eager.runs_own_code and eager.config.has_embeddings:
+        ours, theirs = _log_probs(ours), _log_probs(theirs)
+    return compare_values(stage, shape, ours, theirs)
 
 
 def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens") -> Comparison:
@@ -106,9 +120,17 @@ def _is_near_tie(logits: Floats) -> bool:
 def _scores(run: Run) -> Floats:
     """Eager PyTorch's mean log-probability of each row (B,), the end token included."""
     eos_id = run.special_ids.eos
-    shifted = run.logits - run.logits.max(-1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    chosen = np.take_along_axis(log_probs, run.tokens[:, :, None], -1)[:, :, 0]
+    chosen = np.take_along_axis(_log_softmax(run.logits), run.tokens[:, :, None], -1)[:, :, 0]
     counts = [len(truncate_at_eos(row, eos_id)) + (eos_id in row) for row in run.tokens.tolist()]
     means = [row[:count].mean() for row, count in zip(chosen, counts, strict=True)]
     return np.array(means, np.float32)
+
+
+def _log_probs(logits: Floats) -> Floats:
+    return np.maximum(_log_softmax(logits), np.float32(LEAST_LOG_PROB))
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_probs: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return log_probs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.parity.report import Comparison, ParityReport
-from tfexport.export.reference import Reference, build_reference
+from tfexport.export.reference import OwnCodeReference, Reference, find_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
@@ -53,7 +53,7 @@ class EagerRun:
 
     Attributes:
         case: the inputs.
-        hidden: encoder states (B, S, E).
+        hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
         tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
         logits: (B, T, V); those of each position come from a run over its whole prefix.
         special_ids: of the vocabularies.
@@ -83,28 +83,41 @@ class Eager:
     Attributes:
         config: of the checkpoint.
         model: the project's modules with the checkpoint's weights.
-        reference: the original mathematics; see ``build_reference``.
+        reference: the user's own code or the original mathematics; see ``find_reference``.
+        not_run: why the reference is not code of the user's own; None if it is.
     """
 
     config: TransformerConfig
     model: Transformer
     reference: Reference
+    not_run: str | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Eager":
         """Build both from a checkpoint."""
         model = checkpoint.build()
-        return cls(checkpoint.config, model, build_reference(checkpoint, model))
+        found = find_reference(checkpoint, model)
+        return cls(checkpoint.config, model, found.reference, found.not_run)
+
+    @property
+    def runs_own_code(self) -> bool:
+        """Whether the reference is code of the user's own.
+
+        It gives log-probabilities, so these are compared, and no encoder states, so those of the
+        modules are compared, which the stage "eager modules" holds against it.
+        """
+        return isinstance(self.reference, OwnCodeReference)
 
     def decode(self, case: Case) -> EagerRun:
         """Decode greedily without a cache: the whole prefix is computed again for every token."""
         config, special_ids = self.config, self.config.special_ids
-        hidden = self.reference.encode(case.ids, case.mask)
+        memory = self.reference.encode(case.ids, case.mask)
+        hidden = self.model.encode(case.ids, case.mask)[0] if self.runs_own_code else memory
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
         prefix = torch.full((len(case.rows), 1), special_ids.bos)
         logits = []
         for _ in range(count):
-            last = self.reference.decode(hidden, case.mask, prefix, last_only=True)[:, -1]
+            last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
             logits.append(last)
             prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
         tokens = prefix[:, 1:].numpy()
@@ -147,7 +160,11 @@ def run_batches(
         step: name of this step for ``progress``.
     """
     eager = Eager.of(checkpoint)
-    report = ParityReport(eager.reference.title, no_original=eager.reference.no_original)
+    report = ParityReport(
+        eager.reference.title,
+        no_original=eager.reference.no_original,
+        not_run=eager.not_run,
+    )
     tell = progress or silent
     every = list(batches)
     for done, batch in enumerate(every):

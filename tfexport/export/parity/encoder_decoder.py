@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tfexport.export.parity.bundle import OpenBundle
-from tfexport.export.parity.compare import compare_tokens, compare_values
+from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun
 from tfexport.export.parity.generate import attention_weights
 from tfexport.export.parity.report import Comparison
@@ -28,17 +28,19 @@ def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator
         yield compare_values("attention", run.shape, weights, expected)
     else:
         full = model.step(prefix, model.encode(rows))
-    yield compare_values("full prefix", run.shape, full, run.logits)
+    yield compare_logits(eager, "full prefix", run.shape, full, run.logits)
     state = model.encode(rows)
     steps = [model.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
-    yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    cached = np.concatenate(steps, axis=1)
+    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
     ids = run.special_ids
     found = greedy(model, rows, prefix.shape[1], ids.bos, ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
 
-def compare_shortlist(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
+def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare the logits of every third token."""
     some = np.arange(0, run.logits.shape[-1], 3)
     short = bundle.model.step(run.prefix, bundle.model.encode(run.case.rows), some)
-    yield compare_values("shortlist", run.shape, short[:, :, some], run.logits[:, :, some])
+    expected = run.logits[:, :, some]
+    yield compare_logits(eager, "shortlist", run.shape, short[:, :, some], expected)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.export.parity.compare import compare_values
+from tfexport.export.parity.compare import compare_logits, compare_values
 from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Shape, run_grid
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
@@ -56,23 +56,42 @@ def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Te
     return tensors
 
 
+def forward_inputs(eager: Eager, shape: Shape) -> list[Tensor]:
+    """``random_inputs``, for code of the user's own without what it may take for padding.
+
+    Then the target begins with the start token, and ``pad_id`` is nowhere else.
+    """
+    tensors, config = random_inputs(eager.config, *shape), eager.config
+    if not eager.runs_own_code or not config.has_embeddings:
+        return tensors
+    for ids, size in (
+        (tensors[0], config.source_vocab_size),
+        (tensors[2], config.target_vocab_size),
+    ):
+        if config.pad_id is not None:
+            ids[ids == config.pad_id] = (config.pad_id + 1) % (size or 1)
+    if config.bos_id is not None:
+        tensors[2][:, 0] = config.bos_id
+    return tensors
+
+
 def _compare_targets(
     eager: Eager, shape: Shape, spec: GraphSpec, session: Any
 ) -> Iterator[Comparison]:
     model, reference = eager.model, eager.reference
-    tensors = random_inputs(eager.config, *shape)
+    tensors = forward_inputs(eager, shape)
     inputs, mask, targets, target_mask = tensors
     kept = target_mask.bool()  # outputs at padding are undefined
     logits = reference.decode(reference.encode(inputs, mask), mask, targets)[kept]
     if not isinstance(reference, ModuleReference):
         ours = model(inputs, mask, targets, target_mask)[kept]
-        yield compare_values("eager modules", shape, ours.numpy(), logits.numpy())
+        yield compare_logits(eager, "eager modules", shape, ours.numpy(), logits.numpy())
 
     biases = [_random(tensor, shape, targets.size(1)) for tensor in spec.inputs[len(tensors) :]]
     outputs = _run(session, spec, [*tensors, *(torch.zeros_like(bias) for bias in biases)])
     expected = [logits, logits.log_softmax(-1)][: len(outputs)]
     for output, values in zip(outputs, expected, strict=True):
-        yield compare_values("forward", shape, output[kept.numpy()], values.numpy())
+        yield compare_logits(eager, "forward", shape, output[kept.numpy()], values.numpy())
     if biases:
         own = model.biases(mask, target_mask)
         sums = [first + second for first, second in zip(own, biases, strict=True)]

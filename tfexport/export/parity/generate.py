@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from tfexport import graph_io
-from tfexport.export.parity.bundle import OpenBundle
+from tfexport.export.parity.bundle import OpenBundle, compare_modules
 from tfexport.export.parity.compare import compare_sequences, compare_values
 from tfexport.export.parity.eager_run import (
     THREADS,
@@ -48,6 +48,8 @@ def compare_generate(
             graph_io.ATTENTION_MASK: run.case.mask.numpy(),
             graph_io.MAX_LENGTH: np.array(run.tokens.shape[1]),
         }
+        if eager.runs_own_code:
+            yield from compare_modules(eager, run)
         yield from _compare_generated(eager, run, Generated(*session.run(outputs, feeds)))
 
     return run_grid(checkpoint, compare, progress)

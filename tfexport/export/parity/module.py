@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tfexport import graph_io
-from tfexport.bundle import SpecialIds
+from tfexport.bundle import Manifest, SpecialIds
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
@@ -209,12 +209,21 @@ def compare_module(
 
 def compare_module_bundle(
     eager: EagerModule,
-    model: ModuleModel,
+    bundle: tuple[Path, Manifest],
     comparisons: Sequence[CompareModule],
     examples: Sequence[Mapping[str, Array]],
     tell: Progress,
 ) -> ParityReport:
-    """``compare_module`` of a bundle's graphs, each with its own comparison."""
+    """``compare_module`` of the graphs of a bundle, each with its own comparison.
+
+    Args:
+        eager: the module.
+        bundle: its folder and its manifest.
+        comparisons: of each graph.
+        examples: rows of real data.
+        tell: called after every batch.
+    """
+    model = ModuleModel(*bundle, THREADS)
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         for compare_graph in comparisons:

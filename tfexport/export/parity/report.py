@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from tfexport.errors import ParityError
+from tfexport.errors import Message, Option, ParityError
 
 TOLERANCE = 1e-4
 # In the order of computation, so that the first that fails is the one to look at.
@@ -73,11 +73,13 @@ class ParityReport:
         comparisons: each stage at each shape.
         no_original: why the project's own modules were run instead of an original; None if an
             original was run.
+        not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
     """
 
     reference: str
     comparisons: list[Comparison] = field(default_factory=list)
     no_original: str | None = None
+    not_run: str | None = None
 
     @property
     def note(self) -> str | None:
@@ -86,6 +88,19 @@ class ParityReport:
             return None
         return (
             f"No original was run, only tfexport's own modules without a cache: {self.no_original}."
+        )
+
+    @property
+    def own_code(self) -> Message | None:
+        """A sentence if no code of the user's own was run, with what to pass; None if it was."""
+        if self.not_run is None:
+            return None
+        why = f" ({self.not_run})" if self.not_run else ""
+        built = f"{self.reference}{',' if ',' in self.reference else ''} built from the checkpoint"
+        return Message(
+            f"Your own forward was not run{why}: compared with {built}. Pass ",
+            Option("reference"),
+            " to compare with your code.",
         )
 
     def stages(self) -> list[str]:
@@ -117,6 +132,7 @@ class ParityReport:
             "passed": self.passed,
             "reference": self.reference,
             **({"no_original": self.no_original} if self.no_original is not None else {}),
+            **({"own_code": str(self.own_code)} if self.own_code is not None else {}),
             "tolerance": TOLERANCE,
             "shapes": len({(c.batch, c.source_length) for c in self.comparisons}),
             "tokens": sum(c.compared for c in tokens),
@@ -144,10 +160,15 @@ class ParityReport:
                 if failure.stage in TOKEN_STAGES
                 else f"differs by {failure.difference:.2g}, allowed {TOLERANCE:g}"
             )
+            advice = "The stages before it agree; check the config of what comes with this one."
+            if self.not_run is None and failure.stage == STAGES[0]:
+                advice = (
+                    "Your code computes something else than its layout and this config say: check "
+                    "the config, or export the code itself (docs/modules.md)."
+                )
             raise ParityError(
                 f"{name}: not equal to {self.reference}: {failure.stage}: {amount} "
-                f"(batch {failure.batch}, source length {failure.source_length}). "
-                "The stages before it agree; check the config of what comes with this one."
+                f"(batch {failure.batch}, source length {failure.source_length}). {advice}"
             )
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tfexport.export.parity.compare import compare_tokens, compare_values
+from tfexport.export.parity.bundle import compare_modules
+from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Shape, run_grid
-from tfexport.export.parity.forward import random_inputs
+from tfexport.export.parity.forward import forward_inputs
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.progress import Progress
@@ -31,7 +32,7 @@ def compare_torchscript(
     def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
         yield _compare_forward(eager, shape, module)
         if eager.config.has_embeddings:
-            yield from _compare_methods(eager.decode_random(shape), module)
+            yield from _compare_methods(eager, eager.decode_random(shape), module)
 
     return run_grid(checkpoint, compare, progress)
 
@@ -48,34 +49,41 @@ def compare_program(
     """
 
     def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        yield _compare_generate(eager.decode_random(shape), generate)
+        run = eager.decode_random(shape)
+        if eager.runs_own_code:
+            yield from compare_modules(eager, run)
+        yield _compare_generate(run, generate)
 
     return run_grid(checkpoint, compare, progress)
 
 
 def _compare_forward(eager: Eager, shape: Shape, module: Any) -> Comparison:
-    inputs = random_inputs(eager.config, *shape)
+    inputs = forward_inputs(eager, shape)
     source, mask, target, target_mask = inputs
     hidden = eager.reference.encode(source, mask)
     expected = eager.reference.decode(hidden, mask, target).numpy()
     keep = target_mask.bool().numpy()  # outputs at padding are undefined
-    return compare_values("forward", shape, module(*inputs).numpy()[keep], expected[keep])
+    ours = module(*inputs).numpy()
+    return compare_logits(eager, "forward", shape, ours[keep], expected[keep])
 
 
-def _compare_methods(run: EagerRun, module: Any) -> Iterator[Comparison]:
+def _compare_methods(eager: Eager, run: EagerRun, module: Any) -> Iterator[Comparison]:
+    if eager.runs_own_code:
+        yield from compare_modules(eager, run)
     case, prefix = run.case, torch.from_numpy(run.prefix)
     keep = case.mask.numpy().astype(bool)
     states, cross = module.encode(case.ids, case.mask)
     expected = run.hidden.numpy()[keep]
     yield compare_values("encoder states", run.shape, states.numpy()[keep], expected)
     full, _ = module.step(prefix, [], cross, case.mask)
-    yield compare_values("full prefix", run.shape, full.numpy(), run.logits)
+    yield compare_logits(eager, "full prefix", run.shape, full.numpy(), run.logits)
     past: list[torch.Tensor] = []
     steps = []
     for t in range(prefix.size(1)):
         logits, past = module.step(prefix[:, t : t + 1], past, cross, case.mask)
         steps.append(logits.numpy())
-    yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    cached = np.concatenate(steps, axis=1)
+    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
     yield _compare_generate(run, module.generate)
 
 

@@ -1,16 +1,25 @@
-"""Eager PyTorch to compare with: the original mathematics, uncached and in float32.
+"""Eager PyTorch to compare with: the user's own code or, without any, the original mathematics.
 
-For a stock checkpoint that is ``torch.nn.Transformer`` itself; for the other known layouts it is
-their formulas, written out on the checkpoint's tensors under their own names. Nothing of
-``model_src``'s modules takes part in them. A layout names the module of its original, or says why
-the project's own modules are all that can be run.
+Code of the user's own is what they hand in, or the ``forward`` of a live module whose signature is
+known. The originals are uncached and in float32. For a stock checkpoint that is
+``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, written out on
+the checkpoint's tensors under their own names. Nothing of ``model_src``'s modules takes part in
+them. A layout names the module of its original, or says why the project's own modules are all that
+can be run.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
+from typing import Any
 
-from tfexport.errors import ExportError
+from torch import nn
+
+from tfexport.errors import ConfigError, ExportError
+from tfexport.export.reference.live_module import LiveModule, PlainModule
 from tfexport.export.reference.module import ModuleReference
 from tfexport.export.reference.original import Original, Reference
+from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
 from tfexport.export.reference.stock import StockReference
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -26,6 +35,56 @@ def find_original(layout: Layout) -> Original | None:
     module = import_module(layout.reference if dotted else f"{__name__}.{layout.reference}")
     original: Original = module.ORIGINAL
     return original
+
+
+@dataclass(frozen=True)
+class Found:
+    """The eager code that a checkpoint is compared with.
+
+    Attributes:
+        reference: which is run.
+        not_run: why it is not code of the user's own, as a phrase, or ""; None if it is.
+    """
+
+    reference: Reference
+    not_run: str | None = None
+
+
+def find_reference(checkpoint: Checkpoint, model: Transformer) -> Found:
+    """The user's own code, if there is any that can be run, else ``build_reference``.
+
+    Args:
+        checkpoint: with what the user handed in, or the live module that it was read from.
+        model: the project's modules with the checkpoint's weights.
+
+    Raises:
+        ConfigError: what was handed in does not give logits.
+        ExportError: see ``build_reference``.
+    """
+    given, module = checkpoint.reference, checkpoint.module
+    if given is not None:
+        return Found(OwnCodeReference(_handed_in(given, checkpoint), model))
+    if type(module) is Transformer:  # whose forward is that of ``model``
+        return Found(build_reference(checkpoint, model))
+    not_run = ""
+    if module is not None:
+        try:
+            live = LiveModule(module, checkpoint)
+            return Found(OwnCodeReference(OwnCode(live.title, live), model))
+        except ConfigError as error:
+            not_run = str(error).rstrip(".")
+    return Found(build_reference(checkpoint, model), not_run)
+
+
+def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
+    if not isinstance(given, nn.Module):
+        name = getattr(given, "__qualname__", type(given).__name__).rpartition("<locals>.")[2]
+        return OwnCode(f"your {name}", given, "reference")
+    try:
+        live = LiveModule(given, checkpoint)
+        return OwnCode(live.title, live, "reference")
+    except ConfigError:  # then it takes ids alone
+        return OwnCode(f"your {type(given).__name__}.forward", PlainModule(given), "reference")
 
 
 def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
@@ -55,4 +114,13 @@ def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
         ) from error
 
 
-__all__ = ["ModuleReference", "Original", "Reference", "StockReference", "build_reference"]
+__all__ = [
+    "Found",
+    "ModuleReference",
+    "Original",
+    "OwnCodeReference",
+    "Reference",
+    "StockReference",
+    "build_reference",
+    "find_reference",
+]

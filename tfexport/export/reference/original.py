@@ -22,7 +22,7 @@ class Reference(Protocol):
     no_original: str | None
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """(B, S) ids and mask, 1 = keep, to encoder states (B, S, E)."""
+        """(B, S) ids and mask, 1 = keep, to what ``decode`` takes: encoder states (B, S, E)."""
 
     def decode(
         self,

@@ -2,12 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
 from tfexport.deprecation import renamed_keywords
@@ -59,6 +59,9 @@ class Checkpoint:
         weights: float32, under the model's own names.
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
         key_report: every key of the file to the weights that it became; empty if it was ignored.
+        module: the live module that it was read from, to compare with; None for a file.
+        reference: code of the user's own that computes the same, to compare with instead: source
+            ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
     """
 
     name: str
@@ -69,6 +72,8 @@ class Checkpoint:
     weights: dict[str, Tensor]
     state_dict: dict[str, Tensor]
     key_report: dict[str, tuple[str, ...]]
+    module: nn.Module | None = field(default=None, repr=False, compare=False)
+    reference: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def special_ids(self) -> SpecialIds:

@@ -1,7 +1,8 @@
 """Options for reading a checkpoint from a path, a module, or a ``Checkpoint``."""
 
+import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
 from tfexport.model_src.checkpoint.state_dict import find_file, read_json
 
+# Decoder ids begin with the start token, and rows are never padded.
+_OF_REFERENCE = ("pad_id", "bos_id")
 CheckpointLike = str | os.PathLike[str] | nn.Module | Checkpoint
 
 
@@ -25,11 +28,13 @@ class ReadOptions:
             checkpoint.
         settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
+        reference: code of the user's own to compare with; see ``Checkpoint``.
     """
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
     settings: Iterable[str] = ()
     layout: str | None = None
+    reference: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", tuple(self.settings))
@@ -52,14 +57,28 @@ class ReadOptions:
             ConfigError: the config is contradictory or incomplete, or there are options beside a
                 ``Checkpoint``, which has been read.
         """
+        if self.reference is not None:
+            require = (*require, *(key for key in _OF_REFERENCE if key not in require))
+        found = self._read(checkpoint, tuple(require), defaults)
+        if self.reference is None:
+            return found
+        return dataclasses.replace(found, reference=self.reference)
+
+    def _read(
+        self,
+        checkpoint: CheckpointLike,
+        require: tuple[str, ...],
+        defaults: Mapping[str, Any] | None,
+    ) -> Checkpoint:
         if isinstance(checkpoint, Checkpoint):
             self._refuse_beside(checkpoint)
             checkpoint.require(require)
             return checkpoint
         if isinstance(checkpoint, nn.Module):
-            return checkpoint_of(
+            found = checkpoint_of(
                 checkpoint, self._config_values(), self.settings, require, self.layout, defaults
             )
+            return dataclasses.replace(found, module=checkpoint)
         return load_checkpoint(
             checkpoint, self.config, self.settings, self.layout, require, defaults
         )

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from tfexport.export.graphs.torch_layers import encoder, multi_head
+from tfexport.export.graphs.torch_layers.capture import Baked, one_capture
 from tfexport.export.graphs.torch_layers.functions import functions
-from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
 from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
 from tfexport.export.graphs.torch_layers.refusal import first_refusal
 from tfexport.export.graphs.torch_layers.replaced import replaced
@@ -27,6 +30,9 @@ _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.TransformerEncoder, "forward", encoder.encoder),
     (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
     (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),
+    # The classes of tensors while torch traces.
+    (FakeTensor, "tolist", listed),
+    (FunctionalTensor, "tolist", listed),
 )
 
 
@@ -38,18 +44,20 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
         module: what is exported. Its recurrent layers have other buffers inside the block.
 
     Raises:
-        ExportError: a layer or an option that has no equal form in ONNX.
+        ExportError: a layer or an option that has no equal form in ONNX, or code that works for
+            one size of an axis only.
     """
-    lengths = PackedLengths()
+    lengths, baked = PackedLengths(), Baked()
     with _ONE_EXPORT, contextlib.ExitStack() as stack:
         for owner, name, form in _FORWARDS:
             stack.enter_context(replaced(owner, name, form))
+        stack.enter_context(one_capture(baked))
         stack.enter_context(recurrent_operators(module, lengths))
         stack.enter_context(_Functions(lengths))
         try:
             yield
         except Exception as error:
-            refused = first_refusal(error)
+            refused = first_refusal(error) or baked.error(error)
             if refused is None or refused is error:
                 raise
             raise refused from error

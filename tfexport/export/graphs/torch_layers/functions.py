@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers import attention, multi_head, pooling
-from tfexport.export.graphs.torch_layers.packed import PackedLengths
+from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
 Form = Callable[..., Any]  # takes the function itself before the function's own arguments
@@ -28,10 +28,15 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.max_pool1d: _without_own(pooling.max_pool1d),
         torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
         torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
+        torch.as_tensor: unlisted,
+        torch.tensor: unlisted,
         **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
+        **dict.fromkeys(_WITH_INDICES, _indices),
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
         F.rrelu: _rrelu,
+        Tensor.squeeze: _squeeze,
+        torch.squeeze: _squeeze,
     }
 
 
@@ -43,6 +48,12 @@ _ADAPTIVE: Mapping[Any, tuple[int, bool]] = {
     F.adaptive_max_pool2d: (2, True),
     F.adaptive_max_pool3d: (3, True),
 }
+_WITH_INDICES = (
+    F.max_pool1d_with_indices,
+    F.adaptive_max_pool1d_with_indices,
+    F.adaptive_max_pool2d_with_indices,
+    F.adaptive_max_pool3d_with_indices,
+)
 _DROPOUTS = (
     F.dropout,
     F.dropout1d,
@@ -62,15 +73,19 @@ def _without_own(form: Form) -> Form:
 
 def _adaptive(axes: int, maximum: bool) -> Form:
     def pool(own: Any, *args: Any, **kwargs: Any) -> Any:
-        given = _by_name(("input", "output_size", "return_indices"), args, kwargs)
+        given = _by_name(("input", "output_size"), args, kwargs)
         inputs, output_size = given["input"], given["output_size"]
-        if given.get("return_indices"):
-            raise refusal(f"F.{own.__name__}", "return_indices=True", "use the values only")
-        if all(isinstance(size, int) for size in inputs.shape[-axes:]):
+        known = all(isinstance(size, int) for size in inputs.shape[-axes:])
+        if known and not maximum:
             return own(inputs, output_size)
         return pooling.adaptive_pool(inputs, output_size, axes, maximum)
 
     return pool
+
+
+def _indices(own: Any, *args: Any, **kwargs: Any) -> Any:
+    name = own.__name__.removesuffix("_with_indices")
+    raise refusal(f"F.{name}", "return_indices=True", "use the values only")
 
 
 def _dropout(own: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,6 +107,16 @@ def _rrelu(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     _refuse_random("F.rrelu", given.arguments["training"])
     slope = (given.arguments["lower"] + given.arguments["upper"]) / 2
     return F.leaky_relu(given.arguments["input"], slope)
+
+
+def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Without the axes whose size is 1 by design; a dynamic axis stays, whatever its size is."""
+    given = _by_name(("input", "dim"), args, kwargs)
+    inputs: Tensor = given["input"]
+    axes = given.get("dim", range(inputs.dim()))
+    axes = [axes] if isinstance(axes, int) else axes
+    known = tuple(axis for axis in axes if isinstance(inputs.shape[axis], int))
+    return own(inputs, known) if known else inputs
 
 
 def _refuse_random(name: str, random: Any) -> None:

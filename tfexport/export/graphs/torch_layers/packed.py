@@ -7,6 +7,9 @@ padded here, and the layers of ``recurrent`` give the operator the lengths.
 Axes: T time, B batch.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -83,3 +86,47 @@ class PackedLengths:
             torch._check(missing >= 0)
             rows = torch.cat([rows, rows.new_full((missing, *rows.shape[1:]), padding_value)])
         return (rows.transpose(0, 1) if batch_first else rows), lengths
+
+
+class ListedLengths(Sequence[int]):
+    """The list that ``tolist`` gives of a tensor whose values are not known while exporting.
+
+    ``pack_padded_sequence`` makes a tensor of it again; its values cannot be read.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        raise self._refused()
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Refused, as every way of reading the list."""
+        raise self._refused()
+
+    def __iter__(self) -> Iterator[int]:
+        raise self._refused()
+
+    def _refused(self) -> Exception:
+        return refusal(
+            "Tensor.tolist",
+            "the values of a list would be those of the example",
+            "compute with the tensor; pack_padded_sequence takes it too",
+        )
+
+
+def listed(own: Any, values: Tensor) -> Any:
+    """In place of the ``tolist`` of a tensor that is traced, which is ``own``."""
+    return ListedLengths(values) if values.dim() == 1 else own(values)
+
+
+def unlisted(own: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of ``torch.as_tensor`` and ``torch.tensor``, which are ``own``."""
+    if isinstance(values, ListedLengths):
+        dtype = kwargs.get("dtype")
+        return values.values if dtype is None else values.values.to(dtype)
+    return own(values, *args, **kwargs)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.graphs.torch_layers.refusal import refusal
-
 
 def max_pool1d(
     inputs: Tensor,
@@ -19,11 +17,9 @@ def max_pool1d(
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     ceil_mode: bool = False,
-    return_indices: bool = False,
+    return_indices: bool = False,  # F.max_pool1d_with_indices is another function
 ) -> Tensor:
     """See ``torch.nn.functional.max_pool1d``; over the last axis of (..., C, L)."""
-    if return_indices:
-        raise refusal("F.max_pool1d", "return_indices=True", "use the values only")
     stride = stride or kernel_size  # torch takes an empty list for None
     pooled: Tensor = F.max_pool2d(
         inputs.unsqueeze(-2),

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from tfexport.export.graphs.torch_layers.packed import PackedLengths
 from tfexport.export.graphs.torch_layers.refusal import refusal
@@ -70,7 +72,8 @@ def _check(name: str, layer: nn.RNNBase) -> None:
 def _add_buffers(layer: nn.RNNBase) -> None:
     # The older weight_norm and spectral_norm compute the weights when the layer is called.
     for hook in layer._forward_pre_hooks.values():
-        hook(layer, ())
+        if isinstance(hook, WeightNorm | SpectralNorm):
+            hook(layer, ())
     ends = ("", "_reverse") if layer.bidirectional else ("",)
     gates = list(_GATES[layer.mode])
 

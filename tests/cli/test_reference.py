@@ -1,0 +1,109 @@
+"""``--reference`` of ``onnx``, ``torchscript`` and ``verify``."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import IDS, invoke
+
+IMPORTS = "from tests.export.artifacts.test_reference import scores_of\n"
+IMPORTS += "from tests.support import own_forwards\n"
+CODE = IMPORTS + (
+    "reference = scores_of(own_forwards.make(own_forwards.Seq2SeqTransformer))\n"
+    "unscaled = scores_of(own_forwards.make_unscaled())\n"
+)
+SENTENCE = (
+    "Your own forward was not run: compared with torch.nn.Transformer built from the checkpoint. "
+    "Pass --reference to compare with your code."
+)
+SETTINGS = [*IDS, "--set=num_heads=2", "--set=unk_id=3", "--set=add_source_eos=true"]
+COMMANDS = {
+    "bundle": ["onnx", "-o", "a.bundle"],
+    "graph": ["onnx", "-o", "a.onnx", "--graph", "forward"],
+    "torchscript": ["torchscript", "-o", "a.ts"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_shapes: None) -> Iterator[None]:
+    """A module in the current folder, of a name that nothing else has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "code_of_mine.py").write_text(CODE)
+    yield
+    sys.modules.pop("code_of_mine", None)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"code_of_mine.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_export_against_code_of_the_users_own(
+    tmp_path: Path, tiny_checkpoint: Path, command: str
+) -> None:
+    arguments = [*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS]
+    refused = invoke(*arguments, "--reference", "code_of_mine:unscaled")
+    assert refused.exit_code == 1
+    assert "not equal to your reference: eager modules" in refused.stderr
+    assert files(tmp_path) == set()
+    done = invoke(*arguments, "--reference", "code_of_mine:reference")
+    assert done.exit_code == 0, done.output
+    assert "equal to your reference: " in done.stdout
+    assert "Your own forward" not in done.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_export_without_code_says_so_and_what_to_pass(tiny_checkpoint: Path, command: str) -> None:
+    done = invoke(*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS)
+    assert done.exit_code == 0, done.output
+    assert SENTENCE in done.stderr.splitlines()
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_verify_against_code_of_the_users_own(
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path
+) -> None:
+    arguments = ["verify", tiny_bundle, "--checkpoint", tiny_checkpoint, "--set=num_heads=2"]
+    done = invoke(*arguments, "--reference", "code_of_mine:reference")
+    assert done.exit_code == 0, done.output
+    assert "equal to your reference: " in done.stdout
+    assert "Your own forward" not in done.output
+    other = invoke(*arguments, "--reference", "code_of_mine:unscaled", "--json")
+    assert other.exit_code == 1
+    assert json.loads(other.stdout)["reference"] == "your reference"
+    none = invoke(*arguments, "--report", "page.html")
+    assert SENTENCE in none.stdout.splitlines()
+    assert SENTENCE in (tmp_path / "page.html").read_text()
+    as_json = json.loads(invoke(*arguments, "--json").stdout)
+    assert as_json["own_code"] == SENTENCE.replace("--reference", "reference")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--reference", "code_of_mine"], "--reference: 'code_of_mine' does not name code"),
+        (["--reference", "code_of_min:reference"], "--reference: no module 'code_of_min' in /"),
+        (["--reference", "code_of_mine:referenc"], "did you mean 'reference'?"),
+        (
+            ["--reference", "code_of_mine:reference", "--no-verify"],
+            "--reference is compared with; leave --no-verify out.",
+        ),
+    ],
+)
+def test_reference_that_cannot_be_used_is_a_usage_error(
+    tmp_path: Path, tiny_checkpoint: Path, options: list[str], message: str
+) -> None:
+    done = invoke(*COMMANDS["bundle"], "--checkpoint", tiny_checkpoint, *SETTINGS, *options)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert files(tmp_path) == set()
+
+
+def test_help_says_that_the_code_is_run() -> None:
+    for command in ("onnx", "torchscript", "verify"):
+        shown = " ".join(invoke(command, "--help").stdout.split())
+        assert "it is imported (from the current folder first) and run" in shown

@@ -1,0 +1,191 @@
+"""Code of the user's own as the reference: whatever they decode with, run as it is.
+
+Axes: B rows, S source, T target, V vocabulary, E model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tfexport.errors import ConfigError, Message, Option, Problem
+from tfexport.export.named_code import one_line
+from tfexport.export.reference.module import ModuleReference
+from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.transformer import Transformer
+
+# Probed with sizes that are all different, so that axes in another order are told apart.
+PROBE_ROWS, PROBE_SOURCE, PROBE_TARGET = 2, 3, 4
+SAME = 1e-4  # relative to max(1, |value|): two calls on the same ids
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """Code of the user's own.
+
+    Attributes:
+        title: for people, such as "your Seq2SeqTransformer.forward".
+        call: source ids (B, S) and decoder ids (B, T), int64, to logits, log-probabilities or
+            probabilities (B, T, V). For a model without embeddings: float32 vectors (B, S, E) and
+            (B, T, E) to decoder states (B, T, E).
+        option: the option that it was given with; None if it was found in a live module.
+    """
+
+    title: str
+    call: Callable[[Tensor, Tensor], Any]
+    option: str | None = None
+
+
+class OwnCodeReference:
+    """The user's code, over unpadded rows; it gives log-probabilities, and no encoder states.
+
+    What ``encode`` gives for ``decode`` to take are the ids themselves. Decoder ids in which
+    ``pad_id`` follows the start token are not given to the code, which may take it for padding:
+    those rows are run through the project's modules, which a stage holds against the code.
+    """
+
+    no_original: str | None = None
+
+    def __init__(self, code: OwnCode, model: Transformer) -> None:
+        """Take the code, and call it twice on few ids.
+
+        Raises:
+            ConfigError: it raises, gives something else than it should, or never the same twice.
+        """
+        self.title = code.title
+        self._code, self._config = code, model.config
+        self._modules = ModuleReference(model, "")
+        self._width = model.config.target_vocab_size or model.config.d_model
+        self._gives_probabilities = False
+        self._advice = Message("")
+        inputs = probe_inputs(model.config)
+        first, second = self._run(*inputs), self._run(*inputs)
+        if ((first - second).abs() > SAME * first.abs().clamp(min=1)).any():
+            raise self._problem("gives other values each time: is a dropout active in eval mode?")
+        self._gives_probabilities = model.config.has_embeddings and _are_probabilities(first)
+        limit = Option("settings", ["max_positions=…"])
+        self._advice = Message(" If these are too long for it, say so with ", limit, ".")
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The ids (B, S) as they are."""
+        return input_ids
+
+    @torch.no_grad()
+    def decode(
+        self,
+        hidden: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        last_only: bool = False,
+    ) -> Tensor:
+        """Log-probabilities (B, T, V), or (B, 1, V); states without embeddings.
+
+        The rows of one call of the code have one source length.
+        """
+        lengths, own = attention_mask.sum(1), ~self._hold_pad(decoder_input_ids)
+        values = torch.zeros(*decoder_input_ids.shape[:2], self._width)
+        for length in lengths[own].unique().tolist():
+            rows = (lengths == length) & own
+            found = self._run(hidden[rows, :length], decoder_input_ids[rows])
+            values[rows] = self._log_probs(found)
+        if not own.all():
+            source, mask = hidden[~own], attention_mask[~own]
+            memory = self._modules.encode(source, mask)
+            values[~own] = self._modules.decode(memory, mask, decoder_input_ids[~own])
+        if self._config.has_embeddings:
+            values = values.log_softmax(-1)
+        return values[:, -1:] if last_only else values
+
+    def _hold_pad(self, decoder_input_ids: Tensor) -> Tensor:
+        """(B,) whether ``pad_id`` follows the start token."""
+        if not self._config.has_embeddings or self._config.pad_id is None:
+            return torch.zeros(len(decoder_input_ids), dtype=torch.bool)
+        return (decoder_input_ids[:, 1:] == self._config.pad_id).any(1)
+
+    def _log_probs(self, found: Tensor) -> Tensor:
+        if not self._gives_probabilities:
+            return found
+        return found.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+    def _run(self, source: Tensor, target: Tensor) -> Tensor:
+        try:
+            with torch.no_grad():
+                found = self._code.call(source, target)
+        except Exception as error:  # whatever the user's code raises
+            shapes = f"{_shape(source)} and {_shape(target)}"
+            text = Message(f"raised {one_line(error)} on inputs {shapes}.", self._advice)
+            raise self._problem(text) from error
+        if not isinstance(found, Tensor):
+            raise self._problem(f"gave {_kind(found)}; expected a tensor of logits.")
+        expected = (*target.shape[:2], self._width)
+        if found.shape != expected:
+            names = "(B, T, V)" if self._config.has_embeddings else "(B, T, E)"
+            hint = _hint(tuple(found.shape), expected, self._config)
+            raise self._problem(f"gave {_shape(found)}; expected {names} = {expected}{hint}.")
+        if not found.is_floating_point():
+            raise self._problem(f"gave {str(found.dtype)[6:]} values; expected floats.")
+        if not found.isfinite().all():
+            raise self._problem("gave values that are not finite (NaN or infinite).")
+        return found.detach().float().cpu()
+
+    def _problem(self, text: str | Message) -> ConfigError:
+        return ConfigError(Message(Problem(self._code.option, Message(f"{self.title} ", text))))
+
+
+def probe_inputs(config: TransformerConfig) -> tuple[Tensor, Tensor]:
+    """Few source and decoder ids, or vectors, of no special token but the start token."""
+    longest = config.longest or max(PROBE_SOURCE, PROBE_TARGET)
+    source, target = min(PROBE_SOURCE, longest), min(PROBE_TARGET, longest)
+    if not config.has_embeddings:
+        generator = torch.Generator().manual_seed(0)
+        width = config.d_model
+        return (
+            torch.randn(PROBE_ROWS, source, width, generator=generator),
+            torch.randn(PROBE_ROWS, target, width, generator=generator),
+        )
+    ids = [_ordinary(config, size) for size in (config.source_vocab_size, config.target_vocab_size)]
+    rows = [
+        each[torch.arange(PROBE_ROWS * length).reshape(PROBE_ROWS, length) % len(each)]
+        for each, length in zip(ids, (source, target), strict=True)
+    ]
+    if config.bos_id is not None:
+        rows[1][:, 0] = config.bos_id
+    return rows[0], rows[1]
+
+
+def _ordinary(config: TransformerConfig, size: int | None) -> Tensor:
+    special = {config.pad_id, config.bos_id, config.eos_id}
+    return torch.tensor([each for each in range(size or 1) if each not in special] or [0])
+
+
+def _are_probabilities(values: Tensor) -> bool:
+    inside = values.min() >= 0 and values.max() <= 1 + SAME
+    return bool(inside and (values.sum(-1) - 1).abs().max() < 1e-3)
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
+
+
+def _kind(found: Any) -> str:
+    if isinstance(found, tuple | list):
+        return f"a {type(found).__name__} of {len(found)}"
+    return f"a {type(found).__module__}.{type(found).__name__}".replace(" builtins.", " ")
+
+
+def _hint(found: tuple[int, ...], expected: tuple[int, int, int], config: TransformerConfig) -> str:
+    """The likely reason of a wrong shape; empty if there is none."""
+    rows, length, width = expected
+    hints = {
+        (length, rows, width): "it looks sequence first, so transpose(0, 1)",
+        (rows, width, length): "its last two axes look swapped",
+        (rows, width): "it looks like the last position alone; give them all",
+        (rows * length, width): "it looks flattened; keep the axes apart",
+        (rows, length, config.d_model): "it looks like decoder states; apply the generator",
+        (length, rows, config.d_model): "it looks like decoder states, sequence first",
+    }
+    return f": {hints[found]}" if found in hints else ""

@@ -1,0 +1,173 @@
+"""The content of a bundle's ``manifest.json``, and its JSON form, which ends with a digest."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfexport.errors import BundleError, join_problems
+from tfexport.manifest_checks import find_problems, find_unsafe_json
+from tfexport.module_io import ModuleIO
+
+FORMAT = "tfexport-bundle"
+FORMAT_VERSION = 2  # that of a user's module; other bundles have version 1
+REEXPORT = "Export it again, or copy it again from where it is whole."
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """The size in bytes and the sha256 of one file of a bundle."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special tokens; ``unk`` may be missing."""
+
+    pad: int
+    bos: int
+    eos: int
+    unk: int | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Vocabulary sizes and longest sequences; a length is None if the model has no limit."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """One tokenizer of the bundle.
+
+    Attributes:
+        kind: "tokenizers", "sentencepiece" or "words".
+        file: its file inside the bundle.
+    """
+
+    kind: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of a bundle's ``manifest.json``.
+
+    Attributes:
+        tfexport_version: of the export.
+        opset: operator domain to version, for all graphs.
+        ir_version: of all graphs.
+        minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
+        config: of the model, as TransformerConfig.to_dict gives it; of a user's module, whether a
+            text gets a start and an end token.
+        special_ids: of the vocabularies.
+        limits: vocabulary sizes and longest sequences.
+        graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
+        tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
+        files: every file of the bundle except the manifest, by its path in the folder.
+        parity: summary of the comparison with eager PyTorch; None if there was none.
+        quantization: kind of weights, parameters that stayed float32, and the result of the quality
+            gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
+        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` gives them;
+            None for a Transformer.
+    """
+
+    tfexport_version: str
+    opset: dict[str, int]
+    ir_version: int
+    minimum_onnxruntime: str
+    config: dict[str, Any]
+    special_ids: SpecialIds
+    limits: Limits
+    graphs: dict[str, str]
+    tokenizers: dict[str, TokenizerEntry] = field(default_factory=dict)
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    parity: dict[str, Any] | None = None
+    quantization: dict[str, Any] | None = None
+    module: dict[str, Any] | None = None
+
+    @property
+    def module_io(self) -> ModuleIO | None:
+        """The tensors of a user's module; None for a Transformer."""
+        return None if self.module is None else ModuleIO.from_dict(self.module)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files of the bundle except the manifest."""
+        return sum(entry.size for entry in self.files.values())
+
+    def to_json(self) -> str:
+        """The manifest with format, version and its own digest, as JSON text."""
+        version = 1 if self.module is None else 2
+        values = {"format": FORMAT, "format_version": version, **dataclasses.asdict(self)}
+        if version == 1:  # which knows no such key
+            del values["module"]
+        values["digest"] = digest_of(values)
+        return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, path: Path) -> "Manifest":
+        """Read and check a manifest; ``path`` is for messages.
+
+        Raises:
+            BundleError: not a manifest, a newer format, a wrong digest, or an unsafe file name.
+        """
+        values = parse_manifest(text, path)
+        _check_format(values, path)
+        claimed = values.pop("digest", None)
+        if claimed != digest_of(values):
+            raise BundleError(f"{path}: its digest does not fit: it was changed. {REEXPORT}")
+        version = values.pop("format_version")
+        del values["format"]
+        if problems := find_problems(values, version):
+            raise BundleError(join_problems(str(path), problems, REEXPORT))
+        entries = values.get("files", {}), values.get("tokenizers", {})
+        values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}
+        values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in entries[1].items()}
+        values["special_ids"] = SpecialIds(**values["special_ids"])
+        values["limits"] = Limits(**values["limits"])
+        return cls(**values)
+
+
+def parse_manifest(text: str, path: Path) -> dict[str, Any]:
+    """Parse a manifest's text; ``path`` is for messages.
+
+    Raises:
+        BundleError: it is not the JSON object of a bundle.
+    """
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: not JSON: {error}. {REEXPORT}") from None
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise BundleError(f"{path}: not the manifest of a tfexport bundle.")
+    if unsafe := find_unsafe_json(values):
+        raise BundleError(f"{path}: {unsafe}. {REEXPORT}")
+    return values
+
+
+def _check_format(values: Mapping[str, Any], path: Path) -> None:
+    version = values.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BundleError(f"{path}: format_version is {version!r}, not a whole number from 1 on.")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: bundle format {version}; this tfexport reads up to {FORMAT_VERSION}. "
+            "Upgrade tfexport, or export the model with this version."
+        )
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """The digest of a manifest's values, without their own entry of it."""
+    body = {key: value for key, value in values.items() if key != "digest"}
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

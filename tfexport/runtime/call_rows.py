@@ -1,0 +1,59 @@
+"""The requests of all rows of a call; the problems of all of them are in one message."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfexport.errors import InputError, Message, join_problems
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.search import Request, ResolvedOptions
+
+Prefixes = Sequence[tuple[int, ...]]
+
+
+def requests_of(
+    engine: Engine,
+    sources: Sequence[Any],
+    prefixes: Prefixes,
+    options: ResolvedOptions,
+    *,
+    as_ids: bool,
+) -> list[Request | None]:
+    """Requests of texts or of rows of ids; see ``Engine.request``.
+
+    Raises:
+        InputError: naming everything that is wrong with any of them.
+    """
+    call, noun = ("generate", "row") if as_ids else ("translate", "text")
+
+    def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
+        return engine.request(source, number, prefix, options, as_ids=as_ids)
+
+    return _check_all(call, noun, sources, prefixes, check)
+
+
+def requests_from(engine: Engine, rows: Sequence[Any], prefixes: Prefixes) -> list[Request | None]:
+    """Requests of rows of a user's module's inputs; see ``Engine.request_from``.
+
+    Raises:
+        InputError: naming everything that is wrong with any of them.
+    """
+    return _check_all("generate_from", "row", rows, prefixes, engine.request_from)
+
+
+def _check_all(
+    call: str,
+    noun: str,
+    sources: Sequence[Any],
+    prefixes: Prefixes,
+    check: Callable[[Any, int, tuple[int, ...]], Request | None],
+) -> list[Request | None]:
+    requests: list[Request | None] = []
+    problems = []
+    for i, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
+        try:
+            requests.append(check(source, i, prefix))
+        except InputError as error:
+            problems.append(Message(f"{noun} {i}: ", error.message))
+    if problems:
+        raise InputError(join_problems(call, problems))
+    return requests
