@@ -161,7 +161,8 @@ def page(once: Once, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for part in (MODULES / "digits").iterdir():
         if part.suffix in (".html", ".css", ".mjs"):
             (folder / part.name).symlink_to(part)
-    (folder / "model.bundle").symlink_to(trained / "model.bundle")
+    for name in ("model.onnx", "model.tokenizer.json"):
+        (folder / name).symlink_to(trained / name)
     with open_page(root, "modules/digits/") as browser:
         browser.bundle = trained / "model.bundle"
         yield browser

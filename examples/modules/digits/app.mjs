@@ -1,4 +1,4 @@
-// Draw with mouse, finger, pen or keys, and read what the model makes of it. The model is a bundle:
+// Draw with mouse, finger, pen or keys, and read what the model makes of it. The model is made by
 // python examples/modules/digits/digits.py
 
 import { Tokenizer } from "@huggingface/tokenizers";
@@ -6,7 +6,7 @@ import * as ort from "onnxruntime-web";
 import { Drawing } from "./drawing.mjs";
 import { rasterize } from "./pixels.mjs";
 
-const BUNDLE = "model.bundle";
+const EOS = 2; // as in digits.py
 const MAX_LENGTH = 16n;
 const PAUSE = 250; // milliseconds without a stroke before the model reads
 
@@ -19,29 +19,26 @@ const status = (text, error = false) => {
 };
 
 async function fetchFile(name) {
-  const response = await fetch(`${BUNDLE}/${name}`);
-  if (!response.ok) throw new Error(`${BUNDLE}/${name}: ${response.status}`);
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`${name}: ${response.status}`);
   return response;
 }
 
 export class Reader {
   static async load() {
-    const manifest = await (await fetchFile("manifest.json")).json();
-    const [tokenizer, graph, weights] = await Promise.all([
-      fetchFile(manifest.tokenizers.target.file).then((file) => file.json()),
-      fetchFile(manifest.graphs.generate).then((file) => file.arrayBuffer()),
-      fetchFile("weights.bin").then((file) => file.arrayBuffer()),
+    const [tokenizer, graph] = await Promise.all([
+      fetchFile("model.tokenizer.json").then((file) => file.json()),
+      fetchFile("model.onnx").then((file) => file.arrayBuffer()),
     ]);
     const session = await ort.InferenceSession.create(new Uint8Array(graph), {
       executionProviders: ["wasm"],
       logSeverityLevel: 3, // errors; of inputs that need not be fed it warns
-      externalData: [{ path: "weights.bin", data: new Uint8Array(weights) }],
     });
-    return new Reader(manifest, new Tokenizer(tokenizer, {}), session);
+    return new Reader(new Tokenizer(tokenizer, {}), session);
   }
 
-  constructor(manifest, tokenizer, session) {
-    Object.assign(this, { manifest, tokenizer, session });
+  constructor(tokenizer, session) {
+    Object.assign(this, { tokenizer, session });
   }
 
   /** An image to the tokens and the text that it shows. */
@@ -51,7 +48,7 @@ export class Reader {
       max_length: new ort.Tensor("int64", [MAX_LENGTH], []),
     });
     const written = Array.from(sequences.data, Number);
-    const end = written.indexOf(this.manifest.special_ids.eos);
+    const end = written.indexOf(EOS);
     const tokens = end < 0 ? written : written.slice(0, end);
     const text = tokens.length
       ? this.tokenizer.decode(tokens, { skip_special_tokens: true })

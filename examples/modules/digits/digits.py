@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from drawing import CHARACTERS, HEIGHT, Image, draw_formula, draw_text, rasterize
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -138,7 +139,10 @@ def write_tokenizer(path: Path) -> None:
 
 
 def export(model: Reader, bundle: Path) -> None:
-    """Write the bundle, whose graphs are compared with the model's own methods."""
+    """Write the bundle, whose graphs are compared with the model's own methods.
+
+    Beside it stands its generate.onnx as one file with its weights, which is what the page reads.
+    """
     tokenizer = bundle.with_suffix(".tokenizer.json")
     write_tokenizer(tokenizer)
     draw = np.random.default_rng(1)
@@ -155,6 +159,7 @@ def export(model: Reader, bundle: Path) -> None:
         examples=[{"image": rasterize(draw_text(text, draw))} for text in texts],
         force=True,
     )
+    onnx.save(onnx.load(bundle / "generate.onnx"), bundle.with_suffix(".onnx"))
 
 
 def main() -> None:
