@@ -68,12 +68,17 @@ OLDEST := .venv-onnxruntime-1.18.1/ready .venv-onnxruntime-1.21.1/ready
 PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
 
 optional:
-	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers \
+	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers .venv/spacy \
 		$(if $(shell command -v npm),$(PACKAGES))
 
 # What results and speed are compared with.
 .venv/peers: .venv/ready
 	$(BIN)/python $(INSTALL) ctranslate2 transformers
+	@touch $@
+
+# One of the ways to split text.
+.venv/spacy: .venv/ready
+	$(BIN)/python $(INSTALL) spacy
 	@touch $@
 
 .venv-optimum/ready:

@@ -16,7 +16,7 @@ TfexportError
 Every message names what was found, what was expected and what to do. Options in it are ``Option``
 objects, which each front end writes in its own form: ``force=True`` in Python, ``--force`` on the
 command line. Only the command line turns errors into one-line messages. An exception outside this
-tree is a bug and keeps its traceback.
+tree is a bug and keeps its traceback. What is doubtful, but may be meant, is a ``TfexportWarning``.
 """
 
 import reprlib
@@ -97,6 +97,18 @@ class TfexportError(Exception):
     """
 
     def __init__(self, message: str | Message = "") -> None:
+        super().__init__(str(message))
+        self.message = Message(message)
+
+
+class TfexportWarning(UserWarning):
+    """Something that may be meant, and more likely is a mistake.
+
+    Attributes:
+        message: with its options, as in ``TfexportError``.
+    """
+
+    def __init__(self, message: str | Message) -> None:
         super().__init__(str(message))
         self.message = Message(message)
 

@@ -50,7 +50,7 @@ class TokenizerEntry:
     """One tokenizer of the bundle.
 
     Attributes:
-        kind: "tokenizers", "sentencepiece" or "words".
+        kind: "tokenizers", "sentencepiece", "words" or "vocabulary".
         file: its file inside the bundle.
     """
 

@@ -20,7 +20,7 @@ from tests.support.paths import REPOSITORY
 
 GROUPS = (
     "manifests", "checkpoints", "configs", "inputs", "options", "journals", "tokenizers", "tuning",
-    "graphs", "batches",
+    "graphs", "batches", "vocabularies",
 )  # fmt: skip
 WAIT = 30.0  # seconds of the clock after which a case hangs; others may have the processor
 PREPARE = 300.0  # seconds until a group's first case begins

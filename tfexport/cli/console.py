@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tfexport.cli.spelling import spell
-from tfexport.errors import missing_dependency
+from tfexport.errors import TfexportWarning, missing_dependency
 from tfexport.progress import Progress
 
 if TYPE_CHECKING:
@@ -138,6 +139,28 @@ def needs(extra: str) -> Iterator[None]:
             raise
         need = f"this needs {error.name}, which is not installed"
         raise missing_dependency(need, extra) from error
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of tfexport behind the block, as lines on stderr with options as flags."""
+    told: list[TfexportWarning] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TfexportWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, *details: Any, **more: Any) -> None:
+            if isinstance(message, TfexportWarning):
+                told.append(message)
+            else:
+                others(message, *details, **more)
+
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            for warning in told:
+                click.echo(f"warning: {warning.message.spelled(spell)}", err=True)
 
 
 def human_size(count: float) -> str:

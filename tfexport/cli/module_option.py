@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.console import needs, print_result, progress_bar
+from tfexport.cli.console import needs, plain_warnings, print_result, progress_bar
 from tfexport.cli.quantize_command import print_quantized
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.progress import Progress
@@ -22,7 +22,10 @@ MODULE = click.option(
     "and its code is imported and run.",
 )
 # Options of ``tfexport onnx`` that a module has too.
-_TAKEN = ("tokenizer", "source_tokenizer", "graph", "quantize", "samples", "portable", "opset")
+_TAKEN = (
+    "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
+    "samples", "portable", "opset",
+)  # fmt: skip
 _NEEDED = ("model", "inputs", "pad_id", "bos_id", "eos_id", "max_length")
 
 
@@ -84,7 +87,7 @@ def export_named_module(
     given = {key: options[key] for key in _TAKEN if options.get(key)}
     with needs("export"):
         from tfexport.export import export_module
-    with progress_bar() as tell:
+    with plain_warnings(), progress_bar() as tell:
         made = export_module(output=output, **{**arguments, **given, **flags, "progress": tell})
     if made.quantized is None:
         size = made.bundle_manifest.size if made.bundle_manifest else Path(output).stat().st_size

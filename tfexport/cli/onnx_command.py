@@ -7,6 +7,7 @@ import click
 from tfexport.cli.console import (
     checkpoint_options,
     needs,
+    plain_warnings,
     print_result,
     progress_bar,
     reference_option,
@@ -33,11 +34,20 @@ if TYPE_CHECKING:
 @click.option(
     "--tokenizer",
     type=click.Path(),
-    help="Tokenizer for both sides: a tokenizer.json, a SentencePiece .model, or a list of words, "
-    "one a line. Default: the one beside the checkpoint, if there is one.",
+    help="Tokenizer for both sides: a tokenizer.json, a SentencePiece .model, a list of words, "
+    "one a line, or a vocabulary (JSON, pickle, torchtext; FILE:KEY for one of several). Default: "
+    "the one beside the checkpoint, if there is one.",
 )
 @click.option("--source-tokenizer", type=click.Path(), help="Tokenizer for the source side.")
 @click.option("--target-tokenizer", type=click.Path(), help="Tokenizer for the target side.")
+@click.option(
+    "--split",
+    metavar="HOW",
+    help="How text is split into the words of a list or vocabulary: whitespace, basic_english "
+    "(torchtext's), or spacy:LANGUAGE, such as spacy:de.",
+)
+@click.option("--source-split", metavar="HOW", help="How source text is split.")
+@click.option("--target-split", metavar="HOW", help="How target text is split.")
 @click.option(
     "--graph",
     type=click.Choice(["generate", "forward"]),
@@ -114,7 +124,7 @@ def onnx(
     with needs("export"):
         from tfexport.export.artifacts.onnx import export_onnx
     assert checkpoint is not None
-    with progress_bar() as tell:
+    with plain_warnings(), progress_bar() as tell:
         made = export_onnx(
             checkpoint, output, verify=not no_verify, force=force, progress=tell, **options
         )

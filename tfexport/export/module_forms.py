@@ -9,6 +9,7 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
 from tfexport.export.graphs.beam import export_beam
+from tfexport.export.graphs.exporter import CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import export_module_decoder, export_module_encoder
 from tfexport.export.graphs.module_steps import ModuleSteps
@@ -126,7 +127,7 @@ def export_module_form(
     except ModuleError:
         raise
     except ExportError as error:
-        model, cause = build.found.module.model, error.__cause__ or error
-        raise ExportError(
-            f"{form.filename}: {export_failure(model, form.methods(build), cause)}"
-        ) from error
+        # torch's own reason, or that of a layer which has no equal form.
+        cause = (error.__cause__ or error) if isinstance(error, CaptureError) else error
+        reason = export_failure(build.found.module.model, form.methods(build), cause)
+        raise ExportError(f"{form.filename}: {reason}") from error

@@ -127,11 +127,12 @@ def _place(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_users(frame.filename)]
+    own = [frame for frame in frames if is_users(frame.filename)]
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
-def _is_users(filename: str) -> bool:
+def is_users(filename: str) -> bool:
+    """Whether a file is neither Python's, nor an installed library's, nor this package's."""
     path = Path(filename)
     if filename.startswith("<") or not path.is_absolute():  # frozen, or compiled from a string
         return False

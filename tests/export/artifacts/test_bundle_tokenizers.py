@@ -20,7 +20,8 @@ IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
 
 def make_tokenizers(folder: Path, size: int) -> dict[str, Path]:
     """One small tokenizer of every kind."""
-    (folder / "words.txt").write_text("\n".join(f"w{i}" for i in range(size)) + "\n")
+    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, size))]
+    (folder / "words.txt").write_text("\n".join(words) + "\n")
     vocabulary = {f"w{i}": i for i in range(size)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w3"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -56,6 +56,8 @@ def test_samples_and_tokenizers_need_a_use(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer"):
         check_onnx_export(tmp_path / "g.onnx", False, of_ids)
     check_onnx_export(tmp_path / "g.onnx", False, {**of_ids, "samples": "s.txt"})
+    with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer; leave split out"):
+        check_onnx_export(tmp_path / "g.onnx", False, {"graph": "forward", "source_split": "a"})
 
 
 def test_output_is_looked_at_before_any_work(tmp_path: Path) -> None:

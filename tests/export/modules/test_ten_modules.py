@@ -93,8 +93,8 @@ def test_beams_over_a_bundle(kind: Kind, exported: Exported) -> None:
     }  # fmt: skip
     with Translator(exported(kind, "bundle")) as translator:
         # In one call of a graph; and step by step, which an option that the graph has not asks for.
-        for more in ({}, {"return_token_scores": True}):
-            results = translator.generate_from(rows, **options, **more)
+        for scores in (False, True):
+            results = translator.generate_from(rows, return_token_scores=scores, **options)
             assert [[said(each) for each in result.hypotheses] for result in results] == expected
 
 

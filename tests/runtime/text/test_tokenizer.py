@@ -16,9 +16,9 @@ from tfexport.runtime.text import tokenizer as module
 from tfexport.runtime.text.tokenizer import (
     JsonTokenizer,
     SentencePieceTokenizer,
-    WordTokenizer,
     load_tokenizer,
 )
+from tfexport.runtime.text.vocabulary_files import read_words
 
 TOKENIZER: dict[str, Any] = {
     "version": "1.0",
@@ -73,7 +73,7 @@ def make(tmp_path: Path, kind: str) -> module.Tokenizer:
         )  # fmt: skip
         return SentencePieceTokenizer(tmp_path / "v.model")
     (tmp_path / "v.txt").write_text("a\nb\n")
-    return WordTokenizer(tmp_path / "v.txt", None)
+    return load_tokenizer(tmp_path / "v.txt", "words", 2, None)
 
 
 @pytest.mark.parametrize("kind", ["tokenizers", "words"])
@@ -124,10 +124,9 @@ def test_command_that_a_message_gives_makes_a_list_of_words(tmp_path: Path) -> N
         JsonTokenizer(path)
     code = str(caught.value).split('python -c "')[1].split('"')[0]
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    assert WordTokenizer(tmp_path / "vocab.txt", None).words == ["a", "b"]
+    assert read_words(tmp_path / "vocab.txt") == ["a", "b"]
 
 
 def test_word_may_hold_what_unicode_counts_as_the_end_of_a_line(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("a\u2028b\x85\nc\n", encoding="utf-8")
-    tokenizer = WordTokenizer(tmp_path / "v.txt", None)
-    assert tokenizer.words == ["a\u2028b\x85", "c"]
+    assert read_words(tmp_path / "v.txt") == ["a\u2028b\x85", "c"]

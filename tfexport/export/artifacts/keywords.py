@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from tfexport.errors import ConfigError, Message, Option, Problem, shown
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.named_code import load_named
-from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
+from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.near_names import nearest_name
 from tfexport.paths import PathLike
@@ -38,10 +38,15 @@ class BundleKeywords(ReadKeywords, total=False):
     """Keyword arguments of ``export_bundle``.
 
     Attributes:
-        tokenizer: for both sides; a tokenizer.json, a SentencePiece .model or a list of words.
-            Without any, one that lies beside the checkpoint is taken.
+        tokenizer: for both sides; a tokenizer.json, a SentencePiece .model, a list of words, or a
+            vocabulary in JSON or a pickle. Without any, one that lies beside the checkpoint is
+            taken.
         source_tokenizer: for the source side alone, together with ``target_tokenizer``.
         target_tokenizer: for the target side alone.
+        split: how text is split into the words of a list or vocabulary, on both sides:
+            "whitespace", "basic_english" or "spacy:" and a language.
+        source_split: on the source side alone.
+        target_split: on the target side alone.
         output_attentions: make the cross-attention weights an output of generate.onnx.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
@@ -50,6 +55,9 @@ class BundleKeywords(ReadKeywords, total=False):
     tokenizer: PathLike | None
     source_tokenizer: PathLike | None
     target_tokenizer: PathLike | None
+    split: str | None
+    source_split: str | None
+    target_split: str | None
     output_attentions: bool
     opset: int | None
     portable: bool
@@ -151,6 +159,11 @@ def tokenizer_files(given: BundleKeywords, beside: Path | None) -> TokenizerFile
     Raises:
         ConfigError: contradictory or incomplete keyword arguments.
     """
+    splits = Splits(given.get("split"), given.get("source_split"), given.get("target_split"))
     return choose_tokenizers(
-        given.get("tokenizer"), given.get("source_tokenizer"), given.get("target_tokenizer"), beside
+        given.get("tokenizer"),
+        given.get("source_tokenizer"),
+        given.get("target_tokenizer"),
+        beside,
+        splits,
     )

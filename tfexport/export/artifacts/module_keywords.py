@@ -23,6 +23,10 @@ class ModuleKeywords(TypedDict, total=False):
         tokenizer: of the target, and of the source if that is text; a tokenizer.json, a
             SentencePiece .model or a list of words. None: ids only.
         source_tokenizer: of a source that is text, if it is another.
+        split: how text is split into the words of a list or vocabulary, on both sides; see
+            ``BundleKeywords``.
+        source_split: on the source side alone.
+        target_split: on the target side alone.
         add_source_bos: the encoder sees the start token in front of a text.
         add_source_eos: the encoder sees the end token behind a text.
         examples: rows of real inputs, without the batch axis; they are compared too.
@@ -40,6 +44,9 @@ class ModuleKeywords(TypedDict, total=False):
     unk_id: int | None
     tokenizer: PathLike | None
     source_tokenizer: PathLike | None
+    split: str | None
+    source_split: str | None
+    target_split: str | None
     add_source_bos: bool
     add_source_eos: bool
     examples: Iterable[Mapping[str, Any]]

@@ -19,7 +19,7 @@ from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
-from tfexport.export.text.tokenizer_files import TokenizerFiles
+from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
 from tfexport.progress import Progress
@@ -99,10 +99,12 @@ def _tokenizers(found: Examination, ids: SpecialIds, options: ModuleKeywords) ->
             Option("source_tokenizer"), ": the module takes ",
             ", ".join(each.name for each in found.inputs), " and no text; leave it out.",
         ))  # fmt: skip
+    splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
     if target is None:
-        return TokenizerFiles()
-    files = TokenizerFiles(Path(source or target), Path(target))
-    files.check(_vocabularies(found, ids))
+        return choose_tokenizers(splits=splits)
+    files = TokenizerFiles(Path(source or target), Path(target), *splits.sides)
+    framing = options.get("add_source_bos", False), options.get("add_source_eos", False)
+    files.check(_vocabularies(found, ids, framing))
     return files
 
 
@@ -116,9 +118,14 @@ class _Vocabularies:
     bos_id: int
     eos_id: int
     unk_id: int | None
+    add_source_bos: bool
+    add_source_eos: bool
 
 
-def _vocabularies(found: Examination, ids: SpecialIds) -> TransformerConfig:
+def _vocabularies(
+    found: Examination, ids: SpecialIds, framing: tuple[bool, bool]
+) -> TransformerConfig:
     size = found.vocab_size
     source = found.below.get(graph_io.INPUT_IDS, size) if found.io.takes_ids else size
-    return cast(TransformerConfig, _Vocabularies(source, size, ids.pad, ids.bos, ids.eos, ids.unk))
+    special = ids.pad, ids.bos, ids.eos, ids.unk
+    return cast(TransformerConfig, _Vocabularies(source, size, *special, *framing))

@@ -10,6 +10,7 @@ from tfexport.paths import PathLike
 
 GENERATE, FORWARD = "generate", "forward"
 TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")
+SPLITS = ("split", "source_split", "target_split")
 # Option to the graphs that it goes with; None is a bundle.
 _GOES_WITH: dict[str, tuple[str | None, ...]] = {
     "attention_biases": (FORWARD,),
@@ -92,5 +93,6 @@ def _samples_and_tokenizers(graph: str | None, given: Mapping[str, Any]) -> Iter
         )
     # Samples to quantise by are text as well.
     needed = graph is None or text or (quantize and samples is not None)
-    if not needed and any(given.get(name) is not None for name in TOKENIZERS):
-        yield Message("a graph of ids holds no tokenizer; leave ", Option("tokenizer"), " out.")
+    for names in (TOKENIZERS, SPLITS):
+        if not needed and any(given.get(name) is not None for name in names):
+            yield Message("a graph of ids holds no tokenizer; leave ", Option(names[0]), " out.")

@@ -4,6 +4,7 @@ Callers use ``exporter.export_graph_module``, not an imported name, so that test
 """
 
 import contextlib
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,10 @@ _EXAMPLE = {
     graph_io.BEAMS: 6,
     graph_io.ROWS: 12,
 }
+
+
+class CaptureError(ExportError):
+    """torch's exporter gave up; its own error is the cause."""
 
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
@@ -74,10 +79,10 @@ def export_graph_module(
                 opset_version=opset,
                 verbose=False,
             )
-    except ExportError:  # of a layer, which names it
-        raise
+    except ExportError as error:  # of a layer, which names it, or of an axis
+        raise ExportError(_with_names(str(error), spec)) from error
     except Exception as error:
-        raise ExportError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
+        raise CaptureError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
     assert program is not None
     model = program.model
     model.graph.name = spec.name
@@ -95,8 +100,18 @@ def _captured(
     module: nn.Module, examples: tuple[Tensor, ...], axes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
     """A user's module as a program; torch's errors then name the line of the user's code."""
-    with torch.no_grad():
+    # torch prints the graph so far when it fails.
+    with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
         return torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
+
+
+def _with_names(text: str, spec: GraphSpec) -> str:
+    """Torch's names of axes in a message, as those of the graph."""
+    for i, tensor in enumerate(spec.inputs):
+        for place, axis in enumerate(tensor.axes):
+            name = f"{tensor.name}'s {axis}"
+            text = text.replace(f"L['tensors'][{i}].size()[{place}]", name)
+    return text
 
 
 def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:

@@ -10,7 +10,7 @@ Axes: B batch, T tokens, V vocabulary.
 import contextlib
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from tfexport.errors import ExportError, join_problems, shown
 from tfexport.export.modules.places import one_line, where
 
 Tensors = tuple[Tensor, ...]
+Value = TypeVar("Value")
+Pair = tuple[Value, Value]
 _REMEDY = "docs/modules.md has the contract."
 
 
@@ -93,6 +95,16 @@ class UserModule(nn.Module):
     def wrong(self, method: str, text: str, error: BaseException | None = None) -> ModuleError:
         """An error that names a method, and the line of the user's file."""
         return ModuleError(f"{where(self.model, method, error)}: {text}. {_REMEDY}")
+
+    def first_difference(
+        self, memory: Pair[Tensors], state: Pair[Tensors], logits: Pair[Tensor]
+    ) -> str | None:
+        """The method in which two equal runs first differ; None if they do not."""
+        last = "decode" if self.recomputes else "step"
+        for method, (one, two) in (("encode", memory), ("start", state)):
+            if not all(_equal(a, b) for a, b in zip(one, two, strict=True)):
+                return method
+        return None if _equal(*logits) else last
 
     def _own_memory(self, memory: Sequence[Tensor]) -> Tensors:
         return _moved(memory, self.memory_axes, to_front=False)
@@ -190,6 +202,13 @@ def _moved(tensors: Sequence[Tensor], axes: Sequence[int], to_front: bool) -> Te
         tensor.movedim(axis, 0) if to_front else tensor.movedim(0, axis)
         for tensor, axis in zip(tensors, axes, strict=True)
     )
+
+
+def _equal(one: Tensor, two: Tensor) -> bool:
+    """Whether tensors are equal, but for rounding."""
+    if one.shape != two.shape:
+        return False
+    return torch.allclose(one.double(), two.double(), rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def _kind(found: Any) -> str:

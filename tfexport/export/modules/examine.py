@@ -86,8 +86,10 @@ def examine(
     runner = Runner(module, inputs, ids.bos, steps)
     settings = runner.settings(examples)
     traces = runner.traces(settings)
-    module.memory_axes = batch_axes(traces, [each.memory for each in traces], "memory")
-    module.state_axes = batch_axes(traces, [each.states[0] for each in traces], "state")
+    _check_counts(module, traces)
+    module.memory_axes = batch_axes(module, "encode", traces, [each.memory for each in traces])
+    of_start = [each.states[0] for each in traces]
+    module.state_axes = batch_axes(module, "start", traces, of_start)
     if any((*module.memory_axes, *module.state_axes)):
         traces = runner.traces(settings)
     _check_repeats(runner, traces[0], settings[0])
@@ -111,13 +113,29 @@ def examine(
     )
 
 
+def _check_counts(module: UserModule, traces: Sequence[Trace]) -> None:
+    """Refuse a number of tensors, or a vocabulary, that varies with the sizes of the inputs."""
+    last = "decode" if module.recomputes else "step"
+    for method, name, counts in (
+        ("encode", "tensors", [len(each.memory) for each in traces]),
+        ("start", "tensors", [len(each.states[0]) for each in traces]),
+        (last, "logits", [each.vocab_size for each in traces]),
+    ):
+        if len(set(counts)) > 1:
+            found = ", ".join(map(str, counts))
+            raise module.wrong(method, f"gives {found} {name} for inputs of different sizes")
+
+
 def _check_repeats(runner: Runner, first: Trace, sizes: Sizes) -> None:
     """Refuse a module whose results or shapes differ between equal or like runs."""
     again = runner.run(sizes, first.sizes[BATCH], runner.steps)
-    if not torch.allclose(first.logits, again.logits, rtol=1e-5, atol=1e-5):
+    method = runner.module.first_difference(
+        (first.encoded, again.encoded), (first.started, again.started), (first.logits, again.logits)
+    )
+    if method is not None:
         raise runner.module.wrong(
-            "encode",
-            "the same inputs give other logits when the module is run again: it draws random "
+            method,
+            "gives other results when it is called again with the same tensors: it draws random "
             "numbers, or keeps something between calls; put that into the state",
         )
     other = runner.run(sizes, first.sizes[BATCH], runner.steps, seed=1)

@@ -9,9 +9,12 @@ from typing import Any
 
 from torch import nn
 
-_TORCH = re.compile(r"[\\/](site-packages|dist-packages|lib[\\/]python[\d.]+)[\\/]")
+from tfexport.errors import ExportError
+from tfexport.export.named_code import is_users
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
-_LONGEST = 300  # characters of a reason
+_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
+_LONGEST = 400  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
 _FIXED = (
@@ -46,9 +49,22 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
 
 
 def export_failure(model: nn.Module, methods: Sequence[str], error: BaseException) -> str:
-    """Why torch could not export some methods: method, line and reason, in one line."""
-    told = [name for _, _, name in _FRAME.findall(str(error)) if name in methods]
-    return f"{where(model, (told or methods)[-1], error)}: {one_line(error)}."
+    """Why some methods could not be exported: method, line and reason, in one line."""
+    named = [name for _, _, name in _told(error) if name in methods]
+    return f"{where(model, (named or methods)[-1 if named else 0], error)}: {one_line(error)}."
+
+
+def _told(error: BaseException) -> list[tuple[str, int, str]]:
+    """The lines of code in an error's message and its causes: file, line, function."""
+    found: list[tuple[str, int, str]] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        told = [*_FRAME.findall(str(cause)), *_LINE.findall(str(cause))]
+        frames = traceback.extract_tb(cause.__traceback__)
+        found += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
+        found += [(file, int(line), name) for file, line, name in told]
+        cause = cause.__cause__
+    return [(file, line, name) for file, line, name in found if is_users(file)]
 
 
 def one_line(error: BaseException) -> str:
@@ -58,30 +74,20 @@ def one_line(error: BaseException) -> str:
     _, _, summary = text.partition("## Exception summary")
     lines = [line.strip() for line in (summary or text).splitlines()]
     reason = next((line for line in lines if line), "")
-    if "Constraints violated" in text:
-        details = [line.strip(" -") for line in text.splitlines() if line.strip().startswith("- ")]
-        reason = " ".join([reason.partition("!")[0] + ":", *details[:2]])
+    reason = re.sub(r"[^\s;,]*[\\/]([^\s\\/]+\.py)", r"\1", reason)  # without folders
     if len(reason) > _LONGEST:
         reason = reason[:_LONGEST] + "…"
     hint = next((advice for part, advice in _HINTS if part in text), None)
+    if isinstance(error, ExportError):
+        return reason.rstrip(".")
     named = f"{type(error).__name__}: {reason}".rstrip(": .")
     return named if hint is None else f"{named}: {hint}"
 
 
 def _raised_at(error: BaseException) -> tuple[str, int] | None:
     """The innermost line of the user's code, from the traceback or from torch's message."""
-    frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
-    told = [(name, int(line)) for name, line, _ in _FRAME.findall(str(error))]
-    for name, line in (*reversed(told), *reversed(frames)):
-        if _is_users(name):
-            return Path(name).name, line
-    return None
-
-
-def _is_users(name: str) -> bool:
-    """Whether a file is neither torch's, Python's nor this package's."""
-    own = str(Path(__file__).parents[2])
-    return not (name.startswith(("<frozen", own)) or _TORCH.search(name))
+    told = _told(error)
+    return (Path(told[-1][0]).name, told[-1][1]) if told else None
 
 
 def _defined_at(method: Callable[..., Any] | None) -> tuple[str, int] | None:

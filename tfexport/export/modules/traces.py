@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from tfexport import graph_io
-from tfexport.errors import ExportError
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import Sizes
 from tfexport.graph_io import BATCH, PAST, TensorSpec
@@ -25,6 +24,8 @@ class Trace:
         states: of each tensor of the state, before the first step and after every step.
         vocab_size: V.
         logits: of every step, (B, T, V).
+        encoded: the memory.
+        started: the state before the first step.
     """
 
     sizes: Sizes
@@ -32,6 +33,8 @@ class Trace:
     states: tuple[tuple["Shaped", ...], ...]
     vocab_size: int
     logits: Tensor
+    encoded: tuple[Tensor, ...]
+    started: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ def trace(
     kept = [tensor.clone() for tensor in memory]
     state = module.start(memory)
     _refuse_changed(module, "start", memory, kept)
+    started = tuple(tensor.clone() for tensor in state)
     states = [tuple(map(Shaped.of, state))]
     token = torch.full((inputs[0].size(0), 1), start_id)
     found: list[Tensor] = []
@@ -92,6 +96,8 @@ def trace(
         tuple(states),
         found[0].size(-1),
         torch.stack(found, dim=1),
+        tuple(kept),
+        started,
     )
 
 
@@ -151,17 +157,18 @@ class AxisNames:
 
 
 def batch_axes(
-    traces: Sequence[Trace], shapes: Sequence[Sequence[Shaped]], what: str
+    module: UserModule, method: str, traces: Sequence[Trace], shapes: Sequence[Sequence[Shaped]]
 ) -> tuple[int, ...]:
     """For each tensor the axis that is the batch.
 
     Args:
+        module: the user's.
+        method: that gave the tensors.
         traces: the settings.
         shapes: of the tensors at every setting.
-        what: "memory" or "state", for the message.
 
     Raises:
-        ExportError: a tensor has none.
+        ModuleError: a tensor has none.
     """
     batches = tuple(trace.sizes[BATCH] for trace in traces)
     found = []
@@ -169,9 +176,11 @@ def batch_axes(
         sizes = list(zip(*(each.shape for each in tensor), strict=True))
         axes = [axis for axis, each in enumerate(sizes) if each == batches]
         if not axes:
-            raise ExportError(
-                f"{what}: tensor {number}, {tensor[0]} at batch {batches[0]}, has no axis of the "
-                "batch's size. Give every row its own: x.expand(batch, ...)."
+            raise module.wrong(
+                method,
+                f"gives tensor {number} as {tensor[0]} at batch {batches[0]} and as {tensor[1]} at "
+                f"batch {batches[1]}: no axis has the batch's size; give every row its own, as "
+                "with x.expand(batch, ...)",
             )
         found.append(axes[0])
     return tuple(found)

@@ -4,26 +4,59 @@ It imports the runtime's tokenizers, so that a file is checked with the code tha
 """
 
 import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.bundle import TokenizerEntry
-from tfexport.errors import ConfigError, Message, Option, TokenizerError, join_problems
-from tfexport.export.text.word_list import find_word_problems
+from tfexport.errors import (
+    ConfigError,
+    Message,
+    Option,
+    TfexportWarning,
+    TokenizerError,
+    join_problems,
+)
+from tfexport.export.text.special_words import find_doubts
+from tfexport.export.text.vocabulary_reader import (
+    holds_vocabulary,
+    is_file,
+    read_vocabulary_file,
+    split_name,
+)
+from tfexport.export.text.word_list import find_vocabulary_problems, find_word_problems
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
-from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, load_tokenizer
+from tfexport.runtime.text.splitting import KNOWN
+from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
+from tfexport.runtime.text.vocabulary_files import Vocabulary, read_words
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
-_NAMES = {"tokenizers": "tokenizer.json", "sentencepiece": "tokenizer.model", "words": "vocab.txt"}
+_NAMES = {
+    "tokenizers": "tokenizer.json",
+    "sentencepiece": "tokenizer.model",
+    "words": "vocab.txt",
+    "vocabulary": "vocab.json",
+}
+# Beside a checkpoint. A vocab.json may be of a byte-level model, whose words are no words of text.
+_BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The tokenizer of each side, by path; both or neither."""
+    """The tokenizer of each side, by path; both or neither.
+
+    Attributes:
+        source: a file; or one of several vocabularies in a file, as in ``vocab.pt:de``.
+        target: likewise.
+        source_split: how text is split into the words of a vocabulary; None if it is not said.
+        target_split: likewise.
+    """
 
     source: Path | None = None
     target: Path | None = None
+    source_split: str | None = None
+    target_split: str | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -31,42 +64,127 @@ class TokenizerFiles:
         return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
 
     def check(self, config: TransformerConfig) -> None:
-        """Check the files, if there are any, against the model's vocabularies; see ``load``."""
-        if self.source is not None:
-            self.load(config)
+        """Check the files, if there are any, against the model's vocabularies; see ``load``.
+
+        Warns:
+            TfexportWarning: special ids that a vocabulary contradicts, or words that text is never
+                split into.
+        """
+        if self.source is None:
+            return
+        for side, tokenizer in zip(("source", "target"), self.load(config), strict=True):
+            if isinstance(tokenizer, WordTokenizer):
+                for doubt in find_doubts(tokenizer, side, config, self._default_of(side)):
+                    subject = f"{getattr(self, side)}: "
+                    warnings.warn(TfexportWarning(Message(subject, doubt)), stacklevel=2)
+
+    def _default_of(self, side: str) -> int | None:
+        path: Path = getattr(self, side)
+        return read_vocabulary_file(path).default if holds_vocabulary(path) else None
 
     def load(self, config: TransformerConfig) -> tuple[Tokenizer, Tokenizer]:
         """Load the tokenizers of both sides and check them against the model's vocabularies.
 
         Raises:
-            TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, or is a
-                word list with a problem.
+            TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, is a
+                word list with a problem, or a vocabulary of which is not said how text is split;
+                of both sides.
         """
-        source = self._load("source", self.source, config)
-        return source, self._load("target", self.target, config)
+        loaded: list[Tokenizer] = []
+        problems: dict[str, Message] = {}
+        for side in ("source", "target"):
+            try:
+                loaded.append(self._load(side, config))
+            except TokenizerError as error:
+                problems[str(error)] = error.message  # of a file for both sides, perhaps the same
+        if len(problems) == 1:
+            raise TokenizerError(*problems.values())
+        if problems:
+            raise TokenizerError(join_problems("tokenizers", [*problems.values()]))
+        source, target = loaded
+        return source, target
 
-    def _load(self, side: str, path: Path | None, config: TransformerConfig) -> Tokenizer:
-        if path is None or not path.is_file():
+    def _load(self, side: str, config: TransformerConfig) -> Tokenizer:
+        path: Path | None = getattr(self, side)
+        if path is None or not is_file(split_name(path)[0]):
             raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
         size = getattr(config, f"{side}_vocab_size") or 0
         hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
-        tokenizer = load_tokenizer(path, kind_of(path), size, config.unk_id, hidden)
-        if isinstance(tokenizer, WordTokenizer):
+        vocabulary = self._vocabulary(side)
+        if vocabulary is None:
+            tokenizer = load_tokenizer(path, kind_of(path), size, config.unk_id, hidden)
+            if not isinstance(tokenizer, WordTokenizer):
+                return tokenizer
             problems = [*find_word_problems(tokenizer.words, size, side, config.unk_id)]
-            if problems:
-                raise TokenizerError(join_problems(str(path), problems))
+        else:
+            tokenizer = WordTokenizer(vocabulary, config.unk_id, hidden)
+            check_size(path, tokenizer, size)
+            problems = [*find_vocabulary_problems(tokenizer.words, size, side, config.unk_id)]
+        if problems:
+            raise TokenizerError(join_problems(str(path), problems))
         return tokenizer
 
+    def _vocabulary(self, side: str) -> Vocabulary | None:
+        """A side's words and how text is split into them; None for other kinds of tokenizers."""
+        path, split = getattr(self, side), getattr(self, f"{side}_split")
+        kind = kind_of(path)
+        if kind == "vocabulary":
+            if split is None:
+                raise TokenizerError(Message(
+                    f"{path}: a vocabulary, which does not say how text is split into its words; "
+                    "say it with ", Option("split"), ", or ", Option("source_split"), " and ",
+                    Option("target_split"), f": {KNOWN}.",
+                ))  # fmt: skip
+            return Vocabulary(read_vocabulary_file(path).words, split)
+        if split is None:
+            return None
+        if kind == "words":
+            return Vocabulary(read_words(path), split)
+        splits = Option(f"{side}_split"), " goes with a vocabulary of words."
+        raise TokenizerError(Message(f"{path}: a tokenizer that splits text itself; ", *splits))
+
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
-        """Copy the files into a bundle; a file for both sides is copied once."""
+        """Write the files into a bundle; a file for both sides is written once."""
         if self.source is None or self.target is None:
             return {}
         entries = {}
+        shared = (self.source, self.source_split) == (self.target, self.target_split)
         for side, path in (("source", self.source), ("target", self.target)):
-            prefix = "" if self.source == self.target else f"{side}-"
-            entries[side] = TokenizerEntry(kind_of(path), prefix + _NAMES[kind_of(path)])
-            shutil.copyfile(path, folder / entries[side].file)
+            vocabulary = self._vocabulary(side)
+            kind = kind_of(path) if vocabulary is None else "vocabulary"
+            file = ("" if shared else f"{side}-") + _NAMES[kind]
+            if vocabulary is None:
+                shutil.copyfile(path, folder / file)
+            else:
+                vocabulary.write(folder / file)
+            entries[side] = TokenizerEntry(kind, file)
         return entries
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How text is split into the words of vocabularies.
+
+    Attributes:
+        both: on both sides.
+        source: on the source side.
+        target: on the target side.
+    """
+
+    both: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+    @property
+    def sides(self) -> tuple[str | None, str | None]:
+        """For source and target.
+
+        Raises:
+            ConfigError: ``both`` and one of the others is given.
+        """
+        if self.both is not None and (self.source is not None or self.target is not None):
+            raise ConfigError("split: give one for both sides, or one for each, not both.")
+        return self.source or self.both, self.target or self.both
 
 
 def choose_tokenizers(
@@ -74,6 +192,7 @@ def choose_tokenizers(
     source: PathLike | None = None,
     target: PathLike | None = None,
     beside: Path | None = None,
+    splits: Splits | None = None,
 ) -> TokenizerFiles:
     """Choose the tokenizers of a model: those given, or one found in the checkpoint's folder.
 
@@ -82,20 +201,26 @@ def choose_tokenizers(
         source: for the source side, with ``target``.
         target: for the target side, with ``source``.
         beside: a folder to search if none is given.
+        splits: how text is split, where these are vocabularies of words.
 
     Raises:
         ConfigError: contradictory or incomplete arguments.
     """
+    by_side = (splits or Splits()).sides
     if both is not None and (source is not None or target is not None):
         raise ConfigError("tokenizer: give one for both sides, or one for each, not both.")
     if (source is None) != (target is None):
         together = Option("source_tokenizer"), " and ", Option("target_tokenizer"), " together."
         raise ConfigError(Message("tokenizer: give ", *together))
     if source is not None and target is not None:
-        return TokenizerFiles(Path(source), Path(target))
+        return TokenizerFiles(Path(source), Path(target), *by_side)
     if both is None and beside is not None:
-        both = next((beside / name for name in _NAMES.values() if (beside / name).is_file()), None)
-    return TokenizerFiles() if both is None else TokenizerFiles(Path(both), Path(both))
+        both = next((beside / name for name in _BESIDE if (beside / name).is_file()), None)
+    if both is not None:
+        return TokenizerFiles(Path(both), Path(both), *by_side)
+    if any(by_side):
+        raise ConfigError(Message(Option("split"), " goes with ", Option("tokenizer"), "."))
+    return TokenizerFiles()
 
 
 def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) -> list[int]:
@@ -109,5 +234,5 @@ def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) ->
 
 
 def kind_of(path: Path) -> str:
-    """The kind of tokenizer, by the file's suffix; "words" for any unknown suffix."""
-    return _KINDS.get(path.suffix, "words")
+    """The kind of tokenizer, by the file's suffix and content; "words" for any unknown one."""
+    return "vocabulary" if holds_vocabulary(path) else _KINDS.get(path.suffix, "words")

@@ -1,4 +1,4 @@
-"""Checks of word lists, which would otherwise give wrong ids without an error."""
+"""Checks of words as a vocabulary, which would otherwise give wrong ids without an error."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -36,13 +36,31 @@ def find_word_problems(
     elif side == "source":
         yield from _never_found(words)
     if unk_id is None:
-        for place, word in enumerate(words):
-            if _UNKNOWN.fullmatch(word):
-                yield Message(
-                    f"line {place + 1} is {word!r}, and the model has no unk_id, so text with any "
-                    "other word would be refused; say ",
-                    Option("settings", [f"unk_id={place}"]),
-                )
+        yield from _unused_unknown(words, first=1, noun="line")
+
+
+def find_vocabulary_problems(
+    words: Sequence[str], size: int, side: str, unk_id: int | None
+) -> Iterator[str | Message]:
+    """The problems of a vocabulary of one side of a model; see ``find_word_problems``.
+
+    Its words may hold white space, since it says itself how text is split.
+    """
+    if len(words) < size:
+        yield f"{len(words)} words for the {size} ids of the {side} vocabulary; every id has a word"
+    if unk_id is None:
+        yield from _unused_unknown(words, first=0, noun="id")
+
+
+def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Message]:
+    """The problem of a word that stands for all others, in a model that does not know it."""
+    for place, word in enumerate(words):
+        if _UNKNOWN.fullmatch(word):
+            yield Message(
+                f"{noun} {place + first} is {word!r}, and the model has no unk_id, so text with "
+                "any other word would be refused; say ",
+                Option("settings", [f"unk_id={place}"]),
+            )
 
 
 def _never_found(words: Sequence[str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ ZIP_HEAD = b"PK\x03\x04"
 MAX_PICKLE_BYTES = 2**25
 _MAX_DIRECTORY_BYTES = 2**22
 _MAX_INFLATION = 4  # torch.save deflates nothing, and weights hardly shrink
-_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
 class ForeignArchiveError(PickleError):
@@ -44,20 +44,24 @@ class Contents:
     size: int
 
 
-def read_contents(path: Path) -> Contents:
+def read_contents(path: Path, machine: Machine | None = None) -> Contents:
     """Parse a file's structure without loading its tensors.
+
+    Args:
+        path: the file.
+        machine: the interpreter of its pickles; by default one with the limit of a checkpoint.
 
     Raises:
         PickleError: damaged, not of torch.save, or hostile.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
+    size, machine = path.stat().st_size, machine or Machine()
     with path.open("rb") as file:
         if file.read(len(ZIP_HEAD)) == ZIP_HEAD:
             _check_directory(file, size)
-            return _read_archive(file, size)
+            return _read_archive(file, size, machine)
         file.seek(0)
-        return Contents(_read_legacy(io.BytesIO(file.read(MAX_PICKLE_BYTES))), None, size)
+        return Contents(_read_legacy(io.BytesIO(file.read(MAX_PICKLE_BYTES)), machine), None, size)
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
@@ -76,7 +80,7 @@ def _check_directory(file: BinaryIO, size: int) -> None:
         raise PickleError(f"its archive lists {length} bytes of names, more than a model has")
 
 
-def _read_archive(file: BinaryIO, size: int) -> Contents:
+def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
     try:
         with zipfile.ZipFile(file) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
@@ -87,7 +91,7 @@ def _read_archive(file: BinaryIO, size: int) -> Contents:
             name = pickles[0]
             if sizes[name] > MAX_PICKLE_BYTES:
                 raise PickleError(f"{sizes[name]} bytes of pickle, more than {MAX_PICKLE_BYTES}")
-            value = Machine().read(io.BytesIO(archive.read(name)))
+            value = machine.read(io.BytesIO(archive.read(name)))
     except PickleError:
         raise
     except (
@@ -113,9 +117,8 @@ def _check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) -
         raise PickleError(f"its records would inflate to {inflated} bytes, of a file of {size}")
 
 
-def _read_legacy(file: BinaryIO) -> Any:
-    machine = Machine()
-    if machine.read(file) != _LEGACY_MAGIC:
+def _read_legacy(file: BinaryIO, machine: Machine) -> Any:
+    if machine.read(file) != LEGACY_MAGIC:
         raise PickleError("a pickle that torch.save did not write")
     machine.read(file)  # the format's version
     machine.read(file)  # about the machine that wrote it

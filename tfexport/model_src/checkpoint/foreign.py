@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tfexport.model_src.checkpoint.framing import FRAMING
 from tfexport.model_src.config import config_keys, nearest_key
 
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
@@ -83,7 +84,7 @@ def is_ours(values: Mapping[str, Any]) -> bool:
     Some keys of Hugging Face are similar (``encoder_layers``), so in their files only exact ones
     count.
     """
-    known = (*config_keys(), "rename", "ignore")
+    known = (*config_keys(), "rename", "ignore", FRAMING)
     theirs = any(key in values for key in _HUGGING_FACE_ALONE)
     ours = [key for key in values if key in known or (not theirs and nearest_key(key, known))]
     return 2 * len(ours) >= len(values)

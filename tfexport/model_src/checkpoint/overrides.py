@@ -9,11 +9,13 @@ from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
+from tfexport.model_src.checkpoint.framing import FRAMING, read_framing
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.config import config_keys, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
 TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
+MORE_KEYS = (*TABLE_KEYS, FRAMING)
 Text = str | Message
 
 
@@ -89,7 +91,13 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
             continue
         elif source.path and not source.optional and (foreign := describe_config(given)):
             raise ConfigError(f"{source.path}: the config of {foreign}")
-        wrong = unknown_keys(given, (*config_keys(), *TABLE_KEYS))
+        wrong = unknown_keys(given, (*config_keys(), *MORE_KEYS))
+        try:
+            framing = read_framing(given)
+        except ValueError as error:
+            wrong.append(str(error))
+        else:
+            layers += [] if framing is None else [framing]  # what stands beside it overrides it
         problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:
@@ -101,7 +109,7 @@ def _config_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: float("-inf") if value == "-inf" else value
         for key, value in given.items()
-        if key not in TABLE_KEYS
+        if key not in MORE_KEYS
     }
 
 

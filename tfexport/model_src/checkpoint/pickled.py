@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 MAX_INSTRUCTIONS = 400_000
 _SCALARS = (str, int, float, bool, bytes, type(None))
+_LONGEST_KEY = 16  # items of a tuple that is a key
 _DICTIONARIES = ("collections.OrderedDict", "collections.Counter")
 
 
@@ -60,10 +61,14 @@ class StorageClaim:
 class Machine:
     """An interpreter of pickles in sequence, with one limit of instructions for all."""
 
-    left: int = MAX_INSTRUCTIONS
+    limit: int = MAX_INSTRUCTIONS
+    left: int = field(init=False)
     _stack: list[Any] = field(default_factory=list)
     _marks: list[list[Any]] = field(default_factory=list)
     _memo: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = self.limit
 
     def read(self, file: BinaryIO) -> Any:
         """The value of the pickle at the file's position, which ends up behind it.
@@ -76,7 +81,7 @@ class Machine:
             for opcode, argument, _ in pickletools.genops(file):
                 self.left -= 1
                 if self.left < 0:
-                    raise PickleError(f"more than {MAX_INSTRUCTIONS} instructions in its pickle")
+                    raise PickleError(f"more than {self.limit} instructions in its pickle")
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 if opcode.name in _CONSTANTS:
@@ -136,6 +141,7 @@ class Machine:
         path = function.path if isinstance(function, Global) else ""
         if path in _DICTIONARIES:
             (pairs,) = args or ((),)
+            self.left -= len(pairs)  # a dictionary could be copied by every other instruction
             made = pairs.items() if isinstance(pairs, dict) else pairs
             self._stack.append({require_flat(key): value for key, value in made})
         else:
@@ -166,10 +172,16 @@ class Machine:
 def require_flat(key: Any) -> Any:
     """A dictionary's key, or a set's member, that is quickly hashed.
 
-    The hash of nested tuples can take for ever, or more stack than there is.
+    The hash of nested tuples can take for ever, or more stack than there is; that of long tuples
+    and numbers is computed again every time.
     """
     if isinstance(key, tuple) and not all(isinstance(item, _SCALARS) for item in key):
         raise PickleError("nested tuples are keys in it")
+    parts = key if isinstance(key, tuple) else (key,)
+    if len(parts) > _LONGEST_KEY or any(
+        isinstance(part, int) and part.bit_length() > 64 for part in parts
+    ):
+        raise PickleError("long tuples or numbers are keys in it")
     return key
 
 

@@ -7,7 +7,13 @@ from typing import Any
 
 from tfexport.errors import ConfigError, Message, join_problems, shown
 from tfexport.model_src.checkpoint.foreign import is_ours
-from tfexport.model_src.checkpoint.overrides import TABLE_KEYS, Source, Text, name_origin
+from tfexport.model_src.checkpoint.overrides import (
+    MORE_KEYS,
+    TABLE_KEYS,
+    Source,
+    Text,
+    name_origin,
+)
 from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
 from tfexport.model_src.config import config_keys, unknown_keys
 
@@ -50,7 +56,7 @@ def unknown_config_keys(sources: Iterable[Source]) -> list[Message]:
     return [
         Message(name_origin(source.origin), f": {problem}")
         for source in sources
-        for problem in unknown_keys(source.values, (*config_keys(), *TABLE_KEYS))
+        for problem in unknown_keys(source.values, (*config_keys(), *MORE_KEYS))
     ]
 
 

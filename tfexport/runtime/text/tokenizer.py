@@ -1,4 +1,4 @@
-"""Tokenizers: Hugging Face tokenizers, SentencePiece and lists of words, with one interface."""
+"""Tokenizers: Hugging Face tokenizers, SentencePiece and words, with one interface."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,7 +12,13 @@ from tfexport.errors import (
     TokenizerError,
     missing_dependency,
 )
-from tfexport.runtime.text.vocabulary_files import describe_foreign, read_words
+from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
+from tfexport.runtime.text.vocabulary_files import (
+    Vocabulary,
+    describe_foreign,
+    read_vocabulary,
+    read_words,
+)
 
 
 class Tokenizer(Protocol):
@@ -150,10 +156,12 @@ class SentencePieceTokenizer:
 
 
 class WordTokenizer:
-    """A vocabulary of whole words, one a line, the line's number from 0 being the id."""
+    """A vocabulary of whole words, joined by spaces in decoded text."""
 
-    def __init__(self, path: Path, unk_id: int | None, hidden: Collection[int] = ()) -> None:
-        self.words = read_words(path)
+    def __init__(
+        self, vocabulary: Vocabulary, unk_id: int | None, hidden: Collection[int] = ()
+    ) -> None:
+        self.words, self._split = vocabulary.words, find_splitter(vocabulary.split)
         self._ids = {word: i for i, word in enumerate(self.words)}
         self._unk_id, self._hidden = unk_id, frozenset(hidden)
         self.size = len(self.words)
@@ -161,7 +169,7 @@ class WordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        words = text.split()
+        words = self.split(text)
         unknown = [word for word in words if word not in self._ids]
         if unknown and self._unk_id is None:
             raise InputError(
@@ -178,7 +186,7 @@ class WordTokenizer:
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
-        return text.split()
+        return self._split(text)
 
     def piece(self, token: int) -> str:
         """See ``Tokenizer``."""
@@ -215,10 +223,10 @@ def load_tokenizer(
 
     Args:
         path: the tokenizer's file.
-        kind: "tokenizers", "sentencepiece" or "words".
+        kind: "tokenizers", "sentencepiece", "words" or "vocabulary".
         vocab_size: of the model's source or target side.
-        unk_id: the unknown token; used for "words" only.
-        hidden: ids of special tokens, left out of decoded text; used for "words" only.
+        unk_id: the unknown token; used for "words" and "vocabulary" only.
+        hidden: ids of special tokens, left out of decoded text; used for these two only.
 
     Raises:
         TokenizerError: unreadable, of an unknown kind, or with ids that the model lacks.
@@ -230,14 +238,25 @@ def load_tokenizer(
     elif kind == "sentencepiece":
         tokenizer = SentencePieceTokenizer(path)
     elif kind == "words":
-        tokenizer = WordTokenizer(path, unk_id, hidden)
+        tokenizer = WordTokenizer(Vocabulary(read_words(path), WHITESPACE), unk_id, hidden)
+    elif kind == "vocabulary":
+        tokenizer = WordTokenizer(read_vocabulary(path), unk_id, hidden)
     else:
         raise TokenizerError(
             f"{path}: {kind!r} is not a kind of tokenizer that this version knows."
         )
+    check_size(path, tokenizer, vocab_size)
+    return tokenizer
+
+
+def check_size(path: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Check that the model knows all ids of a tokenizer.
+
+    Raises:
+        TokenizerError: it has ids that the model lacks.
+    """
     if tokenizer.size > vocab_size:
         raise TokenizerError(
             f"{path}: its ids go up to {tokenizer.size - 1}, the model's vocabulary ends at "
             f"{vocab_size - 1}. Give the tokenizer that the model was trained with."
         )
-    return tokenizer

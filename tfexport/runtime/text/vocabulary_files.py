@@ -1,11 +1,75 @@
-"""Lists of words as vocabulary files, and messages about files that are something else."""
+"""Vocabularies of words as files, and messages about files that are something else.
+
+A list of words has one on each line, and text is split at white space. A vocabulary says how text
+is split, and its words may hold line breaks: ``{"split": "basic_english", "words": ["<unk>", …]}``.
+"""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tfexport.errors import TokenizerError
+from tfexport.errors import TokenizerError, shown
 
 _SHOWN = 40  # characters of a word in a message
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words of a language, and how text is split into them.
+
+    Attributes:
+        words: distinct; a word's place, from 0, is its id.
+        split: a name that ``find_splitter`` knows.
+    """
+
+    words: Sequence[str]
+    split: str
+
+    def write(self, path: Path) -> None:
+        """Write a file for ``read_vocabulary``."""
+        values = {"split": self.split, "words": list(self.words)}
+        text = json.dumps(values, ensure_ascii=False, indent=0)
+        path.write_bytes(f"{text}\n".encode())
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read a vocabulary that ``Vocabulary.write`` wrote.
+
+    Raises:
+        TokenizerError: the file is unreadable, or not of that form.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: not a vocabulary: {error}") from None
+    if not isinstance(values, dict) or values.keys() != {"split", "words"}:
+        raise TokenizerError(f"{path}: not a vocabulary: it has other keys than split and words")
+    words, split = values["words"], values["split"]
+    if not isinstance(split, str) or not isinstance(words, list):
+        raise TokenizerError(f"{path}: not a vocabulary: split is no text, or words are no list")
+    if problem := find_word_problem(words):
+        raise TokenizerError(f"{path}: {problem}")
+    return Vocabulary(words, split)
+
+
+def find_word_problem(words: Sequence[Any]) -> str | None:
+    """The first thing that is wrong with the words of a vocabulary; None if they can be one."""
+    places: dict[str, int] = {}
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            return f"id {place} stands for {shown(word)}, which is no text"
+        if word in places:
+            return f"{word[:_SHOWN]!r} stands for id {places[word]} and for id {place}"
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            return f"id {place} stands for {shown(word)}, which is not valid Unicode"
+        places[word] = place
+    return None
 
 
 def read_words(path: Path) -> list[str]:

@@ -21,8 +21,9 @@ from torch.onnx._internal.exporter import _capture_strategies
 from tfexport.errors import ExportError
 from tfexport.export.graphs.torch_layers.replaced import replaced
 
-_VIOLATED = re.compile(r"Constraints violated \(([^)]*)\)")
-_CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$", re.MULTILINE)  # among the suggested fixes
+_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
+# Among the suggested fixes, or for an axis without a name.
+_CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
 _ROOT = Path(__file__).parents[3]
 _LIBRARIES = (str(Path(torch.__file__).parent), str(_ROOT / "export"))
 

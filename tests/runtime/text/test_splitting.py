@@ -1,0 +1,67 @@
+"""Text split into words: as torchtext's basic_english does, as spaCy does, and unknown ways.
+
+The pairs in ``fixtures/torchtext/basic_english.json`` were written by torchtext 0.18:
+``[[line, get_tokenizer("basic_english")(line)] for line in lines]``.
+"""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+from tests.system.test_imports import run
+from tfexport.errors import TokenizerError
+from tfexport.runtime.text.splitting import find_splitter
+
+PAIRS = json.loads((REPOSITORY / "tests/fixtures/torchtext/basic_english.json").read_text())
+
+
+@pytest.mark.parametrize(("line", "words"), PAIRS)
+def test_basic_english_gives_the_words_of_torchtext(line: str, words: list[str]) -> None:
+    assert find_splitter("basic_english")(line) == words
+
+
+def test_white_space_is_all_that_splits_without_a_tokenizer() -> None:
+    assert find_splitter("whitespace")(" It's\u2003a\tcat. ") == ["It's", "a", "cat."]
+
+
+def test_spacy_splits_as_its_own_tokenizer_does() -> None:
+    spacy = pytest.importorskip("spacy", reason="needs spaCy: make .venv/spacy")
+    lines = ["Zwei Männer (z.B. aus Köln) gehen's an,  oder?", "Am 3. Mai\nkostet's 3,50€!"]
+    for language in ("de", "en"):
+        own = spacy.blank(language).tokenizer
+        split = find_splitter(f"spacy:{language}")
+        for line in lines:
+            assert split(line) == [token.text for token in own(line)]
+    german, english = (find_splitter(f"spacy:{language}") for language in ("de", "en"))
+    assert german(lines[0])[3] == "z.B."
+    assert german(lines[0]) != english(lines[0]), "the language matters"
+
+
+def test_language_that_spacy_lacks_is_an_error() -> None:
+    pytest.importorskip("spacy", reason="needs spaCy: make .venv/spacy")
+    with pytest.raises(TokenizerError, match=r"spacy:qqq: spaCy has no such .*qqq"):
+        find_splitter("spacy:qqq")
+
+
+def test_spacy_that_is_missing_is_named() -> None:
+    code = "from tfexport.runtime.text.splitting import find_splitter\nfind_splitter('spacy:de')"
+    done: subprocess.CompletedProcess[str] = run(code, blocked=("spacy",))
+    assert "MissingDependencyError" in done.stderr
+    assert "splitting text as spacy:de needs the spacy library. Install it with" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("moses", "'moses' is not a known way to split text; known are whitespace, basic_english"),
+        ("", "known are whitespace, basic_english or spacy:LANGUAGE"),
+        ("spacy:de_core_news_sm", "names no language; .*de_core_news_sm has the tokenizer of de"),
+        ("spacy:../model", "names no language"),
+        ("spacy:", "names no language"),
+    ],
+)
+def test_unknown_way_is_refused(name: str, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        find_splitter(name)

@@ -1,0 +1,60 @@
+"""Vocabularies in a bundle: words with how text is split into them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.text.tokenizer import load_tokenizer
+from tfexport.runtime.text.vocabulary_files import Vocabulary, read_vocabulary
+
+WORDS = ["<unk>", "<pad>", "iglu", "'", "é\u2028", "\n", '"']
+
+
+def test_words_of_any_characters_come_back(tmp_path: Path) -> None:
+    Vocabulary(WORDS, "whitespace").write(tmp_path / "vocab.json")
+    found = read_vocabulary(tmp_path / "vocab.json")
+    assert (found.words, found.split) == (WORDS, "whitespace")
+
+
+def test_text_is_split_as_the_file_says(tmp_path: Path) -> None:
+    Vocabulary(WORDS, "basic_english").write(tmp_path / "vocab.json")
+    tokenizer = load_tokenizer(tmp_path / "vocab.json", "vocabulary", 7, 0, hidden=(1,))
+    assert tokenizer.encode("IGLU'Nord") == [2, 3, 0]
+    assert tokenizer.split("IGLU'Nord") == ["iglu", "'", "nord"]
+    assert tokenizer.decode([1, 2, 3, 0, 1]) == "iglu ' <unk>"
+    without = load_tokenizer(tmp_path / "vocab.json", "vocabulary", 7, None)
+    with pytest.raises(InputError, match="'nord' is not in the vocabulary"):
+        without.encode("IGLU'Nord")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (5, "other keys than split and words"),
+        ({"words": []}, "other keys"),
+        ({"split": "whitespace", "words": [], "more": 1}, "other keys"),
+        ({"split": None, "words": []}, "split is no text"),
+        ({"split": "whitespace", "words": {"a": 0}}, "words are no list"),
+        ({"split": "whitespace", "words": ["a", "a"]}, "'a' stands for id 0 and for id 1"),
+        ({"split": "whitespace", "words": ["a", 5]}, "id 1 stands for 5, which is no text"),
+        ({"split": "whitespace", "words": ["\ud800"]}, "not valid Unicode"),
+        ({"split": "moses", "words": ["a"]}, "'moses' is not a known way to split text"),
+        ({"split": "whitespace", "words": ["a", "b", "c"]}, "ids go up to 2"),
+    ],
+)
+def test_file_that_is_no_vocabulary_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps(content))
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer(tmp_path / "vocab.json", "vocabulary", 2, 0)
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for content in ("", "[" * 100_000, "\xff"):
+        (tmp_path / "vocab.json").write_text(content, encoding="latin-1")
+        with pytest.raises(TokenizerError, match="not a vocabulary"):
+            load_tokenizer(tmp_path / "vocab.json", "vocabulary", 2, 0)
+    with pytest.raises(TokenizerError, match="cannot be read"):
+        read_vocabulary(tmp_path / "missing.json")

@@ -1,0 +1,94 @@
+"""Doubts about a vocabulary of words: special ids that it contradicts, words that are never found.
+
+An export goes on in spite of them, since names of words prove nothing.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tfexport.errors import Message, Option
+from tfexport.model_src.config import TransformerConfig
+from tfexport.runtime.text.tokenizer import WordTokenizer
+
+# Words that stand for a role in known vocabularies, without the brackets or lines around them.
+_NAMES = {
+    "pad_id": ("pad", "padding", "blank"),
+    "bos_id": ("bos", "s", "sos", "start", "go", "begin"),
+    "eos_id": ("eos", "/s", "end", "eot", "eof"),
+    "unk_id": ("unk", "unknown", "oov"),
+}
+_MARKED = re.compile(r"[<\[|_]+([^<>\[\]|_]+)[>\]|_]+")
+_SHOWN = 40  # characters of a word in a message
+
+
+def find_doubts(
+    tokenizer: WordTokenizer, side: str, config: TransformerConfig, default: int | None
+) -> Iterator[Message]:
+    """Doubts about the vocabulary of one side.
+
+    Args:
+        tokenizer: with the words, each of which has an id of the model.
+        side: "source" or "target".
+        config: of the model, with its special ids.
+        default: the id that the vocabulary object gives to unknown words; None if it is not known.
+    """
+    for key in _used(side, config):
+        number = getattr(config, key)
+        if key == "unk_id" and number is not None and default not in (None, number):
+            yield Message(
+                f"unk_id is {number}, and the {side} vocabulary itself gives unknown words the id "
+                f"{default}; if that is right, say ",
+                Option("settings", [f"unk_id={default}"]),
+            )
+        elif number is not None:
+            yield from _contradiction(key, number, tokenizer.words, side)
+    if side == "source":
+        yield from _never_found(tokenizer)
+
+
+def _used(side: str, config: TransformerConfig) -> list[str]:
+    """The special ids that are used with text of one side."""
+    if side == "target":
+        return ["pad_id", "bos_id", "eos_id", "unk_id"]
+    framed = [name for name in ("bos", "eos") if getattr(config, f"add_source_{name}")]
+    return [*(f"{name}_id" for name in framed), "unk_id"]
+
+
+def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> Iterator[Message]:
+    """The doubt that an id has another meaning: its word has another role, or none."""
+    word = words[number]
+    if _role(word) == key:
+        return
+    found = [place for place, other in enumerate(words) if _role(other) == key]
+    begin = f"{key} is {number}, which is {word[:_SHOWN]!r} in the {side} vocabulary"
+    if found:
+        place = found[0]
+        yield Message(
+            f"{begin}, where {words[place]!r} is {place}; if that is the one, say ",
+            Option("settings", [f"{key}={place}"]),
+        )
+    elif _role(word) is not None or word[:1].isalnum():
+        yield Message(
+            f"{begin}; give the id that was meant with ", Option("settings", [f"{key}=…"])
+        )
+
+
+def _role(word: str) -> str | None:
+    """The special id that a word's name says it is; None for an ordinary word."""
+    marked = _MARKED.fullmatch(word.strip().lower())
+    if marked is None:
+        return None
+    return next((key for key, names in _NAMES.items() if marked[1] in names), None)
+
+
+def _never_found(tokenizer: WordTokenizer) -> Iterator[Message]:
+    """The doubt that text is split as it was in training: most words would stay whole then."""
+    ordinary = [word for word in tokenizer.words if _MARKED.fullmatch(word) is None]
+    lost = [word for word in ordinary if tokenizer.split(word) != [word]]
+    if 2 * len(lost) > len(ordinary):
+        yield Message(
+            f"{len(lost)} of {len(ordinary)} words can never be found, such as "
+            f"{lost[0][:_SHOWN]!r}, which is split into {tokenizer.split(lost[0])[:4]!r}; if text "
+            "was split otherwise in training, say how with ",
+            Option("source_split"),
+        )
