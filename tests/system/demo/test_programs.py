@@ -1,12 +1,9 @@
 """The programs in examples/ that embed a model, each on the whole test set."""
 
-import functools
-import http.server
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from tests.export.artifacts.test_originals import FAMILIES, ROWS, greedy
 from tests.export.artifacts.test_originals import LIMIT as SHORT
 from tests.export.graphs.test_greedy import export_family
 from tests.export.graphs.test_greedy import pad as padded
+from tests.support.browser import open_page, wait_for_status
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER
@@ -102,53 +100,25 @@ def test_cpp_with_libtorch_alone(
         assert message in done.stderr
 
 
-class _Files(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The web example in a headless Chromium, served with the bundle beside it."""
-    needs_packages("web")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("needs Debian's chromium and chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
     folder = tmp_path_factory.mktemp("web") / "web"
     folder.mkdir()
     for part in (EXAMPLES / "web").iterdir():
         if part.name != "model.bundle":
             (folder / part.name).symlink_to(part)
     (folder / "model.bundle").symlink_to(bundle)
-    handler = functools.partial(_Files, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = webdriver.ChromeOptions()
-        options.binary_location = chromium
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
-            options.add_argument(f"--{argument}")
-        browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
-        browser.set_script_timeout(300)
+    with open_page(folder) as browser:
         browser.folder = str(folder)
-        browser.get(f"http://127.0.0.1:{server.server_port}/")
         yield browser
-        browser.quit()
-        server.shutdown()
-
-
-def wait(page: Any, text: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    WebDriverWait(page, 90).until(lambda page: text in page.find_element("id", "status").text)
 
 
 def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]) -> None:
-    wait(page, "Ready")
+    wait_for_status(page, "Ready")
     box = page.find_element("id", "source")
     box.send_keys("Ich habe ein neues Buch gekauft.")
-    wait(page, "pieces in")
+    wait_for_status(page, "pieces in")
     assert page.find_element("id", "translation").text == "I bought a new book."
     cells = page.find_elements("css selector", "#map td")
     columns = len(page.find_elements("css selector", "#map thead th")) - 1

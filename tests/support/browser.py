@@ -1,0 +1,55 @@
+"""A headless Chromium that shows a folder, and modules of the examples."""
+
+import contextlib
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+
+PACKAGES = REPOSITORY / "examples" / "web" / "node_modules"
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def open_page(folder: Path, address: str = "") -> Iterator[Any]:
+    """A browser with a page of a folder that is served; skips the test where there is none."""
+    if not PACKAGES.exists():
+        pytest.skip("needs npm packages: make examples/web/node_modules/ready")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("needs Debian's chromium and chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    handler = functools.partial(_Files, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = webdriver.ChromeOptions()
+        options.binary_location = chromium
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+            options.add_argument(f"--{argument}")
+        browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+        try:
+            browser.set_script_timeout(300)
+            browser.get(f"http://127.0.0.1:{server.server_port}/{address}")
+            yield browser
+        finally:
+            browser.quit()
+            server.shutdown()
+
+
+def wait_for_status(page: Any, text: str) -> None:
+    """Wait until the element "status" shows a text."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(page, 90).until(lambda page: text in page.find_element("id", "status").text)
