@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -11,6 +12,7 @@ from tests.support.modules.kind import BOS, EOS, PAD
 from tfexport.export import Input, export_module
 from tfexport.runtime import Translator
 
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
 KIND = relative_bias.KIND
 
 
