@@ -11,7 +11,10 @@ VOCABULARY = 26
 
 
 class Translator(nn.Module):
-    """Memory: outputs (B, S, D), projected keys (B, S, D), mask (B, S) and last output (B, D)."""
+    """Memory: outputs (B, S, D), projected keys (B, S, D), mask (B, S) and last output (B, D).
+
+    State: as torch's LSTM has it, (1, B, D).
+    """
 
     def __init__(self, d_model: int = 24) -> None:
         super().__init__()
@@ -34,7 +37,7 @@ class Translator(nn.Module):
     def start(
         self, outputs: Tensor, keys: Tensor, padding: Tensor, last: Tensor
     ) -> tuple[Tensor, ...]:
-        hidden = torch.tanh(self.bridge(last))
+        hidden = torch.tanh(self.bridge(last)).unsqueeze(0)
         return hidden, torch.zeros_like(hidden)
 
     def step(
@@ -42,12 +45,12 @@ class Translator(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         hidden, cell = state
         outputs, keys, padding, _ = memory
-        scores = self.score(torch.tanh(keys + self.query(hidden)[:, None]))[:, :, 0]
+        scores = self.score(torch.tanh(keys + self.query(hidden[-1])[:, None]))[:, :, 0]
         weights = scores.masked_fill(padding, float("-inf")).softmax(-1)
         context = torch.bmm(weights[:, None], outputs)
         x = torch.cat([self.target(token), context], -1)
-        x, (hidden, cell) = self.decoder(x, (hidden[None], cell[None]))
-        return self.output(torch.cat([x, context], -1))[:, 0], (hidden[0], cell[0])
+        x, (hidden, cell) = self.decoder(x, (hidden, cell))
+        return self.output(torch.cat([x, context], -1))[:, 0], (hidden, cell)
 
 
 KIND = Kind(

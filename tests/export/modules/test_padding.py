@@ -1,0 +1,48 @@
+"""Modules that see the padding of a batch: rows of unequal length are kept apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.eager_search import Rules, greedy
+from tests.support.user_files import RECOMPUTING, UserFile
+from tfexport.export import Input, export_module
+from tfexport.runtime import Translator
+
+INPUTS = [
+    Input("input_ids", "int64", ("batch", "source_length")),
+    Input("attention_mask", "int64", ("batch", "source_length")),
+]
+# A running sum from the right, which begins with the padding.
+SEEING = """
+def encode(self, input_ids, attention_mask):
+    x = self.embedding(input_ids).flip(1).cumsum(1).flip(1)
+    return torch.tanh(x)
+"""
+MASKED = """
+def encode(self, input_ids, attention_mask):
+    x = self.embedding(input_ids) * attention_mask[..., None]
+    return torch.cat([x, x.flip(1).cumsum(1).flip(1)[:, :1]], 1).sum(1, keepdim=True)
+"""
+ROWS = [[5, 6, 7, 8, 9, 10, 2], [4, 2], [9, 11, 3, 2], [7, 7, 2]]
+
+
+@pytest.mark.parametrize(("encode", "padded"), [(SEEING, False), (MASKED, True)])
+def test_rows_of_unequal_length_give_together_what_each_gives_alone(
+    tmp_path: Path, encode: str, padded: bool
+) -> None:
+    model = UserFile(tmp_path, {**RECOMPUTING, "encode": encode}).build()
+    export_module(model, tmp_path / "a.bundle", inputs=INPUTS, pad_id=0, bos_id=1, eos_id=2,
+                  max_length=12)  # fmt: skip
+    expected = []
+    for ids in ROWS:
+        row = {"input_ids": np.array(ids), "attention_mask": np.ones(len(ids), np.int64)}
+        expected.append(greedy(model, row, Rules(max_length=12)).tokens)
+    assert len({tuple(tokens) for tokens in expected}) > 1
+    with Translator(tmp_path / "a.bundle") as translator:
+        results = translator.generate(ROWS, max_length=12)
+        module = translator.manifest.module
+    assert [result.hypotheses[0].tokens for result in results] == expected
+    assert module is not None
+    assert module["padded"] is padded
