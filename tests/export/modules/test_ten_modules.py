@@ -75,6 +75,7 @@ def test_the_eager_loops_say_different_things(kind: Kind) -> None:
 
 
 @ALL
+@pytest.mark.slow
 def test_greedy_search_over_a_bundle(kind: Kind, exported: Exported) -> None:
     rows = [proven.row for proven in proven_rows(kind)]
     expected = [said(proven.greedy) for proven in proven_rows(kind)]
