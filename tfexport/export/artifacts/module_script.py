@@ -82,7 +82,8 @@ def export_module_torchscript(
         info = ArtifactInfo(TORCHSCRIPT, config, written_with={"torch": torch.__version__})
         write_archive(made, path, info)
         if options.get("verify", True):
-            loaded = torch.jit.load(path)
+            with quiet():
+                loaded = torch.jit.load(path)
             report = compare_module_script(contents.eager, loaded, contents.examples, tell)
             report.require(str(output))
             summary = report.summary()
