@@ -22,13 +22,11 @@ class Fault:
         source: of the method; the line that has to be named ends with ``# here``, else it is the
             first.
         said: words of the message.
-        named: the method that the message names, if it is another.
     """
 
     name: str
     source: str
     said: tuple[str, ...] = ()
-    named: str | None = None
 
     @property
     def method(self) -> str:
@@ -71,6 +69,24 @@ FAULTS = [
         ("data-dependent", "torch.where"),
     ),
     Fault(
+        "a branch on the position",
+        changed(STEP, X_OF_STEP, X_OF_STEP + "    if position == 0:  # here\n        x = x * 2\n"),
+        ("data-dependent", "torch.where"),
+    ),
+    Fault(
+        "a branch on a number of Python",
+        changed(
+            ENCODE,
+            "):\n",
+            "):\n    if frames.max().item() > 9:  # here\n        frames = frames / 9\n",
+        ),
+        ("data-dependent", "torch.where"),
+    ),
+    Fault(
+        "values that leave torch",
+        changed(ENCODE, "):\n", "):\n    frames = torch.from_numpy(frames.numpy() * 2)  # here\n"),
+    ),
+    Fault(
         "a length from values",
         changed(ENCODE, "frames):\n", "frames):\n    frames = frames[:, frames.sum((0, 2)) > 0]\n"),
     ),
@@ -81,6 +97,15 @@ FAULTS = [
     Fault(
         "a batch of a fixed size, in start",
         changed(START, "memory.mean(1)", "torch.zeros(1, 8)"),
+    ),
+    Fault(
+        "a batch by len",
+        """
+def start(self, memory):
+    hidden = torch.zeros(len(memory), 8)  # here
+    return hidden, memory[:, :0]
+""",
+        ("len(",),
     ),
     Fault(
         "a length of a fixed size",
@@ -98,7 +123,7 @@ def encode(self, frames):
     x = self.project(frames)
     total = torch.zeros_like(x[:, 0])
     outputs = []
-    for time in range(frames.size(1)):
+    for time in range(frames.size(1)):  # here
         total = torch.tanh(total + x[:, time])
         outputs.append(total)
     return torch.stack(outputs, 1)

@@ -72,6 +72,30 @@ def test_graphs_are_those_of_torchs_own_way(
     assert structure(export(model, OPSET)) == short
 
 
+class PassedThrough(nn.Module):
+    """Its outputs come from operators that give their first input."""
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        (x,) = tensors
+        return (x * 2).float(), nn.functional.dropout(x + 1, training=False), (x - 1).detach()
+
+
+def test_outputs_of_operators_that_are_left_out() -> None:
+    axes = (BATCH, SOURCE)
+    names = ("double", "more", "less")
+    spec = GraphSpec(
+        "passed",
+        (TensorSpec("x", "float32", axes),),
+        tuple(TensorSpec(name, "float32", axes) for name in names),
+    )
+    made = export_graph_module(PassedThrough(), spec, OPSET)
+    session = ort.InferenceSession(ir.serde.serialize_model(made).SerializeToString())
+    x = torch.randn(3, 4)
+    found = session.run(None, {"x": x.numpy()})
+    for have, want in zip(found, PassedThrough()(x), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
 def test_inputs_of_several_types_meet_as_in_torch() -> None:
     axes = (BATCH, SOURCE)
     spec = GraphSpec(

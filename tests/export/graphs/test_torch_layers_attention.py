@@ -86,6 +86,22 @@ def test_keys_and_values_of_other_widths() -> None:
     check(attention(kdim=6, vdim=4, bias=False), inputs)
 
 
+@pytest.mark.parametrize("cross", [True, False], ids=["cross", "self"])
+def test_weights_are_not_split_as_the_graph_runs(cross: bool) -> None:
+    def call(layer: nn.Module, rows: Tensor, target: Tensor) -> Any:
+        return layer(target if cross else rows, rows, rows, need_weights=False)
+
+    model = export(Called(attention(), call).eval(), [ROWS, TARGET])
+    large = {
+        value
+        for value in model.graph.initializers.values()
+        if value.const_value is not None and value.const_value.size >= 64
+    }
+    used = [node.op_type for node in model.graph if large & set(node.inputs)]
+    assert len(used) == (4 if cross else 2)
+    assert set(used) <= {"MatMul", "Gemm"}
+
+
 def test_multihead_attention_without_a_batch_axis() -> None:
     inputs = [normal("T", 8), normal("S", 8)]
     check(attention(), inputs, lambda m, y, x: m(y, x, x))

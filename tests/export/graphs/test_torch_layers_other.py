@@ -133,6 +133,41 @@ def regrouped(m: nn.Module, x: Tensor) -> Tensor:
     return split.reshape(batch * 2, length, 4).view(batch, 2, length, 4).transpose(1, 2).flatten(2)
 
 
+class Rotary(nn.Module):
+    """Rotary positions as complex numbers, as LLaMA's code has them."""
+
+    turns: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(32).float(), 100.0 ** -(torch.arange(4) / 4))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles))
+
+    def turned(self, x: Tensor, turns: Tensor) -> Tensor:
+        """(B, T, H, 8), by (..., 4) complex numbers."""
+        pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * turns).flatten(3)
+
+
+COMPLEX: dict[str, Callable[[Rotary, Tensor, Tensor], Tensor]] = {
+    "view": lambda m, p, x: m.turned(
+        x, m.turns[p.size(2) : p.size(2) + x.size(1)].view(1, x.size(1), 1, 4)
+    ),
+    "indices": lambda m, p, x: m.turned(
+        x, m.turns[p.size(2) : p.size(2) + x.size(1)][None, :, None]
+    ),
+    "unsqueeze": lambda m, p, x: m.turned(x, m.turns[: x.size(1)].unsqueeze(0).unsqueeze(-2)),
+    "positions": lambda m, p, x: m.turned(
+        x, torch.unsqueeze(m.turns[torch.arange(x.size(1)) + p.size(2)], 1)[..., :]
+    ),
+}
+
+
+@pytest.mark.parametrize("call", COMPLEX.values(), ids=COMPLEX)
+def test_complex_rotary_positions(call: Callable[..., Tensor]) -> None:
+    check(Rotary(), [PAST, normal("B", "T", 2, 8)], call)
+
+
 OPERATIONS: dict[str, tuple[nn.Module, list[Axes], Callable[..., Any]]] = {
     "tril after a past": (
         nn.Identity(),

@@ -1,5 +1,7 @@
 """Twelve modules of different kinds say in every form what their own eager loops say."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.support.modules.proven import (
     rules_of,
 )
 from tests.support.node import in_node
+from tests.system.test_oldest_onnxruntime import INSTALLED, python
 from tfexport.export import Input, export_module
 from tfexport.runtime import Hypothesis, Translator
 
@@ -31,6 +34,8 @@ ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 # One that recomputes, one with caches that grow, and one with a state of several types.
 FEW = pytest.mark.parametrize("kind", [BY_NAME[name] for name in ("image", "rotary", "coverage")],
                               ids=lambda kind: kind.name)  # fmt: skip
+# In one call of a graph; and step by step, which an option asks for that no graph has.
+WAYS: tuple[dict[str, Any], ...] = ({}, {"min_length": 0})
 Exported = Callable[[Kind, str], Path]
 
 
@@ -74,10 +79,9 @@ def test_greedy_search_over_a_bundle(kind: Kind, exported: Exported) -> None:
     rows = [proven.row for proven in proven_rows(kind)]
     expected = [said(proven.greedy) for proven in proven_rows(kind)]
     with Translator(exported(kind, "bundle")) as translator:
-        together = translator.generate_from(rows, max_length=kind.max_length)
-        alone = translator.generate_from(rows, max_length=kind.max_length, batch_size=1)
-        assert [said(result.hypotheses[0]) for result in together] == expected
-        assert [said(result.hypotheses[0]) for result in alone] == expected
+        for options in (*WAYS, {"batch_size": 1}):
+            results = translator.generate_from(rows, max_length=kind.max_length, **options)
+            assert [said(result.hypotheses[0]) for result in results] == expected
         if kind.takes_ids:
             ids = [row["input_ids"].tolist() for row in rows]
             results = translator.generate(ids, max_length=kind.max_length)
@@ -88,13 +92,11 @@ def test_greedy_search_over_a_bundle(kind: Kind, exported: Exported) -> None:
 def test_beams_over_a_bundle(kind: Kind, exported: Exported) -> None:
     rows = [proven.row for proven in proven_rows(kind)]
     expected = [[said(found) for found in proven.beams] for proven in proven_rows(kind)]
-    options: dict[str, Any] = {
-        "max_length": kind.max_length, "beam_size": 3, "num_hypotheses": 3,
-    }  # fmt: skip
     with Translator(exported(kind, "bundle")) as translator:
-        # In one call of a graph; and step by step, which an option that the graph has not asks for.
-        for scores in (False, True):
-            results = translator.generate_from(rows, return_token_scores=scores, **options)
+        for options in WAYS:
+            results = translator.generate_from(
+                rows, max_length=kind.max_length, beam_size=3, num_hypotheses=3, **options
+            )
             assert [[said(each) for each in result.hypotheses] for result in results] == expected
 
 
@@ -116,6 +118,33 @@ def test_one_file_in_onnxruntime(kind: Kind, form: str, exported: Exported) -> N
 def test_one_file_in_node(name: str, exported: Exported) -> None:
     path = exported(BY_NAME[name], "portable")
     check_file(BY_NAME[name], lambda feeds: in_node(path, feeds))
+
+
+RUN_OLD = """
+import json, sys
+import numpy as np
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.log_severity_level = 4
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print(json.dumps(session.run(["sequences"], dict(np.load(sys.argv[2])))[0].tolist()))
+"""
+
+
+@pytest.mark.parametrize("name", ["image", "speech", "rotary"])
+def test_one_file_in_the_oldest_onnxruntime(name: str, exported: Exported, tmp_path: Path) -> None:
+    path, given = exported(BY_NAME[name], "portable"), tmp_path / "feeds.npz"
+    named = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
+    old = python(INSTALLED[named["tfexport_minimum_onnxruntime"]])
+
+    def run(feeds: dict[str, Any]) -> list[list[int]]:
+        np.savez(given, **feeds)
+        done = subprocess.run([old, "-c", RUN_OLD, path, given], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found: list[list[int]] = json.loads(done.stdout)
+        return found
+
+    check_file(BY_NAME[name], run)
 
 
 def check_file(kind: Kind, run: Callable[[dict[str, Any]], list[list[int]]]) -> None:

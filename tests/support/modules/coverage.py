@@ -35,8 +35,8 @@ class CoverageModel(nn.Module):
     def start(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         kept = mask.unsqueeze(-1)
         mean = (hidden * kept).sum(1) / kept.sum(1)
-        count = torch.zeros(len(mean), dtype=torch.int64)
-        separated = torch.zeros(len(mean), 1, dtype=torch.bool)
+        count = torch.zeros(mean.size(0), dtype=torch.int64)
+        separated = torch.zeros(mean.size(0), 1, dtype=torch.bool)
         return torch.tanh(mean), torch.zeros(mask.shape), count, separated
 
     def step(

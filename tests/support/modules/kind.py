@@ -22,7 +22,8 @@ class Kind:
         name: of the kind.
         make: gives the module with torch's own initial weights.
         inputs: name, dtype and axes of each, in the order of ``encode``'s parameters.
-        draw: gives the arrays of one row, of a drawn size, without the batch axis.
+        draw: gives the arrays of one row, of a drawn size, without the batch axis; some rows are of
+            one shape, so that they share a batch.
         seed: of the weights. Chosen by the outputs: they differ from row to row, in tokens and in
             length, and no two candidates are nearly equal.
         scale: of all matrices but tables, large enough that outputs depend on inputs.

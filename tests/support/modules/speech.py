@@ -43,7 +43,7 @@ class Listener(nn.Module):
 
 
 def draw(rng: np.random.Generator) -> Row:
-    time = int(rng.integers(4, 50))
+    time = int(rng.choice([4, 11, 26, 47]))
     return {"frames": rng.standard_normal((time, FRAME), np.float32)}
 
 

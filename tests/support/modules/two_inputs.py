@@ -50,7 +50,7 @@ class Answerer(nn.Module):
 
 
 def draw(rng: np.random.Generator) -> Row:
-    regions = rng.standard_normal((int(rng.integers(1, 9)), FEATURES), np.float32)
+    regions = rng.standard_normal((int(rng.choice([1, 3, 6])), FEATURES), np.float32)
     return {**draw_text(rng, VOCABULARY), "regions": regions}
 
 

@@ -120,6 +120,8 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
             node.target = _RENAMED[node.target]
         elif node.target in _PASSED_THROUGH or _keeps_type(node):
             node.replace_all_uses_with(node.args[0])
+            # The signature lists outputs by name.
+            program.graph_signature.replace_all_uses(node.name, node.args[0].name)
             module.graph.erase_node(node)
         elif node.target is _ATEN.to.dtype:
             node.target = _ATEN._to_copy.default

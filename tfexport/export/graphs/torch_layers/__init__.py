@@ -22,6 +22,7 @@ from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
 from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
 from tfexport.export.graphs.torch_layers.refusal import first_refusal
 from tfexport.export.graphs.torch_layers.replaced import replaced
+from tfexport.export.graphs.torch_layers.split_weights import split_weights
 
 _ONE_EXPORT = threading.RLock()
 # (class or module, attribute, what takes its place)
@@ -41,7 +42,8 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
     """Give torch's layers their exportable forms, in this thread and inside the block.
 
     Args:
-        module: what is exported. Its recurrent layers have other buffers inside the block.
+        module: what is exported. Its recurrent and attention layers have more buffers inside the
+            block.
 
     Raises:
         ExportError: a layer or an option that has no equal form in ONNX, or code that works for
@@ -52,6 +54,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
         for owner, name, form in _FORWARDS:
             stack.enter_context(replaced(owner, name, form))
         stack.enter_context(one_capture(baked))
+        stack.enter_context(split_weights(module))
         stack.enter_context(recurrent_operators(module, lengths))
         stack.enter_context(_Functions(lengths))
         try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.graphs.torch_layers import attention, multi_head, pooling
+from tfexport.export.graphs.torch_layers import attention, complex_numbers, multi_head, pooling
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
@@ -35,6 +35,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
         F.rrelu: _rrelu,
+        Tensor.unsqueeze: complex_numbers.unsqueeze,
+        torch.unsqueeze: complex_numbers.unsqueeze,
+        Tensor.__getitem__: complex_numbers.get_item,
         Tensor.squeeze: _squeeze,
         torch.squeeze: _squeeze,
     }

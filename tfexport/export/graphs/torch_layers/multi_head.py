@@ -18,10 +18,12 @@ from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers.attention import as_bias, attend
 from tfexport.export.graphs.torch_layers.refusal import refusal
+from tfexport.export.graphs.torch_layers.split_weights import split_projections
 
 NAN = float("nan")
 _FUNCTION = "F.multi_head_attention_forward"
 Inputs = tuple[Tensor, Tensor, Tensor]  # query, key, value
+Split = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -30,45 +32,61 @@ class Projections:
 
     Attributes:
         num_heads: H.
-        weights: of queries, keys and values, each (E, width of its input).
-        biases: of the same, each (E,) or None.
+        weights: of queries, keys and values, each (E, width of its input); or one (3 * E, E) of
+            all three.
+        bias: of the same, (3 * E,); None without.
         out_weight: (E, E).
         out_bias: (E,) or None.
         bias_k: (1, 1, E), one more key for all rows; None without.
         bias_v: its value.
         add_zero_attn: one more key and value, of zeros.
+        split: ``weights`` and ``bias`` in thirds, where they are weights of the graph.
     """
 
     num_heads: int
     weights: tuple[Tensor, ...]
-    biases: tuple[Tensor | None, ...]
+    bias: Tensor | None
     out_weight: Tensor
     out_bias: Tensor | None
     bias_k: Tensor | None = None
     bias_v: Tensor | None = None
     add_zero_attn: bool = False
+    split: Split | None = None
 
 
 def projections(layer: nn.MultiheadAttention) -> Projections:
     """The weights of a module."""
     if layer.in_proj_weight is not None:
-        weights = layer.in_proj_weight.chunk(3)
+        weights: tuple[Tensor, ...] = (layer.in_proj_weight,)
     else:
         weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
     return Projections(
         layer.num_heads,
         weights,
-        _thirds(layer.in_proj_bias),
+        layer.in_proj_bias,
         layer.out_proj.weight,
         layer.out_proj.bias,
         layer.bias_k,
         layer.bias_v,
         layer.add_zero_attn,
+        split_projections(layer),
     )
 
 
-def _thirds(bias: Tensor | None) -> tuple[Tensor | None, ...]:
-    return (None,) * 3 if bias is None else bias.chunk(3)
+def _projected(parts: Projections, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Queries, keys and values, each (B, length, E)."""
+    query, key, value = inputs
+    if len(parts.weights) == 1 and query is key and key is value:
+        return F.linear(query, parts.weights[0], parts.bias).chunk(3, -1)
+    if parts.split is not None:
+        weights, biases = parts.split
+    else:
+        weights = parts.weights if len(parts.weights) == 3 else parts.weights[0].chunk(3)
+        biases = () if parts.bias is None else parts.bias.chunk(3)
+    return tuple(
+        F.linear(x, weight, bias)
+        for x, weight, bias in zip(inputs, weights, biases or (None,) * 3, strict=True)
+    )
 
 
 def multi_head(
@@ -89,10 +107,7 @@ def multi_head(
         output: (B, L, E).
         weights: (B, H, L, S).
     """
-    query, key, value = (
-        F.linear(x, weight, b)
-        for x, weight, b in zip(inputs, parts.weights, parts.biases, strict=True)
-    )
+    query, key, value = _projected(parts, inputs)
     if parts.bias_k is not None and parts.bias_v is not None:
         batch = key.size(0)
         key = torch.cat([key, parts.bias_k.expand(batch, -1, -1)], 1)
@@ -174,14 +189,15 @@ def attention_function(
     if given["static_k"] is not None or given["static_v"] is not None:
         raise refusal(_FUNCTION, "static_k and static_v", "pass key and value")
     inputs = (given["query"], given["key"], given["value"])
+    weights: tuple[Tensor, ...]
     if given["use_separate_proj_weight"]:
         weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
     else:
-        weights = given["in_proj_weight"].chunk(3)
+        weights = (given["in_proj_weight"],)
     parts = Projections(
         given["num_heads"],
         weights,
-        _thirds(given["in_proj_bias"]),
+        given["in_proj_bias"],
         given["out_proj_weight"],
         given["out_proj_bias"],
         given["bias_k"],
@@ -228,6 +244,13 @@ class _Eager:
     time_first: bool
 
 
+def _each_once(change: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Change the inputs, and keep what is one tensor one tensor."""
+    changed = {key: change(x) for key, x in {id(x): x for x in inputs}.items()}
+    query, key, value = inputs
+    return changed[id(query)], changed[id(key)], changed[id(value)]
+
+
 def _attention(
     parts: Projections, inputs: Inputs, call: Call, eager: _Eager
 ) -> tuple[Tensor, Tensor | None]:
@@ -237,10 +260,10 @@ def _attention(
     batched = query.dim() == 3
     padding, mask = call.key_padding_mask, call.attn_mask
     if not batched:
-        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        query, key, value = _each_once(lambda x: x.unsqueeze(0), inputs)
         padding = None if padding is None else padding.unsqueeze(0)
     elif eager.time_first:
-        query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+        query, key, value = _each_once(lambda x: x.transpose(0, 1), inputs)
     if call.is_causal and not eager.fast:
         if mask is None:
             raise refusal(_FUNCTION, "is_causal=True without attn_mask", "pass the causal mask")
