@@ -133,10 +133,7 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
 
 def _is_known(node: Node, known: set[Any]) -> bool:
     target = node.target
-    if target in _PASSED_THROUGH or _keeps_type(node):
-        # An output of the program is known by its name, so that its node cannot be removed.
-        return all(user.op != "output" for user in node.users)
-    if target in _RENAMED:
+    if target in _RENAMED or target in _PASSED_THROUGH:
         return True
     if target is _ATEN.to.dtype:
         return len(node.args) == 2 and not node.kwargs

@@ -12,7 +12,7 @@ from torch import nn
 from tfexport.errors import ExportError
 from tfexport.export.named_code import is_users
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
 _LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
 

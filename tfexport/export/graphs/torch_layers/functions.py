@@ -38,6 +38,8 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         Tensor.unsqueeze: complex_numbers.unsqueeze,
         torch.unsqueeze: complex_numbers.unsqueeze,
         Tensor.__getitem__: complex_numbers.get_item,
+        F.rms_norm: _rms_norm,
+        torch.rms_norm: _rms_norm,
         Tensor.squeeze: _squeeze,
         torch.squeeze: _squeeze,
     }
@@ -118,8 +120,23 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     inputs: Tensor = given["input"]
     axes = given.get("dim", range(inputs.dim()))
     axes = [axes] if isinstance(axes, int) else axes
-    known = tuple(axis for axis in axes if isinstance(inputs.shape[axis], int))
-    return own(inputs, known) if known else inputs
+    known = {axis % inputs.dim() for axis in axes if isinstance(inputs.shape[axis], int)}
+    # One at a time: torch's exporter traces a program with several again, to decompose them.
+    for axis in sorted(known, reverse=True):
+        inputs = own(inputs, axis)
+    return inputs
+
+
+def _rms_norm(_own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """As torch computes it, written out: its exporter would trace the program again to do so."""
+    given = _by_name(("input", "normalized_shape", "weight", "eps"), args, kwargs)
+    inputs: Tensor = given["input"]
+    axes = [-1 - i for i in range(len(given["normalized_shape"]))]
+    eps = given.get("eps")
+    eps = torch.finfo(inputs.dtype).eps if eps is None else eps
+    normed = inputs * torch.rsqrt(inputs.pow(2).mean(axes, keepdim=True) + eps)
+    weight = given.get("weight")
+    return normed if weight is None else normed * weight
 
 
 def _refuse_random(name: str, random: Any) -> None:
