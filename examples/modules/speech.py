@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the bundle to write")
     parser.add_argument("--samples", type=Path, help="an .npz to write, of 20 sounds")
-    parser.add_argument("--steps", type=int, default=400, help="of training (default: 400)")
+    parser.add_argument("--steps", type=int, default=500, help="of training (default: 500)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 

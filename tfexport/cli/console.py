@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -86,8 +87,8 @@ def _bars(console: "Console") -> Iterator[Progress]:
 def _layout_names() -> str:
     """Every layout, as its file is called: the command line may not load torch to ask them."""
     folder = Path(__file__).parents[1] / "model_src" / "checkpoint" / "layouts"
-    names = sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py"))
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    names = sorted(found.name.replace("_", "-") for found in iter_modules([str(folder)]))
+    return " or ".join([", ".join(names[:-1]), *names[-1:]])
 
 
 def checkpoint_options(command: Command) -> Command:

@@ -82,7 +82,7 @@ def export_named_module(
         flags: ``verify`` and ``force``.
         options: of the command line; those that were given take the place of the factory's.
     """
-    _refuse_others(options)
+    refuse_others(options)
     arguments = read_factory(name)
     given = {key: options[key] for key in _TAKEN if options.get(key)}
     with needs("export"):
@@ -98,6 +98,16 @@ def export_named_module(
     print_quantized(output, made.manifest.size, weights, made.quantized)
 
 
+def script_named_module(name: str, output: str, flags: Mapping[str, bool]) -> None:
+    """``tfexport torchscript --module``; ``flags`` are ``verify`` and ``force``."""
+    arguments = read_factory(name)
+    with needs("export"):
+        from tfexport.export import export_module_torchscript
+    with progress_bar() as tell:
+        made = export_module_torchscript(output=output, **{**arguments, **flags, "progress": tell})
+    print_result(output, Path(output).stat().st_size, made.report)
+
+
 def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityReport":
     """``tfexport verify --module``."""
     arguments = read_factory(name)
@@ -109,7 +119,7 @@ def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityRepo
     )  # fmt: skip
 
 
-def _refuse_others(options: Mapping[str, Any]) -> None:
+def refuse_others(options: Mapping[str, Any]) -> None:
     """Refuse options of checkpoints beside ``--module``.
 
     Raises:

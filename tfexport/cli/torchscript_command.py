@@ -12,10 +12,12 @@ from tfexport.cli.console import (
     progress_bar,
     reference_option,
 )
+from tfexport.cli.module_option import MODULE, check_sources, refuse_others, script_named_module
 
 
 @click.command(short_help="Export a checkpoint to one file that torch alone loads.")
-@click.option("--checkpoint", required=True, type=click.Path(), help="File or folder to export.")
+@click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
+@MODULE
 @click.option("-o", "--output", required=True, type=click.Path(), help="The file.")
 @checkpoint_options
 @reference_option
@@ -26,12 +28,21 @@ from tfexport.cli.console import (
 )
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-def torchscript(checkpoint: str, output: str, no_verify: bool, force: bool, **options: Any) -> None:
+def torchscript(
+    checkpoint: str | None,
+    module: str | None,
+    output: str,
+    no_verify: bool,
+    force: bool,
+    **options: Any,
+) -> None:
     """Export a checkpoint to a scripted, frozen module, then compare it with eager PyTorch.
 
     torch.jit.load reads it in Python or C++, without tfexport: forward, encode, step, and
     generate(input_ids, attention_mask, max_length). If anything differs, the command fails and no
     file is left behind.
+
+    With --module the module's own methods are scripted, if torch can.
 
     \b
     tfexport torchscript --checkpoint model.pt -o model.ts --set num_heads=8 --set pad_id=1 \\
@@ -39,7 +50,13 @@ def torchscript(checkpoint: str, output: str, no_verify: bool, force: bool, **op
     """
     from tfexport.atomic import check_new_file
 
+    check_sources(checkpoint, module)
     check_new_file(output, force)  # before torch is loaded, which takes a second
+    if module is not None:
+        refuse_others(options)
+        script_named_module(module, output, {"verify": not no_verify, "force": force})
+        return
+    assert checkpoint is not None
     with needs("export"):
         from tfexport.export import export_torchscript
     with progress_bar() as tell:

@@ -12,7 +12,7 @@ from tfexport.cli.console import (
     progress_bar,
     reference_option,
 )
-from tfexport.cli.module_option import MODULE, check_sources, verify_named_module
+from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
 from tfexport.cli.spelling import spell
 
 
@@ -54,6 +54,7 @@ def verify(
         from tfexport.export import verify_artifact
     with progress_bar() as tell:
         if module is not None:
+            refuse_others(options)
             result = verify_named_module(artifact, module, tell)
         else:
             assert checkpoint is not None

@@ -11,7 +11,8 @@ from tfexport.deprecation import warn_renamed
 if TYPE_CHECKING:
     from tfexport.export.artifacts.bundle import export_bundle, verify_bundle
     from tfexport.export.artifacts.info import ArtifactInfo, read_info
-    from tfexport.export.artifacts.module import ModuleResult, export_module
+    from tfexport.export.artifacts.module import ModuleResult, export_module, verify_module
+    from tfexport.export.artifacts.module_script import export_module_torchscript
     from tfexport.export.artifacts.onnx_file import export_graph, verify_graph
     from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
     from tfexport.export.artifacts.results import ExportResult
@@ -32,6 +33,7 @@ __all__ = [
     "export_bundle",
     "export_graph",
     "export_module",
+    "export_module_torchscript",
     "export_quantized_bundle",
     "export_quantized_graph",
     "export_torchscript",
@@ -40,13 +42,15 @@ __all__ = [
     "verify_artifact",
     "verify_bundle",
     "verify_graph",
+    "verify_module",
     "verify_torchscript",
 ]
 
 _WHERE = {
     "artifacts.bundle": ("export_bundle", "verify_bundle"),
     "artifacts.info": ("ArtifactInfo", "read_info"),
-    "artifacts.module": ("ModuleResult", "export_module"),
+    "artifacts.module": ("ModuleResult", "export_module", "verify_module"),
+    "artifacts.module_script": ("export_module_torchscript",),
     "artifacts.onnx_file": ("export_graph", "verify_graph"),
     "artifacts.quantized": ("export_quantized_bundle", "export_quantized_graph"),
     "artifacts.results": ("ExportResult",),

@@ -12,7 +12,7 @@ from torch import nn
 from tfexport.errors import ExportError
 from tfexport.export.named_code import is_users
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
 _LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
 
@@ -50,8 +50,21 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
 
 def export_failure(model: nn.Module, methods: Sequence[str], error: BaseException) -> str:
     """Why some methods could not be exported: method, line and reason, in one line."""
-    named = [name for _, _, name in _told(error) if name in methods]
-    return f"{where(model, (named or methods)[-1 if named else 0], error)}: {one_line(error)}."
+    told = _told(error)
+    called = [name for _, _, name in told if name in methods]
+    inside = [name for name in methods if told and _holds(getattr(type(model), name), told[-1])]
+    name = (called or inside or list(methods[:1]))[-1]
+    return f"{where(model, name, error)}: {one_line(error)}."
+
+
+def _holds(method: Callable[..., Any], place: tuple[str, int, str]) -> bool:
+    """Whether a line of code is one of a method's own."""
+    try:
+        lines, first = inspect.getsourcelines(method)
+    except (OSError, TypeError):
+        return False
+    file, line, _ = place
+    return inspect.getsourcefile(method) == file and first <= line < first + len(lines)
 
 
 def _told(error: BaseException) -> list[tuple[str, int, str]]:

@@ -4,12 +4,12 @@ Axes: B batch, K beams, T target, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.bundle import Manifest, SpecialIds
@@ -243,6 +243,23 @@ def compare_module_file(
         feeds[graph_io.MAX_LENGTH] = np.array(eager.steps)
         sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
         yield from compare_sequences(run, sequences, scores)
+
+    return compare_module(eager, compare, examples, tell)
+
+
+def compare_module_script(
+    eager: EagerModule, script: nn.Module, examples: Sequence[Mapping[str, Array]], tell: Progress
+) -> ParityReport:
+    """``compare_module`` of the module's own methods, scripted."""
+    module = UserModule(script, len(eager.found.inputs))
+    module.memory_axes = eager.module.memory_axes
+    module.state_axes = eager.module.state_axes
+    scripted = EagerModule(replace(eager.found, module=module), eager.special_ids, eager.steps)
+
+    def compare(run: ModuleRun) -> Iterator[Comparison]:
+        own = scripted.decode(run.rows)
+        yield compare_values("cached steps", run.shape, own.logits, run.logits)
+        yield compare_tokens(run, own.tokens.tolist())
 
     return compare_module(eager, compare, examples, tell)
 

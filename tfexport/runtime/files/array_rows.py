@@ -38,9 +38,10 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     """
     path = Path(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: one array, not an .npz file of numpy.savez.")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: one array, not an .npz file of numpy.savez.")
+        with file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         # numpy tells of pickles, and of what is no array.
