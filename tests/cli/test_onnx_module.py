@@ -82,7 +82,6 @@ def test_a_factory_in_the_current_folder_makes_a_bundle(
     assert checked.exit_code == 0, checked.output
 
 
-@pytest.mark.xfail(reason="arguments of a factory are spelled as flags that there are not")
 def test_arguments_of_a_factory_are_not_spelled_as_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """``--module package.file:factory``: a user's own module, from the function that makes it."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,8 @@ import click
 
 from tfexport.cli.console import needs, plain_warnings, print_result, progress_bar
 from tfexport.cli.quantize_command import print_quantized
-from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
 from tfexport.progress import Progress
 
 if TYPE_CHECKING:
@@ -98,12 +100,26 @@ def export_named_module(
     print_quantized(output, made.manifest.size, weights, made.quantized)
 
 
+@contextlib.contextmanager
+def _as_arguments() -> Iterator[None]:
+    """Spell the arguments of a factory as Python does, and the options of the verb as flags."""
+    try:
+        yield
+    except TfexportError as error:
+        of_verb = {*_TAKEN, "force"}
+
+        def written(option: Option) -> str:
+            return spell(option) if option.name in of_verb else str(option)
+
+        raise type(error)(error.message.spelled(written)) from error
+
+
 def script_named_module(name: str, output: str, flags: Mapping[str, bool]) -> None:
     """``tfexport torchscript --module``; ``flags`` are ``verify`` and ``force``."""
     arguments = read_factory(name)
     with needs("export"):
         from tfexport.export import export_module_torchscript
-    with progress_bar() as tell:
+    with _as_arguments(), progress_bar() as tell:
         made = export_module_torchscript(output=output, **{**arguments, **flags, "progress": tell})
     print_result(output, Path(output).stat().st_size, made.report)
 
@@ -113,10 +129,11 @@ def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityRepo
     arguments = read_factory(name)
     with needs("export"):
         from tfexport.export.artifacts.module import verify_module
-    return verify_module(
-        artifact, arguments["model"], inputs=arguments["inputs"],
-        examples=arguments.get("examples", ()), progress=tell,
-    )  # fmt: skip
+    with _as_arguments():
+        return verify_module(
+            artifact, arguments["model"], inputs=arguments["inputs"],
+            examples=arguments.get("examples", ()), progress=tell,
+        )  # fmt: skip
 
 
 def refuse_others(options: Mapping[str, Any]) -> None:

@@ -93,3 +93,16 @@ def test_parameters_of_another_number_are_refused(tmp_path: Path, method: str, s
     line = UserFile(tmp_path, fault.methods).line(method)
     assert f"captioner.py, line {line}" in message
     assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_every_part_gets_its_own_mode_back(tmp_path: Path) -> None:
+    file = UserFile(tmp_path, WITH_STATE)
+    model = file.build().train()
+    model.output.eval()  # as a frozen part
+    given: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 4}
+    wide = [Input("frames", "float32", ("batch", "time", 6, 2))]  # of one axis more
+    with pytest.raises(ExportError):
+        export_module(model, tmp_path / "a.bundle", inputs=wide, **given)
+    assert model.training
+    assert model.embedding.training
+    assert not model.output.training

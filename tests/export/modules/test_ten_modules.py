@@ -132,10 +132,7 @@ print(json.dumps(session.run(["sequences"], dict(np.load(sys.argv[2])))[0].tolis
 """
 
 
-OF_BOOL = pytest.mark.xfail(reason="onnxruntime 1.18, which the file names, has no Trilu of bool")
-
-
-@pytest.mark.parametrize("name", [pytest.param("image", marks=OF_BOOL), "speech", "rotary"])
+@pytest.mark.parametrize("name", ["image", "speech", "rotary"])
 def test_one_file_in_the_oldest_onnxruntime(name: str, exported: Exported, tmp_path: Path) -> None:
     path, given = exported(BY_NAME[name], "portable"), tmp_path / "feeds.npz"
     named = ort.InferenceSession(path).get_modelmeta().custom_metadata_map

@@ -25,7 +25,7 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import check_keywords
-from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_form
+from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments, check_form
 from tfexport.export.artifacts.module_source import ModuleContents, read_module
 from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.module_forms import (
@@ -34,6 +34,7 @@ from tfexport.export.module_forms import (
     export_module_form,
     export_module_forms,
 )
+from tfexport.export.modules.contract import in_eval
 from tfexport.export.modules.inputs import Input
 from tfexport.export.parity.module import (
     compare_module_bundle,
@@ -114,6 +115,21 @@ def export_module(
     check_form(output, options)
     (check_output if graph is None else check_new_file)(output, force)
     ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
+    check_arguments(model, ids, max_length)
+    with in_eval(model):
+        return _export(model, output, inputs, ids, max_length, options)
+
+
+def _export(
+    model: nn.Module,
+    output: PathLike,
+    inputs: Sequence[Input],
+    ids: SpecialIds,
+    max_length: int,
+    options: ModuleKeywords,
+) -> ModuleResult:
+    """``export_module`` of a module in eval mode."""
+    force, graph = options.get("force", False), options.get("graph")
     tell = options.get("progress") or silent
     contents = read_module(model, inputs, ids, max_length, options, tell)
     verify, kind = options.get("verify", True), options.get("quantize")
@@ -156,14 +172,26 @@ def verify_module(
     info_of_bundle(manifest).refuse_quantized(Path(path))
     ids, longest = manifest.special_ids, manifest.limits.max_target_length
     assert longest is not None
-    options = ModuleKeywords(examples=examples)
-    contents = read_module(model, inputs, ids, longest, options, progress or silent)
+    options, tell = ModuleKeywords(examples=examples), progress or silent
+    check_arguments(model, ids, longest)
+    with in_eval(model):
+        contents = read_module(model, inputs, ids, longest, options, tell)
+        _require_same(contents, Path(path), manifest)
+        return _compare(contents, Path(path), manifest, tell)
+
+
+def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
+    """Refuse a module whose tensors are not those of a bundle.
+
+    Raises:
+        BundleError: they are not.
+    """
     if contents.build.found.io != manifest.module_io:
         raise BundleError(
-            f"{path}: its tensors are not those of this {type(model).__name__}. Compare it with "
-            "the module that it was exported from, or export this one."
+            f"{path}: its tensors are not those of this "
+            f"{type(contents.build.found.module.model).__name__}. Compare it with the module that "
+            "it was exported from, or export this one."
         )
-    return _compare(contents, Path(path), manifest, progress or silent)
 
 
 def _write_bundle(

@@ -17,9 +17,10 @@ from tfexport.errors import ExportError
 from tfexport.export.artifacts.info import TORCHSCRIPT, ArtifactInfo
 from tfexport.export.artifacts.keywords import check_keywords
 from tfexport.export.artifacts.module import ModuleResult
-from tfexport.export.artifacts.module_keywords import ModuleKeywords
+from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments
 from tfexport.export.artifacts.module_source import read_module
 from tfexport.export.artifacts.torch_archive import write_archive
+from tfexport.export.modules.contract import in_eval
 from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.places import export_failure
 from tfexport.export.parity.module import compare_module_script
@@ -62,16 +63,30 @@ def export_module_torchscript(
         TfexportError: as ``export_module``.
     """
     check_keywords("export_module_torchscript", options, ModuleKeywords)
-    force, tell = options.get("force", False), options.get("progress") or silent
-    check_new_file(output, force)
+    check_new_file(output, options.get("force", False))
     ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
+    check_arguments(model, ids, max_length)
+    with in_eval(model):
+        return _export(model, Path(output), inputs, ids, max_length, options)
+
+
+def _export(
+    model: nn.Module,
+    output: Path,
+    inputs: Sequence[Input],
+    ids: SpecialIds,
+    max_length: int,
+    options: ModuleKeywords,
+) -> ModuleResult:
+    """``export_module_torchscript`` of a module in eval mode."""
+    force, tell = options.get("force", False), options.get("progress") or silent
     contents = read_module(model, inputs, ids, max_length, options, tell)
     found = contents.build.found
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     tell(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
         with quiet(), torch.no_grad(), _marked(type(model), methods):
-            scripted = torch.jit.script(copy.deepcopy(model).eval())
+            scripted = torch.jit.script(copy.deepcopy(model))
             made = torch.jit.freeze(scripted, preserved_attrs=methods)
     except Exception as error:
         reason = export_failure(model, methods, error)
@@ -89,7 +104,7 @@ def export_module_torchscript(
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)
             write_archive(made, path, info)
-    return ModuleResult(Path(output), report)
+    return ModuleResult(output, report)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from torch import nn
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments
+from tfexport.export.artifacts.module_keywords import ModuleKeywords
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.module_forms import ModuleBuild
 from tfexport.export.modules.contract import UserModule
@@ -57,18 +57,13 @@ def read_module(
     options: ModuleKeywords,
     tell: Progress,
 ) -> ModuleContents:
-    """Check all arguments, and examine the module."""
-    check_arguments(model, ids, max_length)
+    """Check inputs and options, and examine the module, which is in eval mode."""
     checked = check_inputs(inputs)
     examples = check_examples(checked, options.get("examples", ()))
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
-    training = model.training
-    try:
-        module = UserModule(model.eval(), len(checked))
-        tell("running your module at several sizes", 0, 1)
-        found = examine(module, checked, examples, ids, max_length)
-    finally:
-        model.train(training)
+    module = UserModule(model, len(checked))
+    tell("running your module at several sizes", 0, 1)
+    found = examine(module, checked, examples, ids, max_length)
     build = ModuleBuild(found, ids, max_length, graphs.opset)
     _check_ids(ids, found)
     tokenizers = _tokenizers(found, ids, options)

@@ -149,6 +149,18 @@ class UserModule(nn.Module):
 
 
 @contextlib.contextmanager
+def in_eval(model: nn.Module) -> Iterator[None]:
+    """Put a module into eval mode inside the block; every part gets its own mode back."""
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+@contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
     """Turn torch's fast path of attention off.
 

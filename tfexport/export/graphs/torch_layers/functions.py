@@ -38,6 +38,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         Tensor.unsqueeze: complex_numbers.unsqueeze,
         torch.unsqueeze: complex_numbers.unsqueeze,
         Tensor.__getitem__: complex_numbers.get_item,
+        **dict.fromkeys((torch.triu, torch.tril, Tensor.triu, Tensor.tril), _triangle),
         F.rms_norm: _rms_norm,
         torch.rms_norm: _rms_norm,
         Tensor.squeeze: _squeeze,
@@ -125,6 +126,14 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
     for axis in sorted(known, reverse=True):
         inputs = own(inputs, axis)
     return inputs
+
+
+def _triangle(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """Of numbers, not of truth values: onnxruntime 1.18 has no such operator for these."""
+    given = dict(_by_name(("input", "diagonal"), args, kwargs))
+    inputs: Tensor = given.pop("input")
+    found: Tensor = own(inputs.long() if inputs.dtype == torch.bool else inputs, **given)
+    return found.bool() if inputs.dtype == torch.bool else found
 
 
 def _rms_norm(_own: Any, *args: Any, **kwargs: Any) -> Tensor:
