@@ -89,7 +89,7 @@ def export_named_module(
     given = {key: options[key] for key in _TAKEN if options.get(key)}
     with needs("export"):
         from tfexport.export import export_module
-    with plain_warnings(), progress_bar() as tell:
+    with _as_arguments(), plain_warnings(), progress_bar() as tell:
         made = export_module(output=output, **{**arguments, **given, **flags, "progress": tell})
     if made.quantized is None:
         size = made.bundle_manifest.size if made.bundle_manifest else Path(output).stat().st_size
