@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import BundleError, join_problems
+from tfexport.errors import BundleError, InputError, Message, Option, join_problems
 from tfexport.manifest_checks import find_problems, find_unsafe_json
 from tfexport.module_io import ModuleIO
 
@@ -99,6 +99,18 @@ class Manifest:
     def module_io(self) -> ModuleIO | None:
         """The tensors of a user's module; None for a Transformer."""
         return None if self.module is None else ModuleIO.from_dict(self.module)
+
+    def require_ids(self) -> None:
+        """Refuse ids and text for a user's module that takes something else.
+
+        Raises:
+            InputError: naming what it takes.
+        """
+        io = self.module_io
+        if io is not None and not io.takes_ids:
+            taken = ", ".join(tensor.name for tensor in io.inputs)
+            rows = "in Python generate_from, on the command line ", Option("inputs")
+            raise InputError(Message(f"the model takes {taken}, not ids or text: ", *rows))
 
     @property
     def size(self) -> int:

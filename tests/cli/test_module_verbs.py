@@ -134,8 +134,10 @@ def test_options_of_lines_do_not_go_with_rows(bundle: Path) -> None:
     assert found.exit_code == 2
     for said in ("--ids is of lines", "--resume is of lines", "lines.txt: give either"):
         assert said in found.stderr
-    taken = invoke("translate", bundle, "lines.txt")
-    assert taken.exit_code != 0
+    for verb in (["translate", bundle], ["translate", bundle, "--ids"], ["bench", bundle]):
+        taken = invoke(*verb, stdin="5 6")
+        assert taken.exit_code != 0
+        assert "the model takes frames, not ids or text" in taken.stderr, taken.output
 
 
 def test_a_single_file_quantised_weights_and_torchscript(folder: Path) -> None:

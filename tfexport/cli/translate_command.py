@@ -108,6 +108,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
             click.echo(f"{bad} rows could not be decoded; their output is empty.", err=True)
             ctx.exit(1)
         return
+    engine.manifest.require_ids()
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     task = _task(call, engine)

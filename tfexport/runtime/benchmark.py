@@ -120,6 +120,7 @@ def benchmark_rows(
 
 
 def _random_rows(engine: Engine) -> list[list[int]]:
+    engine.manifest.require_ids()
     limits, special = engine.manifest.limits, engine.manifest.special_ids
     taken = {special.pad, special.bos, special.eos}
     usable = [i for i in range(limits.source_vocab_size) if i not in taken]

@@ -108,12 +108,7 @@ class Engine:
             ForkError: the process was forked after the bundle was opened.
         """
         self._check_process()
-        if self._io is not None and not self._io.takes_ids:
-            taken = ", ".join(tensor.name for tensor in self._io.inputs)
-            raise InputError(
-                f"the model takes {taken}, not ids or text; in Python call generate_from, on the "
-                "command line give a file of arrays"
-            )
+        self.manifest.require_ids()
         read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
         ids = read(source, options.truncate, options.max_input_length)
         if not ids:
