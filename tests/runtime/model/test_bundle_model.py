@@ -65,3 +65,12 @@ def test_rows_are_padded_on_the_right() -> None:
     ids, mask = pad([[5, 6, 7], [8]], 9)
     assert ids.tolist() == [[5, 6, 7], [8, 9, 9]]
     assert mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_a_past_that_may_share_storage_is_not_changed_in_place() -> None:
+    shared = OrtValue.ortvalue_from_numpy(np.arange(3, dtype=np.float32)[:, None])
+    state = DecoderState({"memory": shared}, {"past": shared}, own_past=False)
+    rows = np.array([1, 0, 2])
+    state.select(rows)
+    assert _held(shared) == [0, 1, 2]
+    assert _held(state.past["past"]) == _held(state.memory["memory"]) == [1, 0, 2]

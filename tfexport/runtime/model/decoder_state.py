@@ -21,10 +21,14 @@ class DecoderState:
             cross-attention cache. (R, ...) each.
         past: likewise, what every step changes: the self-attention cache. (R, ...) each.
         position: number of tokens so far.
+        own_past: no two tensors of ``past`` and ``memory`` share storage, so that the past may be
+            changed in place.
     """
 
-    def __init__(self, memory: dict[str, OrtValue], past: dict[str, OrtValue]) -> None:
-        self.memory, self.past, self.position = memory, past, 0
+    def __init__(
+        self, memory: dict[str, OrtValue], past: dict[str, OrtValue], own_past: bool = True
+    ) -> None:
+        self.memory, self.past, self.position, self.own_past = memory, past, 0, own_past
         first = next(iter(memory.values()))
         self.sources: NDArray[np.intp] = np.arange(first.shape()[0])
 
@@ -46,6 +50,9 @@ class DecoderState:
     def _move_past(self, rows: NDArray[np.intp]) -> None:
         moved = np.flatnonzero(rows != np.arange(len(rows)))
         if not moved.size:
+            return
+        if not self.own_past:
+            self.past = {name: _take(value, rows) for name, value in self.past.items()}
             return
         for value in self.past.values():
             # In place: onnxruntime allocated this memory for one output and does not reuse it.

@@ -56,7 +56,8 @@ class ModuleModel(Model):
         count = len(self._io.memory)
         memory = {t.name: value for t, value in zip(self._io.memory, found, strict=False)}
         past = {t.name: value for t, value in zip(self._io.state, found[count:], strict=True)}
-        return DecoderState(memory, past)
+        # A module may give one tensor twice: as memory and state, or as state and logits.
+        return DecoderState(memory, past, own_past=False)
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """See ``Model``; a module that takes one token at a time is run for each of them."""
@@ -77,5 +78,5 @@ class ModuleModel(Model):
         logits, *present = session.run_with_ort_values(session.outputs, feeds)
         state.past = {t.name: value for t, value in zip(self._io.state, present, strict=True)}
         state.position += tokens.shape[1]
-        found: Floats = logits.numpy()
+        found: Floats = logits.numpy().copy()  # filters write to it
         return found
