@@ -4,12 +4,12 @@ A manifest may have been edited by hand and given a correct digest, so every val
 its type and bounds; then, if all of these are right, whether values contradict each other.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from tfexport.errors import shown
-from tfexport.graph_io import BATCH, INPUT_IDS
+from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS
 from tfexport.json_checks import (
     Check,
     every,
@@ -21,7 +21,7 @@ from tfexport.json_checks import (
     record,
     whole,
 )
-from tfexport.module_io import DTYPES
+from tfexport.module_io import DTYPES, RESERVED
 
 MANIFEST = "manifest.json"
 SIDES = ("source", "target")
@@ -115,6 +115,8 @@ MODULE = record(
         "growth": every(record({"start": _axis, "step": whole(1)})),
         "many_tokens": _FLAG,
         "padded": _FLAG,
+        "recomputes": _FLAG,
+        "below": every(whole(1)),
     }
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
@@ -169,7 +171,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
     if "module" in values:
-        yield from _wrong_tensors(values["module"])
+        yield from _wrong_tensors(values["module"], values["limits"])
     for name, repeated, where in _repeated(values):
         if name in values["config"] and values["config"][name] != repeated:
             yield (
@@ -197,8 +199,10 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def _wrong_tensors(module: Mapping[str, Any]) -> Iterator[str]:
-    """Tensors of a module that its graphs cannot have."""
+def _wrong_tensors(module: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[str]:
+    """Tensors of a module that its graphs cannot have, and a limit that they need."""
+    if limits.get("max_target_length") is None:
+        yield "limits.max_target_length: missing"
     tensors = [tensor for kind in ("inputs", "memory", "state") for tensor in module[kind]]
     for kind in ("inputs", "memory"):
         if not module[kind]:
@@ -209,6 +213,24 @@ def _wrong_tensors(module: Mapping[str, Any]) -> Iterator[str]:
     for tensor in tensors:
         if tensor["axes"][:1] != [BATCH]:
             yield f"module: the first axis of {shown(tensor['name'])} is not {BATCH}"
+    yield from _wrong_names(module, tensors)
+
+
+def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Names of a module's tensors and axes that its graphs cannot have."""
+    for kind, prefix in (("memory", "memory"), ("state", "past")):
+        for number, tensor in enumerate(module[kind]):
+            if tensor["name"] != f"{prefix}.{number}":
+                yield f"module.{kind}[{number}]: is called {shown(tensor['name'])}"
+    inputs = {tensor["name"] for tensor in module["inputs"]}
+    for name in sorted(inputs & {*RESERVED}):
+        yield f"module.inputs: {shown(name)} is an input that the graphs add"
+    if module["padded"] and inputs != {INPUT_IDS, ATTENTION_MASK}:
+        yield "module.padded: only rows of ids with a mask can be padded"
+    known = {axis for tensor in tensors for axis in tensor["axes"]} - {BATCH}
+    for name, axis in module["growth"].items():
+        if name not in known or (isinstance(axis["start"], str) and axis["start"] not in known):
+            yield f"module.growth.{shown(name)[1:-1]}: not an axis of the state"
 
 
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:

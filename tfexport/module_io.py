@@ -43,6 +43,8 @@ class ModuleIO:
         growth: axes of the state that grow, by name.
         many_tokens: a step takes any number of tokens; else one.
         padded: rows of unequal length may share a batch, padded on the right.
+        recomputes: every step computes its whole prefix again.
+        below: of inputs that are ids, the smallest number that is too large.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -51,6 +53,8 @@ class ModuleIO:
     growth: Mapping[str, Growth]
     many_tokens: bool
     padded: bool
+    recomputes: bool
+    below: Mapping[str, int]
 
     @property
     def takes_ids(self) -> bool:
@@ -122,6 +126,8 @@ class ModuleIO:
             "growth": {n: {"start": a.start, "step": a.step} for n, a in self.growth.items()},
             "many_tokens": self.many_tokens,
             "padded": self.padded,
+            "recomputes": self.recomputes,
+            "below": dict(self.below),
         }
 
     @classmethod
@@ -132,8 +138,11 @@ class ModuleIO:
             for key in ("inputs", "memory", "state")
         }
         growth = {name: Growth(**axis) for name, axis in values["growth"].items()}
-        return cls(**tensors, growth=growth, many_tokens=values["many_tokens"],
-                   padded=values["padded"])  # fmt: skip
+        others: dict[str, Any] = {
+            name: values[name] for name in ("many_tokens", "padded", "recomputes", "below")
+        }
+        inputs, memory, state = tensors["inputs"], tensors["memory"], tensors["state"]
+        return cls(inputs, memory, state, growth, **others)
 
 
 def _tensor(tensor: TensorSpec) -> dict[str, Any]:

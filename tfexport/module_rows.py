@@ -14,39 +14,41 @@ Array = NDArray[Any]
 Row = Mapping[str, Array]
 
 
-def read_row(inputs: Sequence[TensorSpec], row: Any) -> tuple[dict[str, Array], list[str]]:
+def read_row(
+    inputs: Sequence[TensorSpec], row: Any, below: Mapping[str, int] | None = None
+) -> tuple[dict[str, Array], list[str]]:
     """Convert one row to arrays of the inputs' types.
 
     Args:
         inputs: of the module.
         row: input to array, without the batch axis. A missing ``attention_mask`` is all 1.
+        below: of inputs that are ids, the smallest number that is too large.
 
     Returns:
         The arrays, and every problem of the row.
     """
     if not isinstance(row, Mapping):
         return {}, [f"{shown(row)} is not a mapping of input to array"]
-    given, problems, sizes = dict(row), list[str](), dict[str, int]()
-    found: dict[str, Array] = {}
-    if graph_io.INPUT_IDS in given:
-        given.setdefault(
-            graph_io.ATTENTION_MASK, np.ones(np.shape(given[graph_io.INPUT_IDS]), bool)
-        )
+    problems, sizes, found = list[str](), dict[str, int](), dict[str, Array]()
     for tensor in inputs:
-        if tensor.name not in given:
+        given = row.get(tensor.name)
+        if given is None and tensor.name == graph_io.ATTENTION_MASK:
+            ids = found.get(graph_io.INPUT_IDS)
+            given = None if ids is None else np.ones(ids.shape, bool)
+        if given is None:
             problems.append(f"{tensor.name!r} is missing")
             continue
         try:
-            array = np.asarray(given[tensor.name])
-        except (ValueError, TypeError) as error:
+            array = np.asarray(given)
+        except (ValueError, TypeError, RuntimeError) as error:  # ragged; a tensor with gradients
             problems.append(f"{tensor.name!r} is not an array: {error}")
             continue
-        if problem := _problem(tensor, array, sizes):
+        if problem := _problem(tensor, array, sizes) or _number_problem(tensor, array, below or {}):
             problems.append(f"{tensor.name!r} {problem}")
         else:
-            found[tensor.name] = np.ascontiguousarray(array.astype(tensor.dtype))
-    known = {tensor.name for tensor in inputs} | {graph_io.ATTENTION_MASK}
-    problems += [f"{shown(name)} is not an input" for name in given if name not in known]
+            found[tensor.name] = array.astype(tensor.dtype, order="C")
+    known = {tensor.name for tensor in inputs}
+    problems += [f"{shown(name)} is not an input" for name in row if name not in known]
     return found, problems
 
 
@@ -64,15 +66,25 @@ def _problem(tensor: TensorSpec, array: Array, sizes: dict[str, int]) -> str | N
             return f"has shape {array.shape}, not {_shape(wanted)}: {size} instead of {expected}"
         if size == 0:
             return f"is empty: it has shape {array.shape}"
+    return None
+
+
+def _number_problem(tensor: TensorSpec, array: Array, below: Mapping[str, int]) -> str | None:
+    """The problem of the numbers of an array."""
     mask = tensor.name == graph_io.ATTENTION_MASK
     if array.dtype == object or not (mask or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
         return f"is {array.dtype}, not {tensor.dtype}"
-    if array.dtype.kind in "iu" and array.size:
-        bounds = np.iinfo(tensor.dtype) if np.dtype(tensor.dtype).kind in "iu" else None
-        if bounds and not bounds.min <= array.min() <= array.max() <= bounds.max:
-            return f"holds numbers that are not {tensor.dtype}"
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        return "holds NaN or infinity"
+    wanted = np.dtype(tensor.dtype)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        least, most = np.iinfo(wanted).min, np.iinfo(wanted).max
+        if tensor.name in below:
+            least, most = 0, below[tensor.name] - 1
+        if not least <= int(array.min()) <= int(array.max()) <= most:
+            return f"holds numbers that are not from {least} to {most}"
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            if not np.isfinite(array.astype(wanted)).all():
+                return f"holds NaN or infinity as {tensor.dtype}"
     return None
 
 

@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_decoded_are_named(bundle: Path) -> None:
     assert found.exit_code == 1
     assert len(found.stdout.splitlines()) == 3
     assert found.stdout.splitlines()[1:] == ["", ""]
-    assert "bad.npz: row 1: 'frames' holds NaN or infinity" in found.stderr
+    assert "bad.npz: row 1: 'frames' holds NaN or infinity as float32" in found.stderr
     assert (
         "bad.npz: row 2: 'frames' has shape (4, 5), not (time, 6): 5 instead of 6" in found.stderr
     )
@@ -120,7 +120,7 @@ def test_what_is_no_file_of_rows_is_refused(bundle: Path) -> None:
     for file, said in (
         ("pickled.npz", "not an .npz file of plain arrays"),
         ("named.npz", "input 'frames' is missing"),
-        ("array.npy", "one array"),
+        ("array.npy", "it holds one array"),
         ("text.npz", "not an .npz file"),
     ):
         found = invoke("translate", bundle, "--inputs", file)

@@ -133,7 +133,7 @@ def _module_facts(io: "ModuleIO", longest: int | None) -> dict[str, str]:
         for kind, tensors in (("inputs", io.inputs), ("memory", io.memory), ("state", io.state))
     }
     facts["steps"] = "with a state, a token at a time"
-    if io.many_tokens and longest is not None:
+    if io.recomputes and longest is not None:
         positions = longest * (longest + 1) // 2
         facts["steps"] = (
             f"without a state: every step computes its whole prefix again, {positions:,} positions "

@@ -9,13 +9,14 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
 from tfexport.export.graphs.beam import export_beam
-from tfexport.export.graphs.exporter import CaptureError
+from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.module_graphs import export_module_decoder, export_module_encoder
 from tfexport.export.graphs.module_steps import ModuleSteps
 from tfexport.export.modules.contract import ModuleError
 from tfexport.export.modules.examine import Examination
 from tfexport.export.modules.places import export_failure
+from tfexport.export.modules.size_limits import check_sizes
 from tfexport.export.parity.module import (
     CompareModule,
     compare_memory,
@@ -123,7 +124,9 @@ def export_module_form(
 ) -> ir.Model:
     """Export one graph; see ``export_module_forms``."""
     try:
-        return form.export(build, encoder)
+        graph = form.export(build, encoder)
+        check_sizes(build.found, graph.meta.get(LARGEST_SIZES, {}), build.max_length)
+        return graph
     except ModuleError:
         raise
     except ExportError as error:

@@ -134,7 +134,7 @@ class Engine:
         self._check_process()
         if self._io is None:
             raise InputError("the model takes ids; call generate, or translate for text")
-        arrays, problems = read_row(self._io.inputs, row)
+        arrays, problems = read_row(self._io.inputs, row, self._io.below)
         if problems:
             raise InputError("; ".join(problems))
         if graph_io.INPUT_IDS in arrays:

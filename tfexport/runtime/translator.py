@@ -48,6 +48,13 @@ def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
     return [Problem(None, Message(Option("replace_unknowns"), text))]
 
 
+def cut_ids(given: Mapping[str, Any]) -> list[Problem]:
+    """The problems of options that cut rows of ids, for rows of arrays."""
+    text = " cuts rows of ids; rows of arrays are taken as they are"
+    names = [name for name in ("truncate", "max_input_length") if given.get(name)]
+    return [Problem(None, Message(Option(name), text)) for name in names]
+
+
 class Translator:
     """A bundle, opened for decoding. Safe to use from several threads.
 
@@ -244,6 +251,7 @@ class Translator:
         """
         given = check_rows("rows", rows, "mappings of input to array")
         extra = acts_on_text(given_options(options, keywords), "generate_from")
+        extra += cut_ids(given_options(options, keywords))
         resolver = self.engine.resolver
         resolved, prefixes = resolver.resolve_rows(
             given_options(options, keywords), target_prefix, len(given), extra

@@ -166,6 +166,8 @@ def verify_module(
         TfexportError: the bundle or the module is unusable, or does not belong to it. A difference
             is not raised: it is in the report.
     """
+    if Path(path).is_file():
+        raise BundleError(f"{path}: one file; a module is compared with its bundle.")
     manifest = open_bundle(path)
     if manifest.module_io is None:
         raise BundleError(f"{path}: was exported from a checkpoint; compare it with that.")

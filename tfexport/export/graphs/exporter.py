@@ -38,6 +38,10 @@ _EXAMPLE = {
 }
 
 
+LARGEST_SIZES = "tfexport.largest_sizes"  # in the ``meta`` of a user's graph; not saved
+_ANY_SIZE = 1 << 30
+
+
 class CaptureError(ExportError):
     """torch's exporter gave up; its own error is the cause."""
 
@@ -69,8 +73,9 @@ def export_graph_module(
     try:
         layers = contextlib.nullcontext() if sizes is None else exportable_layers(module)
         with quiet(), shortcuts(), torch.no_grad(), layers:
+            captured = None if sizes is None else _captured(module, examples, axes)
             program = torch.onnx.export(
-                module.eval() if sizes is None else _captured(module, examples, axes),
+                module.eval() if captured is None else captured,
                 examples,
                 dynamo=True,
                 dynamic_shapes=(axes,),  # the wrappers take all tensors as *args
@@ -88,7 +93,8 @@ def export_graph_module(
     model.graph.name = spec.name
     for value, tensor in zip(model.graph.outputs, spec.outputs, strict=True):
         value.shape = ir.Shape(tensor.axes)
-    if sizes is not None:
+    if captured is not None:
+        model.meta[LARGEST_SIZES] = _largest_sizes(captured, spec)
         for value, tensor in zip(model.graph.inputs, spec.inputs, strict=True):
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
@@ -102,7 +108,28 @@ def _captured(
     """A user's module as a program; torch's errors then name the line of the user's code."""
     # torch prints the graph so far when it fails.
     with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
-        return torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
+        program = torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
+    return program
+
+
+def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> dict[str, int]:
+    """The largest size of each axis for which the program is the code; without those of any size.
+
+    Where the code takes another branch from a size on, torch captures the branch of the example.
+    """
+    values = {node.name: node.meta["val"] for node in program.graph.nodes
+              if node.op == "placeholder"}  # fmt: skip
+    found: dict[str, int] = {}
+    for tensor, name in zip(spec.inputs, program.graph_signature.user_inputs, strict=True):
+        for axis, size in zip(tensor.axes, values[str(name)].shape, strict=True):
+            bounds = (
+                program.range_constraints.get(size.node.expr)
+                if isinstance(size, torch.SymInt)
+                else None
+            )
+            if isinstance(axis, str) and bounds is not None and bounds.upper < _ANY_SIZE:
+                found[axis] = min(int(bounds.upper), found.get(axis, _ANY_SIZE))
+    return found
 
 
 def _with_names(text: str, spec: GraphSpec) -> str:
@@ -126,7 +153,7 @@ def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
     which torch finds out by itself from which size on its code works.
     """
     return {
-        i: torch.export.Dim(axis, min=0, max=1 << 30) if named else torch.export.Dim.DYNAMIC
+        i: torch.export.Dim(axis, min=0, max=_ANY_SIZE) if named else torch.export.Dim.DYNAMIC
         for i, axis in enumerate(tensor.axes)
         if isinstance(axis, str)
     }

@@ -48,6 +48,10 @@ class LoopNode(NamedTuple):
 
 def append_start(graph: ir.Graph, start: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
     """Append the nodes of ``start`` to ``graph``, with ``given`` as their inputs."""
+    # torch names sizes by their place, so that equal names of two graphs are not the same size.
+    for node in start:
+        for value in node.outputs:
+            value.shape = None
     _lift_weights(graph, start, _START)
     nodes, outputs = take_nodes(start, given, _START)
     graph.extend(nodes)

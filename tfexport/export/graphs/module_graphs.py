@@ -3,7 +3,6 @@
 import onnx_ir as ir
 from torch import Tensor, nn
 
-from tfexport import graph_io
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.input_checks import checked_ids
 from tfexport.export.modules.examine import Examination
@@ -19,8 +18,8 @@ class ModuleEncoder(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Inputs -> memory, state before the first step."""
         given = [
-            checked_ids(tensor, self.found.below[each.name])
-            if each.name == graph_io.INPUT_IDS
+            checked_ids(tensor, self.found.io.below[each.name])
+            if each.name in self.found.io.below
             else tensor
             for each, tensor in zip(self.found.inputs, tensors, strict=True)
         ]

@@ -13,10 +13,8 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.loops import input_of
 from tfexport.export.graphs.step_model import Decoded, Memory
 from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 from tfexport.export.modules.examine import Examination
@@ -34,8 +32,7 @@ class ModuleSteps:
         self.sizes: Mapping[str, int] | None = found.sizes
         io = found.io
         self.inputs = io.inputs
-        self._masks = tuple(each for each in io.inputs if each.name == graph_io.ATTENTION_MASK)
-        self.read_by_start = (*self._masks, *io.memory, *io.state_before("present"))
+        self.read_by_start = (*io.memory, *io.state_before("present"))
         self.memory = Memory(io.memory, ())
         rows = tuple(
             TensorSpec(f"rows.{each.name}", each.dtype, (ROWS, *each.axes[1:]))
@@ -53,14 +50,11 @@ class ModuleSteps:
     def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
         """See ``StepModel``; start reads all of them."""
         kept = list(graph.outputs[: len(self.found.io.memory)])
-        masks = [input_of(graph, each.name) for each in self._masks]
-        return kept, [*masks, *graph.outputs]
+        return kept, list(graph.outputs)
 
     def source_mask(self, values: Sequence[Tensor]) -> Tensor:
-        """See ``StepModel``; without a mask every row has a source."""
+        """See ``StepModel``; every row has a source."""
         memory, _ = self._split(values)
-        if self._masks:
-            return (values[0] != 0).long()
         return torch.ones((memory[0].size(0), 1), dtype=torch.int64)
 
     def make_memory(
@@ -83,9 +77,8 @@ class ModuleSteps:
 
     def _split(self, values: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Memory and state before the first step, of the values that start reads."""
-        first = len(self._masks)
-        after = first + len(self.found.io.memory)
-        return tuple(values[first:after]), tuple(values[after:])
+        count = len(self.found.io.memory)
+        return tuple(values[:count]), tuple(values[count:])
 
     def step(
         self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]

@@ -109,15 +109,30 @@ class UserModule(nn.Module):
     def _own_memory(self, memory: Sequence[Tensor]) -> Tensors:
         return _moved(memory, self.memory_axes, to_front=False)
 
+    def _versions(self) -> dict[str, tuple[int, int]]:
+        """Which tensors the module has, and how often each was written to."""
+        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return {name: (id(tensor), tensor._version) for name, tensor in tensors.items()}
+
     def _call(self, method: str, *given: Any) -> Any:
         if torch.compiler.is_exporting():  # then torch names the line itself
             with _plain_attention():
                 return getattr(self.model, method)(*given)
+        before = self._versions()
         try:
             with _plain_attention():
-                return getattr(self.model, method)(*given)
+                found = getattr(self.model, method)(*given)
         except Exception as error:
             raise self.wrong(method, one_line(error), error) from error
+        changed = [
+            name for name, version in self._versions().items() if before.get(name) != version
+        ]
+        if changed:
+            raise self.wrong(
+                method, f"changes {changed[0]!r} of the module, which it keeps between calls; put "
+                "that into the state"
+            )  # fmt: skip
+        return found
 
     def _tensors(self, method: str, found: Any, least: int = 1) -> Tensors:
         """The result of a method, as a tuple of tensors."""

@@ -17,7 +17,9 @@ LARGEST_ID = 1 << 20  # integers above are drawn for no input
 # last are for modules that want multiples of a power of two.
 _PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89)
 _MULTIPLES = (16, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384)
-BATCHES = (2, 3, 1, 4)
+BATCHES = (2, 3, 1, 4, 6, 5, 7)
+# Even, long and short sizes, tried last: code may act otherwise on them (padding, patches).
+_FURTHER = (24, 96, 3)
 
 
 def axes_of(inputs: Sequence[Input]) -> tuple[str, ...]:
@@ -29,13 +31,11 @@ def axes_of(inputs: Sequence[Input]) -> tuple[str, ...]:
 def candidate_sizes(
     inputs: Sequence[Input], examples: Sequence[Mapping[str, Array]]
 ) -> Iterator[Sizes]:
-    """Sizes to run a module at: those of real rows first, then rising ones.
+    """Sizes to run a module at: rising ones, then those of real rows.
 
     The axes of one setting have different sizes, and no two axes vary alike, so that it shows which
     axis of a result follows which.
     """
-    for row in examples:
-        yield sizes_of(inputs, row)
     axes = axes_of(inputs)
     if not axes:
         yield from ({} for _ in BATCHES)
@@ -46,6 +46,16 @@ def candidate_sizes(
             chosen = ladder[first : first + len(axes)]
             turn = first % len(axes)
             yield dict(zip(axes, chosen[turn:] + chosen[:turn], strict=True))
+    # For a module that takes few sizes; those of size 1 would become constants.
+    found = (sizes_of(inputs, row) for row in examples)
+    yield from (sizes for sizes in found if min(sizes.values()) > 1)
+
+
+def further_sizes(inputs: Sequence[Input]) -> Iterator[Sizes]:
+    """Sizes unlike those of ``candidate_sizes``, which a module need not take."""
+    axes = axes_of(inputs)
+    if axes:
+        yield from ({a: size + 2 * i for i, a in enumerate(axes)} for size in _FURTHER)
 
 
 def sizes_of(inputs: Sequence[Input], row: Mapping[str, Array]) -> Sizes:

@@ -14,6 +14,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.errors import ExportError
 from tfexport.export.modules.contract import ModuleError, UserModule
 from tfexport.export.modules.draw import (
+    LARGEST_ID,
     Sizes,
     as_tensors,
     axes_of,
@@ -98,19 +99,34 @@ def examine(
     memory = memory_specs(traces, names)
     state, growth = state_specs(module, traces, names)
     specs = tuple(each.spec for each in inputs)
-    io = ModuleIO(specs, memory, state, growth, module.recomputes, padded=False)
-    io = replace(io, padded=_may_be_padded(runner, io, settings[-1], ids.pad))
-    _check_length(runner, settings[0], max_length)
+    io = ModuleIO(
+        specs,
+        memory,
+        state,
+        growth,
+        many_tokens=module.recomputes and _is_causal(runner, settings[0], traces[0].vocab_size),
+        padded=False,
+        recomputes=module.recomputes,
+        below={name: most for name, most in runner.below.items() if most < LARGEST_ID},
+    )
+    longest = max(settings, key=lambda sizes: sum(sizes.values()))
+    io = replace(io, padded=_may_be_padded(runner, io, longest, ids.pad))
+    _check_length(runner, io, settings[0], max_length)
     return Examination(
         module,
         inputs,
         io,
         runner.below,
-        example_sizes(names, growth, 0),
+        example_sizes(names, growth, _example_setting(names, len(settings))),
         tuple(settings),
         traces[0].vocab_size,
         _longest_source(runner, io, settings),
     )
+
+
+def _example_setting(names: AxisNames, count: int) -> int:
+    """The first setting without an axis of size 1, which torch would make a constant."""
+    return next((i for i in range(count) if min(names.sizes(i).values()) > 1), 0)
 
 
 def _check_counts(module: UserModule, traces: Sequence[Trace]) -> None:
@@ -156,6 +172,20 @@ def _check_rows_alone(runner: Runner, first: Trace, sizes: Sizes) -> None:
             "a row gives other logits alone than in a batch, so that its result would depend on "
             "the rows beside it",
         )
+
+
+def _is_causal(runner: Runner, sizes: Sizes, vocab_size: int) -> bool:
+    """Whether ``decode`` gives an earlier token the same logits when later ones are added."""
+    given = as_tensors(runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1)))
+    with torch.no_grad():
+        memory = runner.module.encode(given)
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(vocab_size, (1, runner.steps), generator=generator)
+        whole = runner.module.decode(tokens, memory)
+        parts = [
+            runner.module.decode(tokens[:, : i + 1], memory)[:, -1] for i in range(runner.steps)
+        ]
+    return _difference(torch.stack(parts, dim=1), whole) <= ALONE
 
 
 def _may_be_padded(runner: Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> bool:
@@ -209,11 +239,11 @@ def _difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return float(gap.max())
 
 
-def _check_length(runner: Runner, sizes: Sizes, max_length: int) -> None:
-    """Refuse a module that cannot decode ``max_length`` tokens.
+def _check_length(runner: Runner, io: ModuleIO, sizes: Sizes, max_length: int) -> None:
+    """Refuse a module that cannot decode ``max_length`` tokens, or whose state grows otherwise.
 
     Raises:
-        ExportError: naming the longest that it can.
+        ExportError: naming the step.
     """
     module = runner.module
     given = as_tensors(runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1)))
@@ -227,9 +257,33 @@ def _check_length(runner: Runner, sizes: Sizes, max_length: int) -> None:
                 return
             state, token = module.start(memory), torch.full((1, 1), runner.start_id)
             for done in range(max_length):
-                _, state = module.step(token, torch.tensor(done), state, memory)
+                before = state
+                _, state = module.step(token, torch.tensor(done), before, memory)
+                _check_growth(module, io, before, state, done)
     except ModuleError as error:
         reached = "" if module.recomputes else f" after {done} tokens"
         raise ExportError(
             f"max_length {max_length} is more than the module can decode{reached}: {error}"
         ) from error
+
+
+def _check_growth(
+    module: UserModule,
+    io: ModuleIO,
+    before: Sequence[torch.Tensor],
+    after: Sequence[torch.Tensor],
+    step: int,
+) -> None:
+    """Refuse a state that does not grow as it did in the first steps."""
+    for number, (spec, old, new) in enumerate(zip(io.state, before, after, strict=True)):
+        grown = [
+            size + (io.growth[axis].step if isinstance(axis, str) and axis in io.growth else 0)
+            for axis, size in zip(spec.axes, old.shape, strict=True)
+        ]
+        if list(new.shape) != grown:
+            raise module.wrong(
+                "step",
+                f"gives tensor {number} of the state as {tuple(new.shape)} after step {step}, not "
+                f"as {tuple(grown)}; an axis has to stay, or to grow by the same amount at every "
+                "step (a window over the past is a mask)",
+            )

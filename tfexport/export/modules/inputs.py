@@ -48,6 +48,9 @@ def check_inputs(inputs: Sequence[Input]) -> tuple[Input, ...]:
     Raises:
         ConfigError: naming every problem.
     """
+    if isinstance(inputs, Input) or not isinstance(inputs, Iterable):
+        problem = f"{shown(inputs)} is not a list of Input(name, dtype, axes)"
+        raise ConfigError(join_problems(Option("inputs"), [problem]))
     given = tuple(inputs)
     problems: list[str | Message] = [] if given else ["there is none; list those of encode"]
     for each in given:
@@ -72,6 +75,10 @@ def _problems(given: Input) -> Iterator[str]:
         yield "the graphs have an input or a tensor of that name; choose another"
     if given.dtype not in DTYPES:
         yield f"dtype {shown(given.dtype)} is not one of {', '.join(DTYPES)}"
+    if given.below is not None and (
+        isinstance(given.below, bool) or not isinstance(given.below, int) or given.below < 1
+    ):
+        yield f"below {shown(given.below)} is not a whole number from 1 on"
     if isinstance(given.axes, str) or not isinstance(given.axes, Sequence):
         yield f"axes {shown(given.axes)} is not a tuple of names and sizes"
         return
@@ -106,6 +113,9 @@ def check_examples(
     Raises:
         ConfigError: naming everything that does not fit.
     """
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        problem = f"{shown(rows)} is not a list of rows"
+        raise ConfigError(join_problems(Option("examples"), [problem]))
     specs = tuple(each.spec for each in inputs)
     found = [read_row(specs, row) for row in rows]
     problems = [

@@ -15,6 +15,7 @@ from tfexport.export.modules.draw import (
     axes_of,
     candidate_sizes,
     draw_rows,
+    further_sizes,
 )
 from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.traces import Trace, trace
@@ -46,10 +47,12 @@ class Runner:
         for sizes in candidate_sizes(self.inputs, examples):
             if len(found) == SETTINGS:
                 break
+            before = dict(self.below)
             try:
                 self._find_bounds(sizes)
                 self.run(sizes, 2, steps=1)
             except ModuleError as error:
+                self.below = before  # nothing is learned at a size that fails
                 failures.append(error)
             else:
                 found += [sizes] if sizes not in found or not axes_of(self.inputs) else []
@@ -66,13 +69,19 @@ class Runner:
             )
         while len(found) < SETTINGS:
             found.append(found[len(found) % 2])
+        for sizes in further_sizes(self.inputs):
+            try:
+                self.run(sizes, 2, steps=1)
+            except ModuleError:
+                continue
+            found += [sizes] if sizes not in found else []
         return found
 
     def traces(self, settings: Sequence[Sizes]) -> list[Trace]:
         """Runs at all settings, each with another size of the batch."""
         return [
             self.run(sizes, batch, self.steps)
-            for sizes, batch in zip(settings, BATCHES, strict=True)
+            for sizes, batch in zip(settings, BATCHES, strict=False)
         ]
 
     def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Trace:

@@ -134,26 +134,27 @@ class AxisNames:
     """Names for axes: axes that have one size at every setting share a name."""
 
     def __init__(self, traces: Sequence[Trace]) -> None:
-        self._traces = traces
-        self._named: dict[tuple[int, ...], str] = {}
-        for name in traces[0].sizes:
-            self._named.setdefault(tuple(trace.sizes[name] for trace in traces), name)
+        # Name to its size at every setting; declared axes keep their names, whatever their sizes.
+        self._sizes = {
+            name: tuple(trace.sizes[name] for trace in traces) for name in traces[0].sizes
+        }
 
     def name(self, sizes: tuple[int, ...], fresh: str) -> int | str:
         """A size, if it is fixed; else a name, made of ``fresh`` if there is none yet."""
-        if sizes in self._named:
-            return self._named[sizes]
         if len(set(sizes)) == 1:
             return sizes[0]
-        taken = set(self._named.values())
+        for name, known in self._sizes.items():
+            if known == sizes:
+                return name
         name = fresh
-        while name in taken:
-            name = f"{fresh}_{len(taken)}"
-        return self._named.setdefault(sizes, name)
+        while name in self._sizes:
+            name = f"{fresh}_{len(self._sizes)}"
+        self._sizes[name] = sizes
+        return name
 
     def sizes(self, setting: int) -> Sizes:
         """The size of every named axis at one setting."""
-        return {name: sizes[setting] for sizes, name in self._named.items()}
+        return {name: sizes[setting] for name, sizes in self._sizes.items()}
 
 
 def batch_axes(

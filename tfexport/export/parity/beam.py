@@ -35,6 +35,11 @@ def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Co
     yield from compare_search(bundle.model, run.case.rows, run, steps, last_logits)
 
 
+def beam_size(model: Model) -> int:
+    """K of the comparison; 0 if the vocabulary is too small for a graph of beams."""
+    return min(BEAM_SIZE, model.vocab_size // 2)
+
+
 def compare_search(
     model: Model,
     sources: Sequence[Source],
@@ -51,24 +56,25 @@ def compare_search(
         steps: of the search.
         last_logits: of eager PyTorch, prefixes (B * K, T) to (B * K, V).
     """
-    if model.vocab_size < 2 * BEAM_SIZE:
+    beams = beam_size(model)
+    if not beams:
         return
     batch, ids = len(sources), run.special_ids
     # More finished hypotheses than there can be, so that all steps are taken.
-    record = model.beam(sources, BEAM_SIZE, BEAM_SIZE * steps + 1, steps)
-    prefixes = np.full((batch, BEAM_SIZE, 1), ids.bos)
-    sums = np.where(np.arange(BEAM_SIZE) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
+    record = model.beam(sources, beams, beams * steps + 1, steps)
+    prefixes = np.full((batch, beams, 1), ids.bos)
+    sums = np.where(np.arange(beams) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):
-        flat = torch.from_numpy(prefixes.reshape(batch * BEAM_SIZE, -1))
-        scored = last_logits(flat).log_softmax(-1).numpy().reshape(batch, BEAM_SIZE, -1)
+        flat = torch.from_numpy(prefixes.reshape(batch * beams, -1))
+        scored = last_logits(flat).log_softmax(-1).numpy().reshape(batch, beams, -1)
         expected = scored[np.arange(batch)[:, None], parents, tokens]
         log_probs.append((own, expected))
         every = (sums[:, :, None] + scored).reshape(batch, -1)
         eager_sums.append(-np.sort(-every, axis=-1)[:, : tokens.shape[-1]])
         totals = np.take_along_axis(sums, parents, -1) + expected
         best_sums.append(totals)
-        kept = np.argsort(tokens == ids.eos, axis=-1, kind="stable")[:, :BEAM_SIZE]
+        kept = np.argsort(tokens == ids.eos, axis=-1, kind="stable")[:, :beams]
         sums = np.take_along_axis(totals, kept, -1)
         prefixes = _continue(prefixes, tokens, parents, kept)
     ours, theirs = (np.stack(values) for values in zip(*log_probs, strict=True))

@@ -16,7 +16,7 @@ from tfexport.bundle import Manifest, SpecialIds
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
-from tfexport.export.parity.beam import BEAM_SIZE, STEPS, compare_search
+from tfexport.export.parity.beam import STEPS, beam_size, compare_search
 from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import NEW_TOKENS, THREADS, Floats, Ids, Shape
 from tfexport.export.parity.report import Comparison, ParityReport
@@ -27,6 +27,7 @@ from tfexport.runtime.model.session import open_session
 from tfexport.runtime.search import greedy
 
 BATCHES = (1, 3)
+MOST_TOKENS = 256  # that one row decodes, up to ``max_length``
 MOST_EXAMPLES = 32  # of the caller's rows
 Rows = list[dict[str, Array]]
 
@@ -52,6 +53,11 @@ class ModuleRun:
     shape: Shape
 
     @property
+    def steps(self) -> int:
+        """T."""
+        return int(self.tokens.shape[1])
+
+    @property
     def prefix(self) -> Ids:
         """The tokens that the steps take: the start token, and all but the last."""
         start = np.full((len(self.tokens), 1), self.special_ids.bos)
@@ -64,15 +70,16 @@ class EagerModule:
     def __init__(self, found: Examination, special_ids: SpecialIds, max_length: int) -> None:
         self.found, self.special_ids = found, special_ids
         self.steps = min(NEW_TOKENS, max_length)
+        self.most_steps = min(MOST_TOKENS, max_length)
 
     @property
     def module(self) -> UserModule:
         """The user's module."""
         return self.found.module
 
-    def decode(self, rows: Rows) -> ModuleRun:
-        """Decode rows greedily, each alone."""
-        runs = [self._decode_row(row) for row in rows]
+    def decode(self, rows: Rows, steps: int | None = None) -> ModuleRun:
+        """Decode rows greedily, each alone; ``steps`` tokens, by default a few."""
+        runs = [self._decode_row(row, steps or self.steps) for row in rows]
         alike = len({shape_key(row, padded=False) for row in rows}) == 1
         return ModuleRun(
             rows,
@@ -87,11 +94,13 @@ class EagerModule:
         """The longest named axis of a row; 1 if all sizes are fixed."""
         return max(sizes_of(self.found.inputs, row).values(), default=1)
 
-    def _decode_row(self, row: Mapping[str, Array]) -> tuple[tuple[Tensor, ...], Ids, Floats]:
+    def _decode_row(
+        self, row: Mapping[str, Array], steps: int
+    ) -> tuple[tuple[Tensor, ...], Ids, Floats]:
         memory, state = self._encode([row])
         token = torch.full((1, 1), self.special_ids.bos)
         tokens, logits = [], []
-        for position in range(self.steps):
+        for position in range(steps):
             found, state = self.module.step(token, torch.tensor(position), state, memory)
             token = found.argmax(-1, keepdim=True)
             tokens.append(int(token))
@@ -108,8 +117,8 @@ class EagerModule:
         memory = self.module.encode(as_tensors(self.found.inputs, stack_rows(rows)))
         return memory, self.module.start(memory)
 
-    def last_logits(self, rows: Rows) -> Callable[[Tensor], Tensor]:
-        """From prefixes of K beams for each row, (B * K, T), to logits (B * K, V)."""
+    def last_logits(self, rows: Rows, beams: int) -> Callable[[Tensor], Tensor]:
+        """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
         encoded = [self._encode([row]) for row in rows]
         # The state after every prefix of a row that was run, so that a longer one is one step more.
         states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
@@ -117,7 +126,7 @@ class EagerModule:
         def of_prefixes(prefixes: Tensor) -> Tensor:
             found = []
             for i, tokens in enumerate(prefixes.tolist()):
-                row, before = i // BEAM_SIZE, tuple(tokens[:-1])
+                row, before = i // beams, tuple(tokens[:-1])
                 logits, states[row, tuple(tokens)] = self.module.step(
                     torch.tensor([tokens[-1:]]),
                     torch.tensor(len(before)),
@@ -143,22 +152,22 @@ def compare_memory(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> I
         yield compare_values("memory", run.shape, value.numpy().astype(np.float32), eager)
 
 
-def compare_steps(eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
+def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
     """Compare the logits of every step, and the tokens of greedy search."""
     state = model.encode(run.rows)
-    steps = [model.step(run.prefix[:, t : t + 1], state).copy() for t in range(eager.steps)]
+    steps = [model.step(run.prefix[:, t : t + 1], state).copy() for t in range(run.steps)]
     yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
     whole = model.step(run.prefix, model.encode(run.rows))
     yield compare_values("full prefix", run.shape, whole, run.logits)
-    found = greedy(model, run.rows, eager.steps, run.special_ids.bos, run.special_ids.eos)
+    found = greedy(model, run.rows, run.steps, run.special_ids.bos, run.special_ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
 
 def compare_module_generate(
-    eager: EagerModule, run: ModuleRun, model: ModuleModel
+    _eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
     """Compare tokens and scores of a whole greedy search."""
-    made = model.generate(run.rows, eager.steps)
+    made = model.generate(run.rows, run.steps)
     yield from compare_sequences(run, made.sequences, made.scores)
 
 
@@ -167,7 +176,9 @@ def compare_module_beam(
 ) -> Iterator[Comparison]:
     """Compare a whole beam search."""
     steps = min(STEPS, eager.steps)
-    yield from compare_search(model, run.rows, run, steps, eager.last_logits(run.rows))
+    yield from compare_search(
+        model, run.rows, run, steps, eager.last_logits(run.rows, beam_size(model))
+    )
 
 
 def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:
@@ -200,7 +211,8 @@ def compare_module(
     for done, rows in enumerate(batches):
         tell("comparing with your module", done, len(batches))
         with torch.no_grad():
-            run = eager.decode(rows)
+            # The first row goes as far as it may, which shows what happens late only.
+            run = eager.decode(rows, eager.most_steps if done == 0 else None)
             report.comparisons.extend(compare_own_decode(eager, run))
             report.comparisons.extend(compare(run))
     tell("comparing with your module", len(batches), len(batches))
@@ -240,7 +252,7 @@ def compare_module_file(
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         feeds = stack_rows(run.rows, run.special_ids.pad)
-        feeds[graph_io.MAX_LENGTH] = np.array(eager.steps)
+        feeds[graph_io.MAX_LENGTH] = np.array(run.steps)
         sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
         yield from compare_sequences(run, sequences, scores)
 
@@ -257,7 +269,7 @@ def compare_module_script(
     scripted = EagerModule(replace(eager.found, module=module), eager.special_ids, eager.steps)
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
-        own = scripted.decode(run.rows)
+        own = scripted.decode(run.rows, run.steps)
         yield compare_values("cached steps", run.shape, own.logits, run.logits)
         yield compare_tokens(run, own.tokens.tolist())
 

@@ -1,6 +1,8 @@
 """Rows of a user's module's inputs from an ``.npz`` file, and their decoding."""
 
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,16 +39,7 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
         OSError: it cannot be read.
     """
     path = Path(path)
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: one array, not an .npz file of numpy.savez.")
-        with file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        # numpy tells of pickles, and of what is no array.
-        text = f"{path}: not an .npz file of plain arrays, as numpy.savez writes them: {error}."
-        raise InputError(text) from None
+    arrays = _load(path)
     columns, problems = _columns(arrays, inputs)
     counts = {name: len(rows) for name, rows in columns.items()}
     if len(set(counts.values())) > 1:
@@ -55,6 +48,32 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     if problems:
         raise InputError(join_problems(str(path), problems, _REMEDY))
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+# Whatever numpy and zipfile raise of a file that is damaged, or made by somebody else.
+_DAMAGED = (
+    ValueError, TypeError, EOFError, MemoryError, NotImplementedError, RuntimeError,
+    zlib.error, tokenize.TokenError, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file, by name."""
+    with path.open("rb"):  # an error of the system names the file
+        pass
+    problem: object = "it holds one array"
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                arrays = {name: file[name] for name in file.files}
+            odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
+            if not odd:
+                return arrays
+            problem = f"{shown(odd[0])} is no array"
+    except _DAMAGED as error:
+        problem = " ".join(str(error).split()) or type(error).__name__
+    raise InputError(f"{path}: not an .npz file of plain arrays, as numpy.savez writes: {problem}.")
 
 
 def _columns(

@@ -1,0 +1,228 @@
+"""Sizes at which a module acts otherwise, or that a graph must not take for constants."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tfexport.errors import ExportError, InputError, ParityError
+from tfexport.export import Input, export_module
+from tfexport.runtime import Translator
+
+SIZE, WIDTH = 12, 16
+FRAMES = Input("frames", "float32", ("batch", "time", 4))
+Row = dict[str, Any]
+
+
+class Base(nn.Module):
+    """Frames to tokens, with a GRU cell that attends to all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.project = nn.Linear(4, WIDTH)
+        self.embedding = nn.Embedding(SIZE, WIDTH)
+        self.cell = nn.GRUCell(WIDTH, WIDTH)
+        self.output = nn.Linear(WIDTH, SIZE)
+        for parameter in self.parameters():
+            parameter.data *= 3
+
+    def encode(self, frames: Tensor) -> Tensor:
+        return torch.tanh(self.project(frames))
+
+    def start(self, memory: Tensor) -> Any:
+        return (memory.mean(1),)
+
+    def step(self, token: Tensor, position: Tensor, state: Any, memory: Any) -> Any:
+        hidden = self.attend(token, state[0], memory[0])
+        return self.output(hidden), (hidden,)
+
+    def attend(self, token: Tensor, hidden: Tensor, memory: Tensor) -> Tensor:
+        weights = (memory @ hidden[:, :, None]).softmax(1)
+        inputs = self.embedding(token[:, 0]) + (weights * memory).sum(1)
+        result: Tensor = self.cell(inputs, hidden)
+        return result
+
+
+class Cut(Base):
+    def encode(self, frames: Tensor) -> Tensor:
+        return super().encode(frames[:, :24])
+
+
+class Branch(Base):
+    def encode(self, frames: Tensor) -> Tensor:
+        return super().encode(frames[:, -20:] if frames.size(1) > 20 else frames)
+
+
+class EvenIsPadded(Base):
+    def encode(self, frames: Tensor) -> Tensor:
+        padded = F.pad(frames, (0, 0, 0, 1), value=3.0) if frames.size(1) % 2 == 0 else frames
+        return super().encode(padded)
+
+
+class Window(Base):
+    """A cache of at most 36 positions."""
+
+    def start(self, memory: Tensor) -> Any:
+        return memory.mean(1), memory[:, :0]
+
+    def step(self, token: Tensor, position: Tensor, state: Any, memory: Any) -> Any:
+        hidden, past = state
+        past = torch.cat([past, self.embedding(token)], 1)[:, -36:]
+        hidden = self.attend(token, hidden, memory[0])
+        return self.output(hidden + past.mean(1)), (hidden, past)
+
+
+class Patches(Base):
+    """Patches of 16 frames: up to 31 frames are one position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv1d(4, WIDTH, 16, 16)
+
+    def encode(self, frames: Tensor) -> Tensor:
+        memory: Tensor = torch.tanh(self.patches(frames.transpose(1, 2))).transpose(1, 2)
+        return memory
+
+
+class Speaker(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.speakers = nn.Embedding(5, WIDTH)
+
+    def encode(self, frames: Tensor, speaker: Tensor) -> Tensor:  # type: ignore[override]
+        memory: Tensor = super().encode(frames) + self.speakers(speaker)[:, None]
+        return memory
+
+
+class WideWords(Base):
+    """A convolution that is wider than the shortest row that is tried."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, WIDTH)
+        self.wide = nn.Conv1d(WIDTH, WIDTH, 6)
+
+    def encode(self, input_ids: Tensor) -> Tensor:
+        return torch.tanh(self.wide(self.words(input_ids).transpose(1, 2))).transpose(1, 2)
+
+
+class SeesAll(Base):
+    """A decoder without a mask: later tokens change the logits of earlier ones."""
+
+    start = step = None  # type: ignore[assignment]
+
+    def decode(self, tokens: Tensor, memory: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        logits: Tensor = self.output(torch.tanh(x + x.mean(1, keepdim=True) + memory.mean(1, True)))
+        return logits
+
+
+class Image(Base):
+    def encode(self, image: Tensor) -> Tensor:
+        return torch.tanh(self.project(image.mean(1)))
+
+
+def export(model: nn.Module, folder: Path, *inputs: Input, **options: Any) -> Path:
+    given: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 8, **options}
+    bundle = folder / "a.bundle"
+    export_module(model.eval(), bundle, inputs=inputs or [FRAMES], **given)
+    return bundle
+
+
+@torch.no_grad()
+def eager(model: Any, row: Row, steps: int = 8) -> list[int]:
+    memory = model.encode(*(torch.from_numpy(np.asarray(each))[None] for each in row.values()))
+    tokens = [1]
+    state = model.start(memory) if model.start else None
+    for position in range(steps):
+        if state is None:
+            logits = model.decode(torch.tensor([tokens]), memory)[:, -1]
+        else:
+            newest = torch.tensor([tokens[-1:]])
+            logits, state = model.step(newest, torch.tensor(position), state, (memory,))
+        tokens.append(int(logits.argmax()))
+        if tokens[-1] == 2:
+            return tokens[1:-1]
+    return tokens[1:]
+
+
+def frames(length: int) -> Row:
+    drawn = np.random.default_rng(length).normal(size=(length, 4))
+    return {"frames": drawn.astype(np.float32)}
+
+
+def check(model: nn.Module, bundle: Path, rows: list[Row]) -> None:
+    with Translator(bundle) as translator:
+        found = [each.hypotheses[0].tokens for each in translator.generate_from(rows)]
+    assert found == [eager(model, row) for row in rows]
+
+
+@pytest.mark.parametrize("model", [Cut, Branch, EvenIsPadded])
+def test_code_that_acts_otherwise_at_some_sizes_is_refused(
+    model: type[Base], tmp_path: Path
+) -> None:
+    with pytest.raises((ExportError, ParityError)) as caught:
+        export(model(), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_cache_that_is_a_window_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"Window.step \(test_sizes.py, line \d+\): gives"):
+        export(Window(), tmp_path, max_length=60)
+    export(Window(), tmp_path, max_length=30)  # shorter than the window
+
+
+def test_a_size_that_changes_late_is_not_a_constant(tmp_path: Path) -> None:
+    model = Patches()
+    check(model, export(model, tmp_path), [frames(16), frames(33), frames(100)])
+
+
+def test_numbers_of_an_input_without_further_axes(tmp_path: Path) -> None:
+    model = Speaker()
+    bundle = export(model, tmp_path, FRAMES, Input("speaker", "int64", ("batch",)))
+    check(model, bundle, [{**frames(6), "speaker": np.int64(i)} for i in (0, 4, 2)])
+    with Translator(bundle) as translator:
+        for wrong in (-1, 5):
+            with pytest.raises(InputError, match=r"'speaker' holds numbers .* from 0 to 4"):
+                translator.generate_from([{**frames(6), "speaker": np.int64(wrong)}])
+
+
+def test_the_vocabulary_is_that_of_sizes_that_work(tmp_path: Path) -> None:
+    ids = Input("input_ids", "int64", ("batch", "source_length"))
+    bundle = export(WideWords(), tmp_path, ids)
+    with Translator(bundle) as translator:
+        assert translator.manifest.limits.source_vocab_size == 50
+        row = {"input_ids": np.arange(40, 49)}
+        found = translator.generate([row["input_ids"].tolist()])[0].hypotheses[0].tokens
+    assert found == eager(WideWords(), row)
+
+
+def test_examples_of_square_images_do_not_join_their_axes(tmp_path: Path) -> None:
+    image = Input("image", "float32", ("batch", "height", "width", 4))
+    rows = [
+        {"image": np.random.default_rng(n).normal(size=(n, n, 4)).astype(np.float32)}
+        for n in (8, 12, 16, 20)
+    ]
+    model = Image()
+    check(
+        model,
+        export(model, tmp_path, image, examples=rows),
+        [*rows, {"image": rows[0]["image"][:5]}],
+    )
+
+
+def test_a_decoder_that_sees_all_tokens_is_run_for_each(tmp_path: Path) -> None:
+    model = SeesAll()
+    bundle = export(model, tmp_path)
+    check(model, bundle, [frames(5), frames(9)])
+    with Translator(bundle) as translator:
+        module = translator.manifest.module
+    assert module is not None
+    assert module["recomputes"]
+    assert not module["many_tokens"]
