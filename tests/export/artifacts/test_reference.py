@@ -187,7 +187,7 @@ def test_every_stage_of_a_bundle_is_compared_over_the_whole_grid(
     assert report.passed
     assert report.reference == "your Seq2SeqTransformer.forward"
     assert {c.stage for c in report.comparisons} == set(STAGES) - {
-        "text", "forward", "attention biases",
+        "text", "forward", "attention biases", "memory", "step and decode",
     }  # fmt: skip
     shapes = {(c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}
