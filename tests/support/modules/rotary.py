@@ -139,6 +139,6 @@ KIND = Kind(
     inputs=TEXT_INPUTS,
     draw=partial(draw_text, vocabulary=VOCABULARY),
     seed=5,
-    scale=4.0,
+    scale=3.0,
     end_bias=3.0,
 )
