@@ -23,9 +23,9 @@ BEAM_SIZE, STEPS = 3, 8
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
-    memory = eager.reference.encode(run.case.ids, run.case.mask)
-    memory = memory.repeat_interleave(BEAM_SIZE, dim=0)
-    mask = run.case.mask.repeat_interleave(BEAM_SIZE, dim=0)
+    memory, beams = eager.reference.encode(run.case.ids, run.case.mask), beam_size(bundle.model)
+    memory = memory.repeat_interleave(beams, dim=0)
+    mask = run.case.mask.repeat_interleave(beams, dim=0)
 
     def last_logits(prefixes: torch.Tensor) -> torch.Tensor:
         return eager.reference.decode(memory, mask, prefixes, last_only=True)[:, -1]
@@ -36,7 +36,7 @@ def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Co
 
 
 def beam_size(model: Model) -> int:
-    """K of the comparison; 0 if the vocabulary is too small for a graph of beams."""
+    """K of the comparison; less than 2 if the vocabulary is too small for a graph of beams."""
     return min(BEAM_SIZE, model.vocab_size // 2)
 
 
@@ -57,7 +57,7 @@ def compare_search(
         last_logits: of eager PyTorch, prefixes (B * K, T) to (B * K, V).
     """
     beams = beam_size(model)
-    if not beams:
+    if beams < 2:
         return
     batch, ids = len(sources), run.special_ids
     # More finished hypotheses than there can be, so that all steps are taken.
