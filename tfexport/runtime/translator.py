@@ -44,7 +44,7 @@ def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
     """The problem of an option that acts on source text, for a call that has none."""
     if given.get("replace_unknowns") is not True:
         return []
-    text = f" acts on the source's text; {call} has none"
+    text = f" acts on text; {call} has none"
     return [Problem(None, Message(Option("replace_unknowns"), text))]
 
 
