@@ -27,12 +27,26 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special tokens; ``unk`` may be missing."""
+    """The ids of the special tokens; ``unk`` may be missing.
+
+    Attributes:
+        pad: fills a batch's shorter rows.
+        bos: the start token.
+        eos: the end token.
+        unk: the unknown token.
+        start: the token that decoding starts from where it is another than ``bos``.
+    """
 
     pad: int
     bos: int
     eos: int
     unk: int | None = None
+    start: int | None = None
+
+    @property
+    def decoder_start(self) -> int:
+        """The token that decoding starts from."""
+        return self.bos if self.start is None else self.start
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,8 @@ class Manifest:
         values = {"format": FORMAT, "format_version": version, **dataclasses.asdict(self)}
         if version == 1:  # which knows no such key
             del values["module"]
+        if self.special_ids.start is None:  # as in files of before there was another start
+            del values["special_ids"]["start"]
         values["digest"] = digest_of(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 

@@ -126,7 +126,8 @@ _NEEDED: dict[str, Check] = {
     "ir_version": whole(1),
     "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
     "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")}, {"unk": or_null(whole(0))}
+        {name: whole(0) for name in ("pad", "bos", "eos")},
+        {"unk": or_null(whole(0)), "start": or_null(whole(0))},
     ),
     "limits": record(
         {f"{side}_vocab_size": whole(1) for side in SIDES},
@@ -183,7 +184,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
 def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
     """Ids beyond the vocabularies in which they are used."""
     config, ids, limits = values["config"], values["special_ids"], values["limits"]
-    used = {"source": ["pad", "unk"], "target": ["pad", "bos", "eos"]}
+    used = {"source": ["pad", "unk"], "target": ["pad", "bos", "eos", "start"]}
     used["source"] += [name for name in ("bos", "eos") if config[f"add_source_{name}"]]
     module = values.get("module")
     if module is not None and not any(t["name"] == INPUT_IDS for t in module["inputs"]):
@@ -235,7 +236,7 @@ def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]
 
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
-    for name in ("pad", "bos", "eos", "unk"):
+    for name in ("pad", "bos", "eos", "unk", "start"):
         yield f"{name}_id", values["special_ids"].get(name), f"special_ids.{name}"
     for side in SIDES:
         name = f"{side}_vocab_size"

@@ -110,7 +110,7 @@ def print_eager(model: str, line: str) -> None:
     ids = torch.tensor([encode_source(line, tokenizer, config)])
     mask = torch.ones_like(ids)
     hidden = reference.encode(ids, mask)
-    prefix = torch.tensor([[config.special_ids.bos]])
+    prefix = torch.tensor([[config.special_ids.decoder_start]])
     for _ in range(60):
         token = reference.decode(hidden, mask, prefix)[:, -1].argmax(-1, keepdim=True)
         if int(token) == config.special_ids.eos:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Attention(nn.Module):
-    """softmax(q k^T / sqrt(D) + bias) v over H heads, with four separate projections.
+    """softmax(scale * q k^T + bias) v over H heads, with four separate projections.
 
     Projection and attention are two calls with a cache in between: keys and values are projected
     once and attended to many times. H * D need not be d_model.
@@ -26,7 +26,9 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         key_dim: int | None = None,
         value_dim: int | None = None,
+        scale: float | None = None,
     ) -> None:
+        """Make one; ``scale`` is 1 / sqrt(D) by default."""
         super().__init__()
         inner = num_heads * head_dim
         self.q_proj = nn.Linear(d_model, inner, bias=bias)
@@ -36,7 +38,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.num_heads = num_heads
         self.head_dim = head_dim
-        self.scale = 1.0 / math.sqrt(head_dim)
+        self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B, T, H * D) to (B, H, T, D)."""

@@ -1,15 +1,17 @@
 """Modules from a config; the only code that branches on variants of the architecture."""
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from tfexport.deprecation import renamed_keywords
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.config import EmbeddingNorm, NormPlacement, TransformerConfig
 from tfexport.model_src.embedding import Embedding, NoEmbedding
-from tfexport.model_src.feed_forward import FeedForward
+from tfexport.model_src.feed_forward import FeedForward, GatedFeedForward, QuickGELU
 from tfexport.model_src.layer import (
     DecoderLayer,
     EncoderLayer,
@@ -19,10 +21,22 @@ from tfexport.model_src.layer import (
     ResPostNormResidual,
 )
 from tfexport.model_src.norm import AnnotatedLayerNorm, RMSNorm
-from tfexport.model_src.position import NoPositions, PositionTable, sinusoidal_table
+from tfexport.model_src.position import (
+    NoPositions,
+    PositionTable,
+    halves_table,
+    sinusoidal_table,
+    t2t_table,
+)
 from tfexport.model_src.transformer import Decoder, Encoder, Transformer
 
-_ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "gelu_tanh": functools.partial(nn.GELU, approximate="tanh"),
+    "quick_gelu": QuickGELU,
+    "silu": nn.SiLU,
+}
 _RESIDUALS: dict[str, type[Residual]] = {
     "post": PostNormResidual,
     "pre": PreNormResidual,
@@ -49,8 +63,15 @@ def build_transformer(
     """
     model = Transformer(
         config,
-        source_embedding=_embedding(config, config.source_vocab_size),
-        target_embedding=_embedding(config, config.target_vocab_size),
+        source_embedding=_embedding(
+            config, config.source_vocab_size, config.scale_embeddings, config.source_embedding_norm
+        ),
+        target_embedding=_embedding(
+            config,
+            config.target_vocab_size,
+            config.scale_embeddings and config.scale_target_embeddings,
+            config.target_embedding_norm,
+        ),
         encoder=_encoder(config, attention_class) if encoder is None else encoder,
         decoder=_decoder(config, attention_class) if decoder is None else decoder,
         output_proj=_output_proj(config),
@@ -69,14 +90,18 @@ def _output_proj(config: TransformerConfig) -> nn.Module:
     return nn.Linear(config.d_model, config.target_vocab_size, bias=config.output_bias)
 
 
-def _embedding(config: TransformerConfig, vocab_size: int | None) -> nn.Module:
+def _embedding(
+    config: TransformerConfig, vocab_size: int | None, scaled: bool, norm: EmbeddingNorm
+) -> nn.Module:
     if vocab_size is None:
         return NoEmbedding()
     return Embedding(
         vocab_size,
         config.d_model,
-        scale=math.sqrt(config.d_model) if config.scale_embeddings else 1.0,
+        scale=math.sqrt(config.d_model) if scaled else 1.0,
         positions=NoPositions() if config.positions_every_layer else _positions(config),
+        token_norm=_norm(config) if norm == "tokens" else nn.Identity(),
+        norm=_norm(config) if norm == "sum" else nn.Identity(),
     )
 
 
@@ -86,7 +111,12 @@ def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "learned":
         table = torch.empty(config.max_positions, config.d_model)
         return PositionTable(table, trainable=True, dropout=config.dropout)
-    table = sinusoidal_table(config.max_positions, config.d_model)
+    rows, first = config.max_positions, config.first_position
+    if config.positions == "sinusoidal_t2t":
+        table = t2t_table(rows, config.d_model, first)
+    else:
+        make = halves_table if config.positions == "sinusoidal_halves" else sinusoidal_table
+        table = make(first + rows, config.d_model)[first:]
     return PositionTable(table, trainable=False, dropout=config.dropout)
 
 
@@ -94,10 +124,10 @@ def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Enc
     count = 1 if config.share_encoder_layers else config.num_encoder_layers
     layers = [
         EncoderLayer(
-            self_attn=_attention(config, attention_class),
-            feed_forward=_feed_forward(config),
-            self_attn_residual=_residual(config),
-            feed_forward_residual=_residual(config),
+            self_attn=_attention(config, attention_class, config.num_heads, config.head_dim),
+            feed_forward=_feed_forward(config, config.d_ff),
+            self_attn_residual=_residual(config, config.norm_placement),
+            feed_forward_residual=_residual(config, config.norm_placement),
         )
         for _ in range(count)
     ]
@@ -108,14 +138,15 @@ def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Enc
 
 def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Decoder:
     count = 1 if config.share_decoder_layers else config.num_decoder_layers
+    sizes = config.decoder
     layers = [
         DecoderLayer(
-            self_attn=_attention(config, attention_class),
-            cross_attn=_attention(config, attention_class),
-            feed_forward=_feed_forward(config),
-            self_attn_residual=_residual(config),
-            cross_attn_residual=_residual(config),
-            feed_forward_residual=_residual(config),
+            self_attn=_attention(config, attention_class, sizes.num_heads, sizes.head_dim),
+            cross_attn=_attention(config, attention_class, sizes.num_heads, sizes.head_dim),
+            feed_forward=_feed_forward(config, sizes.d_ff),
+            self_attn_residual=_residual(config, sizes.norm_placement),
+            cross_attn_residual=_residual(config, sizes.norm_placement),
+            feed_forward_residual=_residual(config, sizes.norm_placement),
         )
         for _ in range(count)
     ]
@@ -123,28 +154,32 @@ def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Dec
     return Decoder(layers, config.num_decoder_layers, norm)
 
 
-def _attention(config: TransformerConfig, attention_class: type[Attention]) -> Attention:
+def _attention(
+    config: TransformerConfig, attention_class: type[Attention], num_heads: int, head_dim: int
+) -> Attention:
     return attention_class(
         config.d_model,
-        config.num_heads,
-        config.head_dim,
+        num_heads,
+        head_dim,
         bias=config.attention_bias,
         dropout=config.dropout,
+        scale=None if config.scale_scores else 1.0,
     )
 
 
-def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(
+def _feed_forward(config: TransformerConfig, d_ff: int) -> FeedForward:
+    kind = GatedFeedForward if config.gated_feed_forward else FeedForward
+    return kind(
         config.d_model,
-        config.d_ff,
+        d_ff,
         _ACTIVATIONS[config.activation](),
         bias=config.feed_forward_bias,
         dropout=config.dropout,
     )
 
 
-def _residual(config: TransformerConfig) -> Residual:
-    return _RESIDUALS[config.norm_placement](_norm(config), config.dropout)
+def _residual(config: TransformerConfig, placement: NormPlacement) -> Residual:
+    return _RESIDUALS[placement](_norm(config), config.dropout, config.residual_scale)
 
 
 def _norm(config: TransformerConfig) -> nn.Module:

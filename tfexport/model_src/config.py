@@ -3,38 +3,21 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, join_problems, join_some, shown
+from tfexport.model_src.config_checks import wrong_types, wrong_values
 from tfexport.near_names import nearest_name
 
 Norm = Literal["layer", "annotated", "rms"]
 NormPlacement = Literal["post", "pre", "res_post"]
-Activation = Literal["relu", "gelu", "silu"]
-PositionKind = Literal["sinusoidal", "learned", "none"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "silu"]
+PositionKind = Literal["sinusoidal", "sinusoidal_halves", "sinusoidal_t2t", "learned", "none"]
+EmbeddingNorm = Literal["none", "tokens", "sum"]
+RelativePositions = Literal["none", "buckets", "buckets_every_layer", "shaw", "rotary"]
 
 BUNDLE_IDS = ("pad_id", "bos_id", "eos_id")  # required for decoding
-
-# The largest value of every integer, far above those of published models: a larger one is a mistake
-# or an attack, which would otherwise show only when memory runs out.
-BOUNDS = {
-    "d_model": 2**16,
-    "num_heads": 2**12,
-    "num_encoder_layers": 2**9,
-    "num_decoder_layers": 2**9,
-    "d_ff": 2**20,
-    "source_vocab_size": 2**24,
-    "target_vocab_size": 2**24,
-    "head_dim": 2**16,
-    "max_positions": 2**24,
-    "pad_id": 2**24 - 1,
-    "bos_id": 2**24 - 1,
-    "eos_id": 2**24 - 1,
-    "unk_id": 2**24 - 1,
-}
-# Position tables may be computed, so that no file bounds them: max_positions * d_model values.
-MAX_TABLE_VALUES = 2**26
 
 
 @dataclass(frozen=True)
@@ -78,6 +61,23 @@ class TransformerConfig:
         unk_id: the unknown token.
         add_source_bos: bos_id is put before the ids of a source text.
         add_source_eos: eos_id is put after the ids of a source text.
+        start_id: the decoder's start token where it is another than bos_id.
+        first_position: row of a computed table that belongs to the first token.
+        source_embedding_norm: a norm of the source's embeddings: of the "tokens" alone, or of the
+            "sum" of tokens and positions.
+        target_embedding_norm: likewise of the target's.
+        scale_target_embeddings: ``scale_embeddings`` acts on the target's side too.
+        gated_feed_forward: the feed-forward is down(activation(gate(x)) * up(x)).
+        scale_scores: attention scores are divided by sqrt(head_dim).
+        relative_positions: of self-attention: "buckets" (T5: one table of biases a stack),
+            "buckets_every_layer", "shaw" (vectors added to keys and values) or "rotary".
+        relative_buckets: rows of a table of buckets.
+        relative_max_distance: the distance from which on all share the last bucket; for "shaw" the
+            largest distance that is told apart.
+        decoder_num_heads: heads of the decoder; 0 for as many as the encoder has.
+        decoder_d_ff: width inside the decoder's feed-forward; 0 for the encoder's.
+        decoder_norm_placement: of the decoder's layers, or "same" as in the encoder.
+        residual_scale: factor of the residual stream x where a sublayer's output is added to it.
     """
 
     d_model: int
@@ -114,18 +114,32 @@ class TransformerConfig:
     unk_id: int | None = None
     add_source_bos: bool = False
     add_source_eos: bool = False
+    start_id: int | None = None
+    first_position: int = 0
+    source_embedding_norm: EmbeddingNorm = "none"
+    target_embedding_norm: EmbeddingNorm = "none"
+    scale_target_embeddings: bool = True
+    gated_feed_forward: bool = False
+    scale_scores: bool = True
+    relative_positions: RelativePositions = "none"
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    decoder_num_heads: int = 0
+    decoder_d_ff: int = 0
+    decoder_norm_placement: Literal["same", "post", "pre", "res_post"] = "same"
+    residual_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        problems = list(_wrong_types(self))
+        problems = list(wrong_types(self))
         if not problems:
-            problems += _wrong_values(self)
+            problems += wrong_values(self)
         if problems:
             raise ConfigError(join_problems("config", problems))
         if self.head_dim == 0:
             object.__setattr__(self, "head_dim", self.d_model // self.num_heads)
         if self.norm == "rms":
             object.__setattr__(self, "norm_bias", False)
-        for name in ("norm_eps", "dropout", "mask_fill"):
+        for name in ("norm_eps", "dropout", "mask_fill", "residual_scale"):
             object.__setattr__(self, name, float(getattr(self, name)))
 
     @classmethod
@@ -158,12 +172,40 @@ class TransformerConfig:
         if self.pad_id is None or self.bos_id is None or self.eos_id is None:
             missing = [key for key in BUNDLE_IDS if getattr(self, key) is None]
             raise ConfigError(f"config: no tokens can be decoded without {', '.join(missing)}.")
-        return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+        return SpecialIds(self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.start_id)
+
+    @property
+    def decoder_start_id(self) -> int | None:
+        """The id that decoding starts from; None if it is not known."""
+        return self.bos_id if self.start_id is None else self.start_id
+
+    @property
+    def decoder(self) -> "DecoderSizes":
+        """Sizes of the decoder, which the encoder's stand for where none are given."""
+        heads = self.decoder_num_heads or self.num_heads
+        head_dim = self.num_heads * self.head_dim // heads
+        placement = self.decoder_norm_placement
+        return DecoderSizes(
+            heads,
+            head_dim,
+            self.decoder_d_ff or self.d_ff,
+            self.norm_placement if placement == "same" else placement,
+        )
 
     @property
     def longest(self) -> int | None:
         """The longest sequence in tokens; None if no position table sets a limit."""
         return None if self.positions == "none" else self.max_positions
+
+
+@dataclass(frozen=True)
+class DecoderSizes:
+    """What a decoder's layers may have otherwise than the encoder's."""
+
+    num_heads: int
+    head_dim: int
+    d_ff: int
+    norm_placement: NormPlacement
 
 
 _REQUIRED = ("d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff")
@@ -209,87 +251,3 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     return float(value) if value in ("-inf", "inf") else value
-
-
-def _wrong_types(config: TransformerConfig) -> Iterable[str]:
-    hints = get_type_hints(TransformerConfig)
-    for field in fields(config):
-        value, hint = getattr(config, field.name), hints[field.name]
-        if get_origin(hint) is Literal:
-            if value not in get_args(hint):
-                choices = ", ".join(repr(c) for c in get_args(hint))
-                yield f"{field.name}: {shown(value)} is not one of {choices}"
-        elif hint is bool:
-            if not isinstance(value, bool):
-                yield f"{field.name}: {shown(value)} is not true or false"
-        elif hint is float:
-            if not _is_real(value):
-                yield f"{field.name}: {shown(value)} is not a number"
-        elif value is None and type(None) in get_args(hint):
-            continue
-        elif isinstance(value, bool) or not isinstance(value, int):
-            yield f"{field.name}: {shown(value)} is not a whole number"
-        elif value > BOUNDS[field.name]:
-            yield f"{field.name}: {shown(value)} is more than {BOUNDS[field.name]}"
-        elif value < 0:  # whether 0 will do depends on the key
-            yield f"{field.name}: {shown(value)} is negative"
-
-
-def _is_real(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def _wrong_values(config: TransformerConfig) -> Iterable[str]:
-    positive = ["d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff"]
-    positive += ["max_positions", "source_vocab_size", "target_vocab_size"]
-    for name in positive:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            yield f"{name}: {value} is not positive"
-    if config.max_positions * config.d_model > MAX_TABLE_VALUES:
-        yield (
-            f"max_positions: a table of {config.max_positions} positions of d_model "
-            f"{config.d_model} has more than {MAX_TABLE_VALUES} values"
-        )
-    if config.head_dim == 0 and config.num_heads > 0 and config.d_model % config.num_heads:
-        yield (
-            f"num_heads: {config.num_heads} heads do not divide d_model {config.d_model}; "
-            "give another num_heads, or head_dim"
-        )
-    if not (math.isfinite(config.norm_eps) and config.norm_eps >= 0):
-        yield f"norm_eps: {config.norm_eps} is not a small positive number"
-    if not 0 <= config.dropout < 1:
-        yield f"dropout: {config.dropout} is not in [0, 1)"
-    if not config.mask_fill < 0:
-        yield f"mask_fill: {config.mask_fill} is not negative; use -inf or e.g. -1e9"
-    if (config.source_vocab_size is None) != (config.target_vocab_size is None):
-        yield "source_vocab_size and target_vocab_size: give both, or neither"
-    if config.tie_embeddings and config.source_vocab_size != config.target_vocab_size:
-        yield (
-            f"tie_embeddings: one table cannot serve {config.source_vocab_size} source "
-            f"and {config.target_vocab_size} target ids"
-        )
-    if config.has_embeddings:
-        yield from _wrong_ids(config)
-
-
-def _wrong_ids(config: TransformerConfig) -> Iterable[str]:
-    used = {"source": ["pad_id"], "target": ["pad_id", "bos_id", "eos_id"]}
-    used["source"] += ["bos_id"] if config.add_source_bos else []
-    used["source"] += ["eos_id"] if config.add_source_eos else []
-    used["source"] += ["unk_id"]
-    for side, names in used.items():
-        size = config.source_vocab_size if side == "source" else config.target_vocab_size
-        for name in names:
-            value = getattr(config, name)
-            if value is not None and size is not None and not 0 <= value < size:
-                yield f"{name}: {value} is not an id of the {side} vocabulary (0 to {size - 1})"
-    for side in ("bos", "eos"):
-        if getattr(config, f"add_source_{side}") and getattr(config, f"{side}_id") is None:
-            yield f"add_source_{side} needs {side}_id"

@@ -11,10 +11,14 @@ from tfexport.model_src.feed_forward import FeedForward
 
 
 class Residual(nn.Module):
-    """A residual connection: f reads ``enter(x)``, and ``leave(x, y)`` adds its output y to x."""
+    """A residual connection: f reads ``enter(x)``, and ``leave(x, y)`` adds its output y to x.
 
-    def __init__(self, norm: nn.Module, dropout: float) -> None:
+    x is multiplied by ``scale`` first. Source of the scale: Wang et al. 2022 (DeepNet).
+    """
+
+    def __init__(self, norm: nn.Module, dropout: float, scale: float = 1.0) -> None:
         super().__init__()
+        self.scale = scale
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
 
@@ -24,7 +28,11 @@ class Residual(nn.Module):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the sublayer's output y to the residual stream x, both (B, T, E)."""
-        return x + y
+        return self.scaled(x) + y
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The residual stream as a sublayer's output is added to it."""
+        return x if self.scale == 1.0 else x * self.scale
 
 
 class PostNormResidual(Residual):
@@ -32,7 +40,7 @@ class PostNormResidual(Residual):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """See ``Residual``."""
-        x = self.norm(x + self.dropout(y))
+        x = self.norm(self.scaled(x) + self.dropout(y))
         return x
 
 
@@ -46,7 +54,7 @@ class PreNormResidual(Residual):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """See ``Residual``."""
-        x = x + self.dropout(y)
+        x = self.scaled(x) + self.dropout(y)
         return x
 
 
@@ -55,7 +63,7 @@ class ResPostNormResidual(Residual):
 
     def leave(self, x: Tensor, y: Tensor) -> Tensor:
         """See ``Residual``."""
-        x = x + self.norm(self.dropout(y))
+        x = self.scaled(x) + self.norm(self.dropout(y))
         return x
 
 

@@ -1,5 +1,7 @@
 """Absolute positions: one table, looked up by index and added."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,6 +20,29 @@ def sinusoidal_table(max_positions: int, d_model: int) -> Tensor:
     table[:, 0::2] = torch.sin(angles)
     table[:, 1::2] = torch.cos(angles[:, : d_model // 2])  # an odd d_model has one cos fewer
     return table
+
+
+def halves_table(max_positions: int, d_model: int) -> Tensor:
+    """(M, E): the sines of ``sinusoidal_table`` in the first half, its cosines in the second.
+
+    Source: Marian and Pegasus of Hugging Face, Sockeye, Marian-NMT.
+    """
+    table = sinusoidal_table(max_positions, d_model)
+    return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
+def t2t_table(max_positions: int, d_model: int, first: int = 0) -> Tensor:
+    """(M, E): sines, then cosines, of (first + position) / 10000^(i / (E // 2 - 1)).
+
+    The last column of an odd E is 0. Computed in float32 as there, where late positions are off by
+    1e-5: a model was trained with these values.
+    Source: tensor2tensor; fairseq, M2M-100 and FSMT of Hugging Face.
+    """
+    half = d_model // 2
+    frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / max(half - 1, 1)))
+    angles = torch.arange(first, first + max_positions).float()[:, None] * frequencies[None]
+    table = torch.cat([angles.sin(), angles.cos()], dim=1)
+    return torch.nn.functional.pad(table, (0, d_model % 2))
 
 
 class PositionTable(nn.Module):

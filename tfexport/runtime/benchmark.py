@@ -122,7 +122,7 @@ def benchmark_rows(
 def _random_rows(engine: Engine) -> list[list[int]]:
     engine.manifest.require_ids()
     limits, special = engine.manifest.limits, engine.manifest.special_ids
-    taken = {special.pad, special.bos, special.eos}
+    taken = {special.pad, special.bos, special.eos, special.start}
     usable = [i for i in range(limits.source_vocab_size) if i not in taken]
     length = min(SOURCE_LENGTH, limits.max_source_length or SOURCE_LENGTH)
     draw = random.Random(0)

@@ -77,7 +77,7 @@ class Resolver:
         seed = options["seed"]
         resolved = ResolvedOptions.of(
             DecodingOptions(**sound),
-            self._manifest.special_ids.bos,
+            self._manifest.special_ids.decoder_start,
             ends,
             longest,
             tuple(suppressed),

@@ -121,7 +121,7 @@ class GreedyModule(TransformerModule):
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)
         ids = model.config.special_ids
-        self.bos_id, self.eos_id, self.pad_id = ids.bos, ids.eos, ids.pad
+        self.bos_id, self.eos_id, self.pad_id = ids.decoder_start, ids.eos, ids.pad
 
     @torch.jit.export
     def generate(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
@@ -169,7 +169,7 @@ class GreedyProgram(nn.Module):
         super().__init__()
         self.model = model
         ids = model.config.special_ids
-        self.bos_id, self.eos_id, self.pad_id = ids.bos, ids.eos, ids.pad
+        self.bos_id, self.eos_id, self.pad_id = ids.decoder_start, ids.eos, ids.pad
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
         """See ``GreedyModule.generate``; B and S may not be 0, ``max_length`` not negative."""

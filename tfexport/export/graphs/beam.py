@@ -119,7 +119,7 @@ class BeamStart(nn.Module):
         *values, beams = tensors
         made = self.steps.make_memory(values, beams)
         finished = self.steps.source_mask(values).sum(1) * 0
-        token = finished.unsqueeze(1) + beams + self.steps.special_ids.bos
+        token = finished.unsqueeze(1) + beams + self.steps.special_ids.decoder_start
         # Only the first beam holds a hypothesis: the empty one.
         first = torch.arange(beams.size(0)) == 0
         sums = torch.where(first, 0.0, -torch.inf).double() + finished.unsqueeze(1)

@@ -48,7 +48,8 @@ class CaptureError(ExportError):
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
     """The shape of a model's caches."""
-    return CacheShape(config.num_decoder_layers, config.num_heads, config.head_dim)
+    sizes = config.decoder
+    return CacheShape(config.num_decoder_layers, sizes.num_heads, sizes.head_dim)
 
 
 def export_graph_module(

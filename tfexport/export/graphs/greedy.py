@@ -57,7 +57,8 @@ class LoopStart(nn.Module):
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Values of the encoder graph -> memory, whether to take the first step, state."""
         made = self.steps.make_memory(values)
-        token, ended = first_state(self.steps.source_mask(values), self.steps.special_ids.bos)
+        start = self.steps.special_ids.decoder_start
+        token, ended = first_state(self.steps.source_mask(values), start)
         past = self.steps.first_past(values, made)
         begin = ~ended.all()
         state = GreedyState(token, ended, ended.long() * 0, token[:, :0], past)

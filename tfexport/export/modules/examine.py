@@ -84,7 +84,7 @@ def examine(
         ExportError: it cannot be a graph; the message names the method and the line.
     """
     steps = min(STEPS, max_length)
-    runner = Runner(module, inputs, ids.bos, steps)
+    runner = Runner(module, inputs, ids.decoder_start, steps)
     settings = runner.settings(examples)
     traces = runner.traces(settings)
     _check_counts(module, traces)

@@ -62,7 +62,7 @@ def compare_search(
     batch, ids = len(sources), run.special_ids
     # More finished hypotheses than there can be, so that all steps are taken.
     record = model.beam(sources, beams, beams * steps + 1, steps)
-    prefixes = np.full((batch, beams, 1), ids.bos)
+    prefixes = np.full((batch, beams, 1), ids.decoder_start)
     sums = np.where(np.arange(beams) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
     log_probs, best_sums, eager_sums = [], [], []
     for tokens, parents, own in zip(*record, strict=True):

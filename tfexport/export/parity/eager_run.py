@@ -73,7 +73,7 @@ class EagerRun:
     @property
     def prefix(self) -> Ids:
         """The decoder inputs that give ``logits``: the start token and all tokens but the last."""
-        return start_with(self.special_ids.bos, self.tokens)
+        return start_with(self.special_ids.decoder_start, self.tokens)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Eager:
         memory = self.reference.encode(case.ids, case.mask)
         hidden = self.model.encode(case.ids, case.mask)[0] if self.runs_own_code else memory
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
-        prefix = torch.full((len(case.rows), 1), special_ids.bos)
+        prefix = torch.full((len(case.rows), 1), special_ids.decoder_start)
         logits = []
         for _ in range(count):
             last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
@@ -188,7 +188,7 @@ def random_case(config: TransformerConfig, batch: int, length: int) -> Case:
     """Random rows of different lengths; the first has the full length."""
     generator = np.random.default_rng([batch, length])
     special_ids = config.special_ids
-    special = {special_ids.pad, special_ids.bos, special_ids.eos}
+    special = {special_ids.pad, special_ids.bos, special_ids.eos, special_ids.start}
     assert config.source_vocab_size is not None
     ordinary = [i for i in range(config.source_vocab_size) if i not in special] or [0]
     lengths = [length, *generator.integers(1, length + 1, size=batch - 1)]
@@ -201,7 +201,7 @@ def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
     return Case(rows, torch.from_numpy(ids), torch.from_numpy(mask))
 
 
-def start_with(bos_id: int, tokens: Ids) -> Ids:
+def start_with(start_id: int, tokens: Ids) -> Ids:
     """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right behind the start token."""
-    start = np.full((len(tokens), 1), bos_id)
+    start = np.full((len(tokens), 1), start_id)
     return np.concatenate([start, tokens[:, :-1]], axis=1)

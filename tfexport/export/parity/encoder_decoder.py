@@ -34,7 +34,7 @@ def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator
     cached = np.concatenate(steps, axis=1)
     yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
     ids = run.special_ids
-    found = greedy(model, rows, prefix.shape[1], ids.bos, ids.eos)
+    found = greedy(model, rows, prefix.shape[1], ids.decoder_start, ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
 

@@ -70,8 +70,8 @@ def forward_inputs(eager: Eager, shape: Shape) -> list[Tensor]:
     ):
         if config.pad_id is not None:
             ids[ids == config.pad_id] = (config.pad_id + 1) % (size or 1)
-    if config.bos_id is not None:
-        tensors[2][:, 0] = config.bos_id
+    if config.decoder_start_id is not None:
+        tensors[2][:, 0] = config.decoder_start_id
     return tensors
 
 

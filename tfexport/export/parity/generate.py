@@ -82,7 +82,7 @@ def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> Floats:
     compared with the originals in other stages.
     """
     model, case = eager.model, run.case
-    prefix = torch.from_numpy(start_with(run.special_ids.bos, sequences))
+    prefix = torch.from_numpy(start_with(run.special_ids.decoder_start, sequences))
     _, cross = model.encode(case.ids, case.mask)
     padding, causal, _ = model.biases(case.mask, torch.ones_like(prefix))
     x = model.target_embedding(prefix, 0)

@@ -60,7 +60,7 @@ class ModuleRun:
     @property
     def prefix(self) -> Ids:
         """The tokens that the steps take: the start token, and all but the last."""
-        start = np.full((len(self.tokens), 1), self.special_ids.bos)
+        start = np.full((len(self.tokens), 1), self.special_ids.decoder_start)
         return np.concatenate([start, self.tokens[:, :-1]], axis=1)
 
 
@@ -98,7 +98,7 @@ class EagerModule:
         self, row: Mapping[str, Array], steps: int
     ) -> tuple[tuple[Tensor, ...], Ids, Floats]:
         memory, state = self._encode([row])
-        token = torch.full((1, 1), self.special_ids.bos)
+        token = torch.full((1, 1), self.special_ids.decoder_start)
         tokens, logits = [], []
         for position in range(steps):
             found, state = self.module.step(token, torch.tensor(position), state, memory)
@@ -159,7 +159,7 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
     yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
     whole = model.step(run.prefix, model.encode(run.rows))
     yield compare_values("full prefix", run.shape, whole, run.logits)
-    found = greedy(model, run.rows, run.steps, run.special_ids.bos, run.special_ids.eos)
+    found = greedy(model, run.rows, run.steps, run.special_ids.decoder_start, run.special_ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
 

@@ -156,7 +156,7 @@ class QualityGate:
             batch = [request.source for i in places if (request := self._requests[i])]
             targets = [self._targets[i] for i in places]
             longest = max(1, *(len(target) for target in targets))
-            given = np.full((len(batch), longest), self._special.bos, np.int64)
+            given = np.full((len(batch), longest), self._special.decoder_start, np.int64)
             for row, target in enumerate(targets):
                 given[row, 1 : len(target)] = target[:-1]
             yield model.step(given, model.encode(batch)), targets

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: x * (1.702 * x).sigmoid(),
     "silu": F.silu,
 }
 

@@ -152,13 +152,13 @@ def probe_inputs(config: TransformerConfig) -> tuple[Tensor, Tensor]:
         each[torch.arange(PROBE_ROWS * length).reshape(PROBE_ROWS, length) % len(each)]
         for each, length in zip(ids, (source, target), strict=True)
     ]
-    if config.bos_id is not None:
-        rows[1][:, 0] = config.bos_id
+    if config.decoder_start_id is not None:
+        rows[1][:, 0] = config.decoder_start_id
     return rows[0], rows[1]
 
 
 def _ordinary(config: TransformerConfig, size: int | None) -> Tensor:
-    special = {config.pad_id, config.bos_id, config.eos_id}
+    special = {config.pad_id, config.bos_id, config.eos_id, config.start_id}
     return torch.tensor([each for each in range(size or 1) if each not in special] or [0])
 
 

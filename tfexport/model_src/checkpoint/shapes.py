@@ -39,6 +39,13 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     inner = size_of(weights, QUERY, 0)
     if inner and num_heads and num_heads > 0 and inner % num_heads == 0:
         inferred["head_dim"] = inner // num_heads
+    inner_ff = inferred["d_ff"]
+    decoder_ff = size_of(weights, "decoder.layers.0.feed_forward.up_proj.weight", 0)
+    if decoder_ff is not None and inner_ff is not None and decoder_ff != inner_ff:
+        inferred["decoder_d_ff"] = decoder_ff
+    inferred["gated_feed_forward"] = _any(weights, r"feed_forward\.gate_proj\.")
+    for side in ("source", "target"):
+        inferred[f"{side}_embedding_norm"] = _embedding_norm(weights, side)
     inferred["attention_bias"] = _any(weights, r"_attn\.\w_proj\.bias|_attn\.out_proj\.bias")
     inferred["feed_forward_bias"] = _any(weights, r"feed_forward\.\w+_proj\.bias")
     inferred["norm_bias"] = _any(weights, r"norm\.bias")
@@ -46,6 +53,12 @@ def read_shapes(weights: Mapping[str, Tensor], num_heads: int | None) -> dict[st
     inferred["tie_embeddings"] = _equal(weights, SOURCE_TABLE, TARGET_TABLE)
     inferred["tie_output"] = _equal(weights, TARGET_TABLE, OUTPUT_TABLE)
     return {key: value for key, value in inferred.items() if value is not None}
+
+
+def _embedding_norm(weights: Mapping[str, Tensor], side: str) -> str:
+    if f"{side}_embedding.token_norm.weight" in weights:
+        return "tokens"
+    return "sum" if f"{side}_embedding.norm.weight" in weights else "none"
 
 
 def size_of(weights: Mapping[str, Tensor], name: str, axis: int) -> int | None:
@@ -62,7 +75,7 @@ def computed_tables(
     Only if the file has none at all: if it has one, or the tables are learned, all are required.
     """
     tables = {name for name in names if name.endswith("positions.table")}
-    if config.positions != "sinusoidal" or any(name in weights for name in tables):
+    if not config.positions.startswith("sinusoidal") or any(name in weights for name in tables):
         return set()
     return tables
 
