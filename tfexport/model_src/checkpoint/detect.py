@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfexport.errors import CheckpointError, join_some
+from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -58,6 +58,8 @@ def detect_layout(
         return Detected(NATIVE, "", len(names))
     config = config or {}
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
+    undecided = [v for v in layouts if v.needs_config and not forced and not v.claims(config)]
+    layouts = [v for v in layouts if v not in undecided]
     prefixes = ("", *_common_prefixes(names))
     found = [Detected(v, p, _count_known(v, names, p)) for v in layouts for p in prefixes]
     best = _best(found, names)
@@ -66,10 +68,29 @@ def detect_layout(
         best = _best(claimed, names)
     if forced is None and (2 * best.known < len(names) or not best.known):
         foreign = None if claimed else describe_config(config)
+        if foreign is None and (several := _undecided(undecided, names)):
+            raise CheckpointError(Message(f"{raw.path}: ", several))
         if (foreign := foreign or describe_names(names)) is not None:
             raise CheckpointError(f"{raw.path}: {foreign}")
         raise CheckpointError(_no_layout(raw, names, found, best))
     return best
+
+
+def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
+    """Advice where layouts that the keys do not tell apart know most of them; None if none does."""
+    known = {layout.name: _count_known(layout, names, "") for layout in layouts}
+    most = max(known.values(), default=0)
+    if 2 * most < len(names):
+        return None
+    fitting = [name for name, count in known.items() if count == most]
+    return Message(
+        f"its keys are those of {join_some(fitting, 20)}, which differ in what they compute. Give "
+        "the folder with the model's own config.json, or name one with ",
+        Option("layout", "NAME"),
+        " and its values with ",
+        Option("settings", ["key=value"]),
+        ".",
+    )
 
 
 def _best(found: list[Detected], names: list[str]) -> Detected:

@@ -4,12 +4,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from tfexport.model_src.checkpoint.keymap import KeyTable
 
 
 def unchanged_config(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The values of a config.json that is in tfexport's own keys."""
     return values
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The tensors of a file, made ready for a key table.
+
+    Attributes:
+        tensors: for the key table; under names of the file, or of the layout's own making.
+        read: keys of the file that were read otherwise, to the names in ``tensors`` that they
+            became; to none where a tensor was only checked, as a table of sinusoids is.
+        values: config values that only the tensors tell.
+        problems: sentences about tensors.
+        notes: remarks for the user.
+    """
+
+    tensors: Mapping[str, Tensor]
+    read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def unprepared(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
+    """The tensors as they are."""
+    return Prepared(tensors)
 
 
 @dataclass(frozen=True)
@@ -24,6 +51,10 @@ class Layout:
         required: config keys that nothing can stand in for.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
+        needs_config: only such a config.json, or the option ``layout``, chooses it: its keys are
+            those of other layouts too.
+        prepare: makes the file's tensors, in float32, ready for ``table``; it is given the values
+            of the model's own kind of config.json too, which are empty if there is none.
         reference: module with its original mathematics, which exports are compared with: a name in
             ``tfexport.export.reference``, or a dotted one. None if there is none.
         no_reference: the reason why there is none.
@@ -37,6 +68,8 @@ class Layout:
     required: tuple[str, ...] = ()
     read_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = unchanged_config
     model_types: tuple[str, ...] = ()
+    needs_config: bool = False
+    prepare: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Prepared] = unprepared
     reference: str | None = None
     no_reference: str = "tfexport has no original of this layout to run"
     precedence: int = 0

@@ -24,7 +24,7 @@ from tfexport.model_src.checkpoint.account import (
 from tfexport.model_src.checkpoint.complete import complete_config, needed, stated_values
 from tfexport.model_src.checkpoint.detect import Detected, detect_layout
 from tfexport.model_src.checkpoint.keymap import convert_weights
-from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts import native, require_layout_name
 from tfexport.model_src.checkpoint.overrides import (
     SETTINGS,
@@ -209,22 +209,27 @@ def examine(
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
     tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
-    converted = convert_weights(layout.table, {name: upcast(it) for name, it in tensors.items()})
-    weights, read = converted.weights, converted.key_report
+    own = next((it.values for it in reversed(sources) if layout.claims(it.values)), {})
+    prepared = layout.prepare({name: upcast(it) for name, it in tensors.items()}, own)
+    converted = convert_weights(layout.table, prepared.tensors)
+    weights, read = converted.weights, _keys_read(prepared, converted.key_report, tensors)
     unread = [
         key if key == name else f"{key} (renamed to {name})"
         for key in raw.tensors
         if (name := names[key]) is not None and name not in read
     ]
     share_tied_tables(weights, stated_values(layout, defaults, overrides))
-    completion = complete_config(layout, weights, converted.num_heads, overrides, require, defaults)
+    completion = complete_config(
+        layout, weights, converted.num_heads, overrides, require, defaults, prepared.values
+    )
     expected = expected_shapes(completion.config)
     problems: list[Text] = [
+        *prepared.problems,
         *converted.problems,
         *(f"{key} is not a tensor" for key in raw.others if names[key] is not None),
         *listed("was not read", "keys were not read", unread),
         *bad_values({name: tensors[name] for name in read}),
-        *wrong_weights(layout.table, weights, read, expected, completion.config),
+        *wrong_weights(layout.table, weights, converted.key_report, expected, completion.config),
     ]
     checkpoint = Checkpoint(
         name=str(raw.path),
@@ -243,8 +248,19 @@ def examine(
             **{key: () for key, name in names.items() if name is None},
         },
     )
-    notes = [*raw.notes, *detected.notes, *skipped]
+    notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
     return Examination(checkpoint, problems, completion.problems, _remedy(layout, unread), notes)
+
+
+def _keys_read(
+    prepared: Prepared, key_report: Mapping[str, tuple[str, ...]], tensors: Mapping[str, Tensor]
+) -> dict[str, tuple[str, ...]]:
+    """Every key of the file that was read, to the weights that it became."""
+    found = {name: weights for name, weights in key_report.items() if name in tensors}
+    for name, made in prepared.read.items():
+        weights = tuple(weight for each in made for weight in key_report.get(each, ()))
+        found[name] = (*found.get(name, ()), *weights)
+    return found
 
 
 def _find_layout(
