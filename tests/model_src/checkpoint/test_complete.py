@@ -44,7 +44,10 @@ def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_p
         (["num_heads=4", "num_decoder_layers=3"], "num_decoder_layers is 3 in settings"),
         (["num_heds=4"], "settings: unknown key 'num_heds'; did you mean 'num_heads'?"),
         (["num_heads"], "'num_heads' is not of the form key=value"),
-        (["num_heads=4", "activation=tanh"], "'tanh' is not one of 'relu', 'gelu', 'gelu_tanh', 'quick_gelu', 'silu'"),
+        (
+            ["num_heads=4", "activation=tanh"],
+            "'tanh' is not one of 'relu', 'gelu', 'gelu_tanh', 'quick_gelu', 'silu'",
+        ),
         (["num_heads=4", "eos_id=19"], "eos_id: 19 is not an id of the target vocabulary"),
         (["num_heads=four"], "num_heads: 'four' is not a whole number"),
         (["num_heads=4", "tie_output=true"], "tie_output is True in settings, but the weights say"),

@@ -23,6 +23,7 @@ from tfexport.model_src.checkpoint.account import (
 )
 from tfexport.model_src.checkpoint.complete import complete_config, needed, stated_values
 from tfexport.model_src.checkpoint.detect import Detected, detect_layout
+from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.keymap import convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts import native, require_layout_name
@@ -39,7 +40,7 @@ from tfexport.model_src.checkpoint.rename_tables import (
     unknown_config_keys,
 )
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
-from tfexport.model_src.checkpoint.state_dict import load_state_dict, read_json
+from tfexport.model_src.checkpoint.state_dict import load_state_dict
 from tfexport.model_src.checkpoint.wrappers import StateDict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig

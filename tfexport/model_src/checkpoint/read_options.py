@@ -11,8 +11,9 @@ from torch import nn
 
 from tfexport.errors import ConfigError, Message, Option, join_problems
 from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.read import Checkpoint, load_checkpoint
-from tfexport.model_src.checkpoint.state_dict import find_file, read_json
+from tfexport.model_src.checkpoint.state_dict import find_file
 
 # Decoder ids begin with the start token, and rows are never padded.
 _OF_REFERENCE = ("pad_id", "bos_id")

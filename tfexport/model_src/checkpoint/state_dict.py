@@ -3,7 +3,6 @@
 Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
 """
 
-import json
 import struct
 import warnings
 import zipfile
@@ -19,7 +18,9 @@ from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.model_src.checkpoint import claims
 from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
+from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.pickled import Call, Global
+from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
     check_keys,
@@ -29,14 +30,21 @@ from tfexport.model_src.checkpoint.wrappers import (
     require_mapping,
 )
 
-FILE_NAMES = ("model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin")
+FILE_NAMES = (
+    "model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin", *INDEX_NAMES,
+)  # fmt: skip
+# Hugging Face folders may hold the same weights in several forms; its own order of preference.
+_HUGGING_FACE = ("model.safetensors", INDEX_NAMES[0], "pytorch_model.bin", INDEX_NAMES[1])
 _PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _MAX_HEADER_BYTES = 2**24
-MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
 def find_file(path: str | Path) -> Path:
-    """Find the checkpoint file: the path itself, or the one inside a folder."""
+    """Find the checkpoint file: the path itself, or the one inside a folder.
+
+    In a folder of Hugging Face, which may hold the same weights in several files, it is the one
+    that ``transformers`` would take.
+    """
     path = Path(path)
     if path.is_file():
         return path
@@ -52,20 +60,32 @@ def find_file(path: str | Path) -> Path:
             f"{path}: no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
             "Name the file itself."
         )
+    if len(found) > 1 and _is_hugging_face(path):
+        found = [path / name for name in _HUGGING_FACE if path / name in found] or found
+        return found[0]
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise CheckpointError(f"{path}: holds several checkpoints: {names}. Name one of them.")
     return found[0]
 
 
+def _is_hugging_face(folder: Path) -> bool:
+    config = folder / "config.json"
+    return config.is_file() and isinstance(read_json(config).get("model_type"), str)
+
+
 def load_state_dict(path: str | Path) -> StateDict:
-    """Read a .safetensors file or a PyTorch pickle of tensors.
+    """Read a .safetensors file or a PyTorch pickle of tensors, or all files that an index names.
 
     Raises:
         CheckpointError: the file is missing, damaged, no checkpoint, holds other objects than
             tensors, or declares tensors that are too large for it.
     """
     path = find_file(path)
+    return load_shards(path, _load_file) if is_index(path) else _load_file(path)
+
+
+def _load_file(path: Path) -> StateDict:
     try:
         with path.open("rb") as file:
             head = file.read(16)
@@ -182,36 +202,3 @@ def _weights_in(value: Any) -> str:
         keys = way.path or tuple(way.candidates[:1])
         return "checkpoint" + "".join(f"[{key!r}]" for key in keys)
     return f"checkpoint[{modules[0]!r}].state_dict()"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of config values from a file.
-
-    Raises:
-        CheckpointError: the file is missing, not JSON, not an object, or more than a config.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_CONFIG_BYTES + 1)
-    except OSError as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {error}.") from None
-    return parse_config(content, str(path))
-
-
-def parse_config(content: bytes, name: str) -> dict[str, Any]:
-    """Parse a JSON object of config values, within bounds of bytes and keys.
-
-    Raises:
-        CheckpointError: it is malformed or too large; ``name`` begins the message.
-    """
-    if len(content) > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")
-    try:
-        values = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{name}: not readable as JSON: {error}.") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{name}: holds a {type(values).__name__}, not a JSON object.")
-    if len(values) > MAX_CONFIG_KEYS:
-        raise CheckpointError(f"{name}: {len(values)} keys, more than {MAX_CONFIG_KEYS}.")
-    return values
