@@ -32,11 +32,9 @@ def load_shards(index: Path, load: Callable[[Path], StateDict]) -> StateDict:
     files = _read_map(index)
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
-        count = (
-            f"{len(missing)} of its {len(files)} shards are" if len(files) > 1 else "its shard is"
-        )
         raise CheckpointError(
-            f"{index}: {count} missing: {join_some(missing)}. Copy the folder again."
+            f"{index}: {len(missing)} of its {len(files)} shards are missing: "
+            f"{join_some(missing)}. Copy the folder again."
         )
     tensors: dict[str, Tensor] = {}
     others: list[str] = []
@@ -63,9 +61,13 @@ def _read_map(index: Path) -> dict[str, set[str]]:
     check_keys(values, index)
     files: dict[str, set[str]] = {}
     for key, name in values.items():
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
+        if not isinstance(name, str) or not _is_beside(name):
             raise CheckpointError(f"{index}: {shown(name)}, of {key}, is not a file beside it.")
         files.setdefault(name, set()).add(key)
     if len(files) > _MAX_SHARDS:
         raise CheckpointError(f"{index}: names {len(files)} shards, more than {_MAX_SHARDS}.")
     return files
+
+
+def _is_beside(name: str) -> bool:
+    return name not in ("", "..") and Path(name).name == name and not {"\\", "\0"} & {*name}
