@@ -115,10 +115,10 @@ def test_one_file_in_onnxruntime(kind: Kind, form: str, exported: Exported) -> N
     check_file(kind, run)
 
 
-@pytest.mark.parametrize("name", ["image", "speech", "rotary"])
-def test_one_file_in_node(name: str, exported: Exported) -> None:
-    path = exported(BY_NAME[name], "portable")
-    check_file(BY_NAME[name], lambda feeds: in_node(path, feeds))
+@ALL
+def test_one_file_in_node(kind: Kind, exported: Exported) -> None:
+    path = exported(kind, "portable")
+    check_file(kind, lambda feeds: in_node(path, feeds))
 
 
 RUN_OLD = """

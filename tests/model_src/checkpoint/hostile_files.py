@@ -18,10 +18,11 @@ from tfexport.model_src import load_checkpoint
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """What is inside takes less than 2 s of processor time and less than 1 GB."""
+    """What is inside takes less than 10 s of processor time and less than 1 GB."""
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
-    assert time.process_time() - start < 2
+    # Far more than it takes: what it guards against takes minutes, and the machine may be busy.
+    assert time.process_time() - start < 10
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kB
 
 
