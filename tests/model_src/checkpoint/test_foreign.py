@@ -15,6 +15,7 @@ from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.read import examine_checkpoint
+from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED
 
 MARIAN = {
     "architectures": ["MarianMTModel"], "model_type": "marian", "transformers_version": "5.0",
@@ -82,18 +83,37 @@ def test_marian_archive_is_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "model.npz")
 
 
-def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(MARIAN))
+@pytest.mark.parametrize("kind", [*UNSUPPORTED, "a-new-one"])
+def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**MARIAN, "model_type": kind}))
     names = [f"model.encoder.layers.{i}.fc1.weight" for i in range(30)]
-    expected = "a Hugging Face MarianMTModel (model_type marian), which is not supported yet;"
     message = refused(keys(*names), tmp_path)
-    assert expected in message
-    assert "Optimum" in message
-    assert len(message) < 300
+    assert "which is not supported: " in message
+    assert any(way in message for way in ("docs/modules.md", "Optimum", "CTranslate2"))
+    assert "\n" not in message
     (tmp_path / "model.pt").unlink()
-    with pytest.raises(CheckpointError) as caught:  # weights in shards, or not there
+    with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path)
-    assert expected in str(caught.value)
+    assert message.partition(": ")[2] == str(caught.value).partition(": ")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("led.encoder.layers.0.self_attn.longformer_self_attn.query.weight", "LED"),
+        ("encoder.block.0.layer.0.TransientGlobalSelfAttention.q.weight", "LongT5"),
+        ("encoder.block.1.layer.1.mlp.experts.expert_0.wi.weight", "Switch Transformers"),
+        ("model.encoder.layers.3.ffn.router.classifier.weight", "NLLB-MoE"),
+        ("prophetnet.decoder.ngram_embeddings.weight", "ProphetNet"),
+        ("model.encoder.conv1.weight", "Whisper"),
+        ("encoder.embeddings.patch_embeddings.projection.weight", "a vision encoder-decoder"),
+    ],
+)
+def test_models_that_their_keys_give_away(tmp_path: Path, name: str, title: str) -> None:
+    message = refused(keys(name, "model.shared.weight"), tmp_path)
+    assert f": {title}" in message
+    assert "which is not supported: " in message
+    assert "\n" not in message
 
 
 def test_foreign_config_beside_a_known_layout_is_skipped_and_noted(

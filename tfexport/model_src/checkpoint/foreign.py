@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfexport.model_src.checkpoint.framing import FRAMING
+from tfexport.model_src.checkpoint.unsupported import MODULE, UNSUPPORTED, Unsupported
 from tfexport.model_src.config import config_keys, nearest_key
 
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
@@ -12,6 +13,8 @@ _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _CONVERT = "is not supported yet; Optimum exports it to ONNX, CTranslate2 converts it"
 _CTRANSLATE2 = "is not supported yet; CTranslate2 converts it"
 _ALONE = "is not supported yet"
+_NO_LAYOUT = "no layout reads a config.json of its kind (docs/families.md)"
+_ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 _ENCODER_DECODER = (
     "is not supported: tfexport exports Transformers of an encoder and a decoder with "
     "cross-attention (docs/architectures.md)"
@@ -56,10 +59,25 @@ _TELL_TALES = (
     ("a convolutional network", r"(^|\.)conv\d*\.(.*\.)?weight$", _ENCODER_DECODER),
 )
 
+# Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
+_UNSUPPORTED_NAMES = (
+    ("led", r"\.longformer_self_attn\."),
+    ("longt5", r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\."),
+    ("pegasus_x", r"\.global_self_attn_layer_norm\."),
+    ("prophetnet", r"^prophetnet\.|\.ngram_embeddings\."),
+    ("switch_transformers", r"\.mlp\.(router|experts)\."),
+    ("nllb-moe", r"\.ffn\.(router|experts)\."),
+    ("whisper", r"^model\.encoder\.conv[12]\."),
+    ("vision-encoder-decoder", r"^encoder\.embeddings\.patch_embeddings\."),
+)
+
 
 def describe_names(names: Iterable[str]) -> str | None:
     """Say which project or kind of model the names of tensors belong to; None if unknown."""
     names = list(names)
+    for kind, pattern in _UNSUPPORTED_NAMES:
+        if any(re.search(pattern, name) for name in names):
+            return str(UNSUPPORTED[kind])
     for family, pattern, verdict in _TELL_TALES:
         if any(re.search(pattern, name) for name in names):
             return f"{family}, which {verdict}."
@@ -67,15 +85,21 @@ def describe_names(names: Iterable[str]) -> str | None:
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
-    """Say which model a Hugging Face config.json describes; None for another file."""
+    """Say which model a Hugging Face config.json describes, and why it is not read.
+
+    Returns:
+        None for a file that is not of Hugging Face.
+    """
     if not any(key in values for key in _HUGGING_FACE_KEYS) or is_ours(values):
         return None
     architectures = values.get("architectures")
     named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
     title = architectures[0][:80] if named and architectures else "model"
     kind = values.get("model_type")
+    if isinstance(kind, str) and kind in UNSUPPORTED:
+        return str(UNSUPPORTED[kind])
     detail = f" (model_type {kind[:80]})" if isinstance(kind, str) else ""
-    return f"a Hugging Face {title}{detail}, which {_CONVERT}."
+    return str(Unsupported(f"a Hugging Face {title}{detail}", _NO_LAYOUT, _ANYWHERE))
 
 
 def is_ours(values: Mapping[str, Any]) -> bool:

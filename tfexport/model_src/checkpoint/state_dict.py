@@ -19,6 +19,7 @@ from tfexport.model_src.checkpoint import claims
 from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.json_values import read_json
+from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.pickled import Call, Global
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
 from tfexport.model_src.checkpoint.wrappers import (
@@ -52,9 +53,7 @@ def find_file(path: str | Path) -> Path:
         raise CheckpointError(f"{path}: no such file or folder.")
     found = [path / name for name in FILE_NAMES if (path / name).is_file()]
     if not found:
-        config = path / "config.json"
-        foreign = describe_config(read_json(config)) if config.is_file() else None
-        if foreign is not None:
+        if (foreign := _describe_folder(path)) is not None:
             raise CheckpointError(f"{path}: {foreign}")
         raise CheckpointError(
             f"{path}: no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
@@ -67,6 +66,14 @@ def find_file(path: str | Path) -> Path:
         names = ", ".join(file.name for file in found)
         raise CheckpointError(f"{path}: holds several checkpoints: {names}. Name one of them.")
     return found[0]
+
+
+def _describe_folder(folder: Path) -> str | None:
+    """Why the model of a folder without weights is not read; None if it would be."""
+    config = folder / "config.json"
+    values = read_json(config) if config.is_file() else {}
+    supported = any(layout.claims(values) for layout in LAYOUTS.values())
+    return None if supported else describe_config(values)
 
 
 def _is_hugging_face(folder: Path) -> bool:
