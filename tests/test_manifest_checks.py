@@ -1,17 +1,20 @@
 """Manifests that are damaged, newer, or made by hand."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.manifests import rewrite, write
+from tests.support.manifests import manifest, rewrite, write
 from tfexport import bundle
-from tfexport.bundle import FORMAT_VERSION, MANIFEST, open_bundle, read_manifest
+from tfexport.bundle import FORMAT_VERSION, MANIFEST, SpecialIds, open_bundle, read_manifest
 from tfexport.errors import BundleError
+from tfexport.languages import Languages
 
 
 def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
@@ -34,7 +37,7 @@ def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
 def test_newer_format_names_both_versions(tmp_path: Path) -> None:
     write(tmp_path / "a.bundle")
     rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=FORMAT_VERSION + 1, new={}))
-    with pytest.raises(BundleError, match=r"bundle format 3; this tfexport reads up to 2"):
+    with pytest.raises(BundleError, match=r"bundle format 4; this tfexport reads up to 3"):
         open_bundle(tmp_path / "a.bundle")
 
 
@@ -150,3 +153,87 @@ def test_file_that_is_no_manifest_is_refused(tmp_path: Path, content: bytes) -> 
     (tmp_path / MANIFEST).write_bytes(content)
     with pytest.raises(BundleError):
         open_bundle(tmp_path)
+
+
+def test_what_says_nothing_new_about_decoding_is_written_as_before() -> None:
+    modules: list[dict[str, Any] | None] = [None, {"inputs": []}]
+    for io in modules:
+        values = json.loads(manifest(module=io).to_json())
+        assert values["format_version"] == (1 if io is None else 2)
+        assert not {"generation", "languages"} & values.keys()
+        assert values["special_ids"] == {"pad": 0, "bos": 1, "eos": 2, "unk": None}
+
+
+LANGUAGES = Languages({"de": 3, "en": 4}, "before", "first", "de", "en")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"special_ids": SpecialIds(0, 1, 2, start=5)},
+        {"generation": {"beam_size": 4, "suppress_sequences": [[3, 4]]}},
+        {"languages": LANGUAGES},
+        {"languages": Languages(source="de", target="en")},
+    ],
+    ids=["start", "generation", "languages", "languages without tokens"],
+)
+def test_what_a_model_says_about_decoding_is_read_back(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    write(tmp_path / "a.bundle")
+    written = dataclasses.replace(read_manifest(tmp_path / "a.bundle"), **changes)
+    (tmp_path / "a.bundle" / MANIFEST).write_text(written.to_json())
+    assert json.loads(written.to_json())["format_version"] == 3
+    assert open_bundle(tmp_path / "a.bundle") == written
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["special_ids"].update(start=1),
+        lambda m: m.update(generation={}),
+        lambda m: m.update(languages={}),
+    ],
+)
+def test_older_versions_have_no_such_keys(
+    tmp_path: Path, version: int, change: Callable[[dict[str, Any]], None]
+) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", change)
+    rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=version))
+    with pytest.raises(BundleError, match="not a key that belongs here"):
+        open_bundle(tmp_path / "a.bundle")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"special_ids": {"pad": 0, "bos": 1, "eos": 2, "start": 13}}, "start: 13 is not an id"),
+        ({"special_ids": {"pad": 0, "bos": 1, "eos": 2, "start": None}}, "start: None"),
+        ({"module": None}, "module: not a key"),
+        ({"generation": {"callback": 1}}, "generation.callback: not a key"),
+        ({"generation": {"beam_size": True}}, "generation.beam_size: True is not a whole"),
+        ({"generation": {"early_stopping": "never"}}, "early_stopping: 'never' is not true"),
+        ({"generation": {"search_rules": "other"}}, "search_rules: 'other' is not one of"),
+        ({"generation": {"first_token": 13}}, "first_token: 13 is not an id of the target"),
+        ({"generation": {"suppress_tokens": ["x"]}}, r"suppress_tokens\[0\]: 'x'"),
+        ({"generation": {"suppress_sequences": [[1, 13]]}}, r"suppress_sequences\[0\]: 13"),
+        ({"generation": {"end_tokens": [13]}}, r"end_tokens\[0\]: 13 is not an id"),
+        ({"generation": []}, r"generation: \[\] is not an object"),
+        ({"languages": {"ids": {}}}, "languages.source_place: missing"),
+        ({"languages": asdict(LANGUAGES) | {"ids": {}}}, "source_place: 'before', and there"),
+        ({"languages": asdict(LANGUAGES) | {"source": "fr"}}, "source: 'fr' is not one of"),
+        ({"languages": asdict(LANGUAGES) | {"ids": {"de": 3, "en": 11}}}, "11 is not an id of th"),
+        ({"languages": asdict(LANGUAGES) | {"target_place": "before"}}, "target_place: 'before'"),
+        ({"languages": asdict(LANGUAGES) | {"source": 3}}, "source: 3 is not a language code"),
+        ({"languages": asdict(LANGUAGES) | {"ids": {"": 3, "de": 3, "en": 4}}}, "code is empty"),
+    ],
+)
+def test_what_a_hand_says_about_decoding_is_checked(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    write(tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=3, **change))
+    with pytest.raises(BundleError, match=message):
+        open_bundle(tmp_path / "a.bundle")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import BundleError, InputError, Message, Option, join_problems
+from tfexport.languages import Languages
 from tfexport.manifest_checks import find_problems, find_unsafe_json
 from tfexport.module_io import ModuleIO
 
 FORMAT = "tfexport-bundle"
-FORMAT_VERSION = 2  # that of a user's module; other bundles have version 1
+# 1 is a Transformer's, 2 a user's module's, 3 either's that says more about decoding.
+FORMAT_VERSION = 3
 REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
@@ -93,6 +95,9 @@ class Manifest:
             gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
         module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` gives them;
             None for a Transformer.
+        generation: decoding option to its default in this bundle, as a JSON value; empty if the
+            defaults are those of ``DecodingOptions``.
+        languages: that the model is told of by tokens; None if it is told of none.
     """
 
     tfexport_version: str
@@ -108,6 +113,15 @@ class Manifest:
     parity: dict[str, Any] | None = None
     quantization: dict[str, Any] | None = None
     module: dict[str, Any] | None = None
+    generation: dict[str, Any] = field(default_factory=dict)
+    languages: Languages | None = None
+
+    @property
+    def format_version(self) -> int:
+        """The oldest version of the format that can say all of this."""
+        if self.special_ids.start is not None or self.generation or self.languages is not None:
+            return 3
+        return 1 if self.module is None else 2
 
     @property
     def module_io(self) -> ModuleIO | None:
@@ -133,11 +147,13 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest with format, version and its own digest, as JSON text."""
-        version = 1 if self.module is None else 2
-        values = {"format": FORMAT, "format_version": version, **dataclasses.asdict(self)}
-        if version == 1:  # which knows no such key
-            del values["module"]
-        if self.special_ids.start is None:  # as in files of before there was another start
+        head = {"format": FORMAT, "format_version": self.format_version}
+        values = {**head, **dataclasses.asdict(self)}
+        # Older readers know none of these keys, so they are there only if they say something.
+        for key in ("module", "generation", "languages"):
+            if not values[key]:
+                del values[key]
+        if self.special_ids.start is None:
             del values["special_ids"]["start"]
         values["digest"] = digest_of(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
@@ -163,6 +179,8 @@ class Manifest:
         values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in entries[1].items()}
         values["special_ids"] = SpecialIds(**values["special_ids"])
         values["limits"] = Limits(**values["limits"])
+        if values.get("languages") is not None:
+            values["languages"] = Languages(**values["languages"])
         return cls(**values)
 
 

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from tfexport.errors import shown
+from tfexport.generation_checks import GENERATION, find_foreign_ids
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS
 from tfexport.json_checks import (
     Check,
@@ -21,6 +22,8 @@ from tfexport.json_checks import (
     record,
     whole,
 )
+from tfexport.languages import LANGUAGES
+from tfexport.languages import find_contradictions as find_wrong_languages
 from tfexport.module_io import DTYPES, RESERVED
 
 MANIFEST = "manifest.json"
@@ -32,7 +35,10 @@ DEEPEST = 20  # lists and objects inside one another; what is written by tfexpor
 
 def find_problems(values: Mapping[str, Any], version: int = 1) -> list[str]:
     """Every problem of a manifest of a version, without its format and digest."""
-    check = _transformer if version == 1 else _module
+    checks = {1: _transformer, 2: _module, 3: _decoding_module}
+    if version == 3 and values.get("module") is None:
+        checks[3] = _decoding_transformer
+    check = checks[version]
     return [*check("", values)] or [*_contradictions(values)]
 
 
@@ -126,8 +132,7 @@ _NEEDED: dict[str, Check] = {
     "ir_version": whole(1),
     "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
     "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")},
-        {"unk": or_null(whole(0)), "start": or_null(whole(0))},
+        {name: whole(0) for name in ("pad", "bos", "eos")}, {"unk": or_null(whole(0))}
     ),
     "limits": record(
         {f"{side}_vocab_size": whole(1) for side in SIDES},
@@ -149,10 +154,24 @@ _SIZES = {
     "num_heads": whole(1),
     "head_dim": whole(1),
 }
-_transformer = record(
-    {**_NEEDED, "config": record({**_SIZES, **_FRAMING}, closed=False)}, _OPTIONAL
-)
+_CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
+_transformer = record({**_NEEDED, "config": _CONFIG}, _OPTIONAL)
 _module = record({**_NEEDED, "config": record(_FRAMING), "module": MODULE}, _OPTIONAL)
+# Version 3 says more about decoding, of both.
+_DECODED = {
+    **_NEEDED,
+    "special_ids": record(
+        {name: whole(0) for name in ("pad", "bos", "eos")},
+        {"unk": or_null(whole(0)), "start": whole(0)},
+    ),
+}
+_DECODING: dict[str, Check] = {
+    **_OPTIONAL,
+    "generation": GENERATION,
+    "languages": LANGUAGES,
+}
+_decoding_transformer = record({**_DECODED, "config": _CONFIG}, _DECODING)
+_decoding_module = record({**_DECODED, "config": record(_FRAMING), "module": MODULE}, _DECODING)
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
@@ -171,6 +190,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         if side not in SIDES:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
+    yield from _wrong_decoding(values)
     if "module" in values:
         yield from _wrong_tensors(values["module"], values["limits"])
     for name, repeated, where in _repeated(values):
@@ -198,6 +218,14 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
                     f"special_ids.{name}: {value} is not an id of the {side} vocabulary "
                     f"(0 to {size - 1})"
                 )
+
+
+def _wrong_decoding(values: Mapping[str, Any]) -> Iterator[str]:
+    """Decoding defaults and languages that the vocabularies do not have."""
+    sizes = {side: values["limits"][f"{side}_vocab_size"] for side in SIDES}
+    yield from find_foreign_ids(values.get("generation", {}), sizes["target"])
+    if "languages" in values:
+        yield from find_wrong_languages(values["languages"], sizes)
 
 
 def _wrong_tensors(module: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[str]:
