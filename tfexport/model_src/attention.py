@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tfexport.model_src.relative import NoRelativeBias
+
 
 class Attention(nn.Module):
     """softmax(scale * q k^T + bias) v over H heads, with four separate projections.
@@ -15,6 +17,9 @@ class Attention(nn.Module):
     Projection and attention are two calls with a cache in between: keys and values are projected
     once and attended to many times. H * D need not be d_model.
     Source: Vaswani et al. 2017, section 3.2.
+
+    Attributes:
+        relative: biases of relative positions, of a self-attention that has its own.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(d_model if value_dim is None else value_dim, inner, bias=bias)
         self.out_proj = nn.Linear(inner, d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)
+        self.relative: nn.Module = NoRelativeBias()
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
@@ -45,6 +51,10 @@ class Attention(nn.Module):
         # All sizes are explicit: the exporter emits more operators for ``unflatten``.
         shape = [x.size(0), x.size(1), self.num_heads, self.head_dim]
         return x.reshape(shape).transpose(1, 2)
+
+    def new_positions(self, x: Tensor) -> int:
+        """T, the positions by which (B, T, E) extends a cache."""
+        return x.size(1)
 
     def project_key_value(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Project keys and values: (B, S, E) each to (B, H, S, D) each."""
@@ -89,6 +99,7 @@ class Attention(nn.Module):
             output: (B, T, E).
             key, value: (B, H, P + T, D), the cache for the next call.
         """
+        bias = self.relative(bias, x.size(1), past_key.size(2))
         key, value = self.project_key_value(x, x)
         key = torch.cat([past_key, key], dim=2)
         value = torch.cat([past_value, value], dim=2)
@@ -97,6 +108,7 @@ class Attention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         """Project and attend in one call: (B, T, E), twice (B, S, E) and a bias to (B, T, E)."""
+        bias = self.relative(bias, query.size(1), 0)
         keys, values = self.project_key_value(key, value)
         output, _ = self.attend(query, keys, values, bias)
         return output

@@ -28,6 +28,7 @@ from tfexport.model_src.position import (
     sinusoidal_table,
     t2t_table,
 )
+from tfexport.model_src.relative import NoRelativeBias, RelativeBias
 from tfexport.model_src.transformer import Decoder, Encoder, Transformer
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -124,7 +125,9 @@ def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Enc
     count = 1 if config.share_encoder_layers else config.num_encoder_layers
     layers = [
         EncoderLayer(
-            self_attn=_attention(config, attention_class, config.num_heads, config.head_dim),
+            self_attn=_self_attention(
+                config, attention_class, config.num_heads, config.head_dim, bidirectional=True
+            ),
             feed_forward=_feed_forward(config, config.d_ff),
             self_attn_residual=_residual(config, config.norm_placement),
             feed_forward_residual=_residual(config, config.norm_placement),
@@ -133,7 +136,8 @@ def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Enc
     ]
     positions = _positions(config) if config.positions_every_layer else NoPositions()
     norm = _norm(config) if config.encoder_final_norm else nn.Identity()
-    return Encoder(layers, config.num_encoder_layers, positions, norm)
+    relative = _relative_bias(config, "buckets", config.num_heads, bidirectional=True)
+    return Encoder(layers, config.num_encoder_layers, positions, norm, relative)
 
 
 def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Decoder:
@@ -141,7 +145,9 @@ def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Dec
     sizes = config.decoder
     layers = [
         DecoderLayer(
-            self_attn=_attention(config, attention_class, sizes.num_heads, sizes.head_dim),
+            self_attn=_self_attention(
+                config, attention_class, sizes.num_heads, sizes.head_dim, bidirectional=False
+            ),
             cross_attn=_attention(config, attention_class, sizes.num_heads, sizes.head_dim),
             feed_forward=_feed_forward(config, sizes.d_ff),
             self_attn_residual=_residual(config, sizes.norm_placement),
@@ -151,7 +157,29 @@ def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Dec
         for _ in range(count)
     ]
     norm = _norm(config) if config.decoder_final_norm else nn.Identity()
-    return Decoder(layers, config.num_decoder_layers, norm)
+    relative = _relative_bias(config, "buckets", sizes.num_heads, bidirectional=False)
+    return Decoder(layers, config.num_decoder_layers, norm, relative)
+
+
+def _relative_bias(
+    config: TransformerConfig, owner: str, num_heads: int, bidirectional: bool
+) -> nn.Module:
+    if config.relative_positions != owner:
+        return NoRelativeBias()
+    buckets, distance = config.relative_buckets, config.relative_max_distance
+    return RelativeBias(num_heads, buckets, distance, bidirectional)
+
+
+def _self_attention(
+    config: TransformerConfig,
+    attention_class: type[Attention],
+    num_heads: int,
+    head_dim: int,
+    bidirectional: bool,
+) -> Attention:
+    attention = _attention(config, attention_class, num_heads, head_dim)
+    attention.relative = _relative_bias(config, "buckets_every_layer", num_heads, bidirectional)
+    return attention
 
 
 def _attention(

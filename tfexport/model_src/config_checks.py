@@ -119,8 +119,8 @@ def _wrong_decoder(config: TransformerConfig) -> Iterable[str]:
         yield f"residual_scale: {config.residual_scale} is not a positive number"
     if config.relative_positions.startswith("buckets"):
         buckets, distance = config.relative_buckets, config.relative_max_distance
-        if buckets < 4 or buckets % 4:
-            yield f"relative_buckets: {buckets} is not a positive multiple of 4"
+        if buckets < 4:
+            yield f"relative_buckets: {buckets} is fewer than 4"
         elif distance <= buckets // 2:
             yield f"relative_max_distance: {distance} is not above relative_buckets / 2"
     elif config.relative_positions == "shaw" and config.relative_max_distance < 1:

@@ -117,6 +117,10 @@ class DecoderLayer(nn.Module):
         """Encoder states (B, S, E) to this layer's cross_key and cross_value."""
         return self.cross_attn.project_key_value(hidden, hidden)
 
+    def new_positions(self, x: Tensor) -> int:
+        """T, the positions by which (B, T, E) extends a cache."""
+        return self.self_attn.new_positions(x)
+
     def forward_alone(self, x: Tensor, self_bias: Tensor) -> Tensor:
         """Advance without an encoder: queries, keys and values of cross-attention all come from x.
 

@@ -10,19 +10,27 @@ from torch import Tensor, nn
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.layer import DecoderLayer, EncoderLayer
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
+from tfexport.model_src.relative import NoRelativeBias
 
 
 class Encoder(nn.Module):
     """A stack of layers, or one layer applied several times, and a final norm.
 
     ``positions`` is added before the stack and again before every layer; an encoder whose
-    positions belong to its embedding has NoPositions here.
+    positions belong to its embedding has NoPositions here. ``relative`` are biases of relative
+    positions that all layers share.
     """
 
     def __init__(
-        self, layers: list[EncoderLayer], num_layers: int, positions: nn.Module, norm: nn.Module
+        self,
+        layers: list[EncoderLayer],
+        num_layers: int,
+        positions: nn.Module,
+        norm: nn.Module,
+        relative: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        self.relative = NoRelativeBias() if relative is None else relative
         self.layers = nn.ModuleList(layers)
         self.passes = num_layers // len(layers)
         self.positions = positions
@@ -30,6 +38,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(B, S, E) and a bias that broadcasts to (B, H, S, S), to (B, S, E)."""
+        bias = self.relative(bias, x.size(1), 0)
         x = self.positions(x, 0)
         for _ in range(self.passes):
             for layer in self.layers:
@@ -39,10 +48,20 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of cached layers, or one layer applied several times, and a final norm."""
+    """A stack of cached layers, or one layer applied several times, and a final norm.
 
-    def __init__(self, layers: list[DecoderLayer], num_layers: int, norm: nn.Module) -> None:
+    ``relative`` are biases of relative positions that all layers share.
+    """
+
+    def __init__(
+        self,
+        layers: list[DecoderLayer],
+        num_layers: int,
+        norm: nn.Module,
+        relative: nn.Module | None = None,
+    ) -> None:
         super().__init__()
+        self.relative = NoRelativeBias() if relative is None else relative
         self.layers = nn.ModuleList(layers)
         self.passes = num_layers // len(layers)
         self.norm = norm
@@ -66,6 +85,7 @@ class Decoder(nn.Module):
 
     def forward_alone(self, x: Tensor, self_bias: Tensor) -> Tensor:
         """Without an encoder; see ``DecoderLayer.forward_alone``. (B, T, E) to (B, T, E)."""
+        self_bias = self.relative(self_bias, x.size(1), 0)
         for _ in range(self.passes):
             for layer in self.layers:
                 x = layer.forward_alone(x, self_bias)  # type: ignore[operator]
@@ -94,6 +114,8 @@ class Decoder(nn.Module):
             present: (B, H, P + T, D) each.
             weights: of the cross-attention, (B, H, T, S) for each layer.
         """
+        length = self.layers[0].new_positions(x)  # type: ignore[operator]
+        self_bias = self.relative(self_bias, length, past[0].size(2))
         present: list[Tensor] = []
         weights: list[Tensor] = []
         i = 0

@@ -24,6 +24,7 @@ class FusedSelfAttention(Attention):
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``Attention``."""
+        bias = self.relative(bias, x.size(1), past_key.size(2))
         queries = self.q_proj(x)
         batch, heads, past, head_dim = past_key.shape
         present = (batch, heads, past + x.size(1), head_dim)
@@ -41,6 +42,7 @@ class FusedSelfAttention(Attention):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
         """See ``Attention``."""
+        bias = self.relative(bias, query.size(1), 0)
         queries = self.q_proj(query)
         inputs = [queries, self.k_proj(key), self.v_proj(value), None, None]
         return self._attend(queries, [*inputs, _expand(bias, query.size(1))])
@@ -85,6 +87,10 @@ class _BeamRows(Attention):
     Cross-attention is unchanged: the K beams are its queries, so the keys and values of a sentence
     are read once.
     """
+
+    def new_positions(self, x: Tensor) -> int:
+        """See ``Attention``; one of each beam."""
+        return 1
 
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
