@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tfexport.model_src.checkpoint.generation import Generation
 from tfexport.model_src.checkpoint.keymap import KeyTable
 
 
@@ -55,6 +56,8 @@ class Layout:
             those of other layouts too.
         prepare: makes the file's tensors, in float32, ready for ``table``; it is given the values
             of the model's own kind of config.json too, which are empty if there is none.
+        generation: values of its config.json and generation_config.json to how the model decodes;
+            None if it has no such files.
         reference: module with its original mathematics, which exports are compared with: a name in
             ``tfexport.export.reference``, or a dotted one. None if there is none.
         no_reference: the reason why there is none.
@@ -70,6 +73,7 @@ class Layout:
     model_types: tuple[str, ...] = ()
     needs_config: bool = False
     prepare: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Prepared] = unprepared
+    generation: Callable[[Mapping[str, Any], Mapping[str, Any]], Generation] | None = None
     reference: str | None = None
     no_reference: str = "tfexport has no original of this layout to run"
     precedence: int = 0

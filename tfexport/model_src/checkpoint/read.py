@@ -1,19 +1,14 @@
 """Reading of a checkpoint to a config and weights, with a report of every key."""
 
+import dataclasses
 import os
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from tfexport.bundle import SpecialIds
-from tfexport.deprecation import renamed_keywords
-from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems
-from tfexport.model_src.attention import Attention
-from tfexport.model_src.build import build_transformer
+from tfexport.errors import CheckpointError, Message, Option
 from tfexport.model_src.checkpoint.account import (
     bad_values,
     expected_shapes,
@@ -21,8 +16,11 @@ from tfexport.model_src.checkpoint.account import (
     upcast,
     wrong_weights,
 )
-from tfexport.model_src.checkpoint.complete import complete_config, needed, stated_values
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint as Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Examination as Examination
+from tfexport.model_src.checkpoint.complete import complete_config, stated_values
 from tfexport.model_src.checkpoint.detect import Detected, detect_layout
+from tfexport.model_src.checkpoint.generation import GENERATION_FILE
 from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.keymap import convert_weights
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
@@ -39,112 +37,10 @@ from tfexport.model_src.checkpoint.rename_tables import (
     rename_keys,
     unknown_config_keys,
 )
-from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
+from tfexport.model_src.checkpoint.shapes import share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import load_state_dict
 from tfexport.model_src.checkpoint.wrappers import StateDict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
-from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.transformer import Transformer
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that has been read: its config and its weights.
-
-    Attributes:
-        name: the file, or the module's class, for messages.
-        path: the file; None for a module in memory.
-        layout: the name of its layout.
-        config: what the model computes.
-        origins: config key to where its value came from: "weights", "assumed", or a source.
-        weights: float32, under the model's own names.
-        state_dict: the tensors as they were, under the layout's names (after ``rename``).
-        key_report: every key of the file to the weights that it became; empty if it was ignored.
-        module: the live module that it was read from, to compare with; None for a file.
-        reference: code of the user's own that computes the same, to compare with instead: source
-            ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
-    """
-
-    name: str
-    path: Path | None
-    layout: str
-    config: TransformerConfig
-    origins: dict[str, str]
-    weights: dict[str, Tensor]
-    state_dict: dict[str, Tensor]
-    key_report: dict[str, tuple[str, ...]]
-    module: nn.Module | None = field(default=None, repr=False, compare=False)
-    reference: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def special_ids(self) -> SpecialIds:
-        """The ids with a meaning; see ``TransformerConfig.special_ids``."""
-        return self.config.special_ids
-
-    @property
-    def fates(self) -> dict[str, tuple[str, ...]]:
-        """The name of ``key_report`` before; for one release."""
-        warnings.warn("Checkpoint.fates is now key_report.", DeprecationWarning, stacklevel=2)
-        return self.key_report
-
-    def require(self, keys: Iterable[str]) -> None:
-        """Require config values that the model could do without.
-
-        A model without embeddings has no tokens, and needs nothing that says what they mean.
-
-        Raises:
-            ConfigError: naming all that are None.
-        """
-        if not self.config.has_embeddings:
-            return
-        missing = [key for key in keys if getattr(self.config, key) is None]
-        if missing:
-            raise ConfigError(join_problems(self.name, [needed(missing)]))
-
-    @renamed_keywords(attention="attention_class")
-    def build(self, attention_class: type[Attention] = Attention) -> Transformer:
-        """The model with these weights, in eval mode; see ``build_transformer``."""
-        model = build_transformer(self.config, attention_class=attention_class)
-        drawn = model.state_dict()
-        computed = computed_tables(drawn, self.weights, self.config)
-        # Strict: a weight that is neither in the file nor computed would keep random values.
-        model.load_state_dict({**{name: drawn[name] for name in computed}, **self.weights})
-        return model.eval().requires_grad_(False)
-
-
-@dataclass(frozen=True)
-class Examination:
-    """A checkpoint as far as it could be read, and all problems found in it.
-
-    Attributes:
-        checkpoint: with placeholders where the config is incomplete (origin "missing").
-        problems: of the file and its weights.
-        config_problems: contradictory or missing config values.
-        remedy: advice on the problems.
-        notes: remarks for the user on how the file was read.
-    """
-
-    checkpoint: Checkpoint
-    problems: list[Text]
-    config_problems: list[Text]
-    remedy: Text
-    notes: list[Text]
-
-    def require_usable(self) -> Checkpoint:
-        """The checkpoint, if it has no problems.
-
-        Raises:
-            CheckpointError: for problems of the file, and then of the config too.
-            ConfigError: for problems of the config alone.
-        """
-        name = self.checkpoint.name
-        notes = Message(*(Message("\nNote: ", note, ".") for note in self.notes))
-        if self.problems:
-            problems = self.problems + self.config_problems
-            raise CheckpointError(Message(join_problems(name, problems, self.remedy), notes))
-        if self.config_problems:
-            raise ConfigError(Message(join_problems(name, self.config_problems), notes))
-        return self.checkpoint
 
 
 def load_checkpoint(
@@ -195,7 +91,12 @@ def examine_checkpoint(
     elif config is not None:
         sources.append(Source(Path(config).name, read_json(Path(config)), Path(config)))
     sources.append(Source(SETTINGS, parse_settings(settings)))
-    return examine(raw, sources, layout, require, defaults)
+    found = examine(raw, sources, layout, require, defaults)
+    decoding = raw.path.with_name(GENERATION_FILE)
+    if not (found.checkpoint.own_config and decoding.is_file()):
+        return found
+    checkpoint = dataclasses.replace(found.checkpoint, generation_config=read_json(decoding))
+    return dataclasses.replace(found, checkpoint=checkpoint)
 
 
 def examine(
@@ -248,6 +149,7 @@ def examine(
             },
             **{key: () for key, name in names.items() if name is None},
         },
+        own_config=own,
     )
     notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
     return Examination(checkpoint, problems, completion.problems, _remedy(layout, unread), notes)
