@@ -131,6 +131,7 @@ def write_bundle(
         manifest = dataclasses.replace(
             describe(checkpoint.config, options, graphs),
             tokenizers=contents.tokenizers.copy(folder),
+            generation=dict(checkpoint.read_generation().defaults),
         )
         manifest = write_manifest(folder, manifest)
         report = None
