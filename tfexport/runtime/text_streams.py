@@ -73,7 +73,7 @@ def stream_text(engine: Engine, request: Request | None, options: ResolvedOption
     """Yield the translation of one text in pieces, as they are decoded."""
     if request is None:
         return
-    shown = TextStream(engine.texts.decode, engine.texts.target.unknown_is_word)
+    shown = TextStream(engine.texts.decode, engine.texts.target.whole_words)
     for token in request.prefix:
         if piece := shown.add(token):
             yield piece

@@ -47,7 +47,7 @@ def test_panic_of_the_library_is_a_tokenizer_error(tmp_path: Path) -> None:
 
 def test_interruption_is_not_taken_for_a_failure() -> None:
     def interrupt() -> None:
-        with module._failures_as(TokenizerError, str):
+        with module.failures_as(TokenizerError, str):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -6,14 +6,13 @@ graph that they are merged with.
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import onnx
 
 from tfexport.errors import TokenizerError
 from tfexport.export.ir_tools.text_form import parse_model
-from tfexport.export.text.tokenizer_files import kind_of
+from tfexport.export.text.tokenizer_files import TokenizerContent
 from tfexport.model_src.config import TransformerConfig
 
 OLDEST_OPSET = 20  # the first with RegexFullMatch
@@ -137,13 +136,13 @@ rows_to_texts (int64[rows_batch, rows_length] rows) => (string[rows_batch] trans
 """
 
 
-def text_in(path: Path, config: TransformerConfig) -> onnx.ModelProto:
+def text_in(tokenizer: TokenizerContent, config: TransformerConfig) -> onnx.ModelProto:
     """A graph from texts (B,) to ids (B, S) with special tokens and padding, and mask (B, S).
 
     Raises:
         TokenizerError: there is no operator for this kind of tokenizer.
     """
-    sentencepiece = kind_of(path) == "sentencepiece"
+    sentencepiece = tokenizer.kind == "sentencepiece"
     before, after = int(config.add_source_bos), int(config.add_source_eos)
     ids = config.special_ids
     text = _ADD_SPECIAL_TOKENS.format(
@@ -155,20 +154,20 @@ def text_in(path: Path, config: TransformerConfig) -> onnx.ModelProto:
         around=before + after,
     )
     model = parse_model(text, OLDEST_OPSET, _DOMAINS)
-    _set_attributes(model.graph, _tokenizer_attributes(path))
+    _set_attributes(model.graph, _tokenizer_attributes(tokenizer))
     return model
 
 
-def text_out(path: Path, config: TransformerConfig) -> onnx.ModelProto:
+def text_out(tokenizer: TokenizerContent, config: TransformerConfig) -> onnx.ModelProto:
     """A graph from rows of ids (B, T) to translations (B,); ids from the end token on are ignored.
 
     Raises:
         TokenizerError: there is no operator for this kind of tokenizer.
     """
-    decode = _SENTENCEPIECE_OUT if kind_of(path) == "sentencepiece" else _BYTE_LEVEL_OUT
+    decode = _SENTENCEPIECE_OUT if tokenizer.kind == "sentencepiece" else _BYTE_LEVEL_OUT
     text = _ROWS_TO_TEXT.format(eos=config.special_ids.eos, decode=decode)
     model = parse_model(text, OLDEST_OPSET, _DOMAINS)
-    _set_attributes(model.graph, _tokenizer_attributes(path))
+    _set_attributes(model.graph, _tokenizer_attributes(tokenizer))
     return model
 
 
@@ -185,16 +184,16 @@ def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]
                 _set_attributes(attribute.g, attributes)
 
 
-def _tokenizer_attributes(path: Path) -> dict[str, dict[str, Any]]:
+def _tokenizer_attributes(tokenizer: TokenizerContent) -> dict[str, dict[str, Any]]:
     """Operator to its attributes.
 
     Raises:
         TokenizerError: there is no operator for this kind of tokenizer.
     """
-    if kind_of(path) == "sentencepiece":
-        model = {"model": path.read_bytes()}
+    if tokenizer.kind == "sentencepiece":
+        model = {"model": tokenizer.data}
         return {"SentencepieceTokenizer": model, "SentencepieceDecoder": model}
-    values = _byte_level(path)
+    values = _byte_level(tokenizer)
     vocabulary: dict[str, int] = values["model"]["vocab"]
     added = {token["content"]: token["id"] for token in values.get("added_tokens", [])}
     special = [t["id"] for t in values.get("added_tokens", []) if t.get("special")]
@@ -218,18 +217,18 @@ def _tokenizer_attributes(path: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _byte_level(path: Path) -> dict[str, Any]:
-    found = kind_of(path)
+def _byte_level(tokenizer: TokenizerContent) -> dict[str, Any]:
+    found = tokenizer.kind
     if found == "tokenizers":
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(tokenizer.data)
         splitter, joiner = values.get("pre_tokenizer") or {}, values.get("decoder") or {}
         kinds = [part.get("type") for part in (values["model"], splitter, joiner)]
         if kinds == ["BPE", "ByteLevel", "ByteLevel"]:
             return values
         found = f"{kinds[0]} with {kinds[1]}"
     raise TokenizerError(
-        f"{path}: {found} is not reproduced exactly by onnxruntime-extensions; byte-level BPE and "
-        "SentencePiece are. Ship the tokenizer beside a graph of ids instead."
+        f"{tokenizer.subject}: {found} is not reproduced exactly by onnxruntime-extensions; "
+        "byte-level BPE and SentencePiece are. Ship the tokenizer beside a graph of ids instead."
     )
 
 

@@ -17,6 +17,8 @@ from tfexport.errors import (
     TokenizerError,
     join_problems,
 )
+from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.model_tokenizers import find_beside
 from tfexport.export.text.special_words import find_doubts
 from tfexport.export.text.vocabulary_reader import (
     holds_vocabulary,
@@ -43,6 +45,21 @@ _BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
 @dataclass(frozen=True)
+class TokenizerContent:
+    """The file of one side's tokenizer, read.
+
+    Attributes:
+        subject: what messages name.
+        kind: as in the manifest.
+        data: the file's content.
+    """
+
+    subject: Path
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True)
 class TokenizerFiles:
     """The tokenizer of each side, by path; both or neither.
 
@@ -51,17 +68,33 @@ class TokenizerFiles:
         target: likewise.
         source_split: how text is split into the words of a vocabulary; None if it is not said.
         target_split: likewise.
+        model: the tokenizers of a Hugging Face folder, in place of files for each side.
     """
 
     source: Path | None = None
     target: Path | None = None
     source_split: str | None = None
     target_split: str | None = None
+    model: ModelTokenizers | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files, each once."""
+        if self.model is not None:
+            return self.model.paths
         return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
+
+    def __bool__(self) -> bool:
+        """Whether there are tokenizers."""
+        return self.source is not None or self.model is not None
+
+    def content(self, side: str) -> TokenizerContent:
+        """The tokenizer of a side, which there is."""
+        if self.model is not None:
+            built: BuiltTokenizer = getattr(self.model, side)
+            return TokenizerContent(self.model.folder, built.kind, built.content)
+        path: Path = getattr(self, side)
+        return TokenizerContent(path, kind_of(path), path.read_bytes())
 
     def check(self, config: TransformerConfig) -> None:
         """Check the files, if there are any, against the model's vocabularies; see ``load``.
@@ -70,7 +103,7 @@ class TokenizerFiles:
             TfexportWarning: special ids that a vocabulary contradicts, or words that text is never
                 split into.
         """
-        if self.source is None:
+        if not self:
             return
         for side, tokenizer in zip(("source", "target"), self.load(config), strict=True):
             if isinstance(tokenizer, WordTokenizer):
@@ -105,6 +138,10 @@ class TokenizerFiles:
         return source, target
 
     def _load(self, side: str, config: TransformerConfig) -> Tokenizer:
+        if self.model is not None:
+            built: BuiltTokenizer = getattr(self.model, side)
+            size = getattr(config, f"{side}_vocab_size") or 0
+            return built.load(self.model.folder, size, config.unk_id)
         path: Path | None = getattr(self, side)
         if path is None or not is_file(split_name(path)[0]):
             raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
@@ -145,6 +182,8 @@ class TokenizerFiles:
 
     def copy(self, folder: Path) -> dict[str, TokenizerEntry]:
         """Write the files into a bundle; a file for both sides is written once."""
+        if self.model is not None:
+            return {side: getattr(self.model, side).write(folder) for side in ("source", "target")}
         if self.source is None or self.target is None:
             return {}
         entries = {}
@@ -215,6 +254,9 @@ def choose_tokenizers(
     if source is not None and target is not None:
         return TokenizerFiles(Path(source), Path(target), *by_side)
     if both is None and beside is not None:
+        model = find_beside(beside)
+        if model is not None and not any(by_side):
+            return TokenizerFiles(model=model)
         both = next((beside / name for name in _BESIDE if (beside / name).is_file()), None)
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)

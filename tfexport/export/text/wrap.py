@@ -80,12 +80,19 @@ def check_reproduced(
         MissingDependencyError: onnxruntime-extensions is not installed.
     """
     _library()
-    if tokenizers.source is None or tokenizers.target is None:
+    if not tokenizers:
         raise TokenizerError(
             Message("text in and text out need a tokenizer; give ", Option("tokenizer"), ".")
         )
+    if tokenizers.model is not None and tokenizers.model.languages is not None:
+        raise TokenizerError(
+            f"{tokenizers.model.folder}: its languages are told to the model by ids around a text, "
+            "for which onnxruntime-extensions has no operator. Ship the tokenizer beside a graph "
+            "of ids instead."
+        )
     source, target = tokenizers.load(config)
-    head, tail = text_in(tokenizers.source, config), text_out(tokenizers.target, config)
+    head = text_in(tokenizers.content("source"), config)
+    tail = text_out(tokenizers.content("target"), config)
     generator = np.random.default_rng(0)
     random_ids = [
         generator.integers(0, target.size, size=length).tolist()
@@ -110,10 +117,11 @@ def check_reproduced(
         if written[0] != wanted:
             problems.append(f"{row[:12]} becomes {written[0]!r} instead of {wanted!r}")
     if problems:
+        subject = tokenizers.content("source").subject
         more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
         raise TokenizerError(
             join_problems(
-                f"{tokenizers.source}: onnxruntime-extensions does not reproduce it",
+                f"{subject}: onnxruntime-extensions does not reproduce it",
                 [*problems[:5], *more],
                 "Ship the tokenizer beside a graph of ids instead.",
             )
@@ -128,10 +136,9 @@ def add_text(
     Returns:
         texts (B,), max_length -> translations (B,), scores (B,).
     """
-    assert tokenizers.source is not None
-    assert tokenizers.target is not None
     generate = ir.to_proto(model)
-    head, tail = text_in(tokenizers.source, config), text_out(tokenizers.target, config)
+    head = text_in(tokenizers.content("source"), config)
+    tail = text_out(tokenizers.content("target"), config)
     for part in (head, tail):
         part.ir_version = generate.ir_version
         for entry in part.opset_import:

@@ -1,17 +1,12 @@
 """Tokenizers: Hugging Face tokenizers, SentencePiece and words, with one interface."""
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tfexport.errors import (
-    InputError,
-    MissingDependencyError,
-    TfexportError,
-    TokenizerError,
-    missing_dependency,
-)
+from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
 from tfexport.runtime.text.vocabulary_files import (
     Vocabulary,
@@ -46,6 +41,10 @@ class Tokenizer(Protocol):
     def unknown_is_word(self) -> bool:
         """Whether the unknown token stands for a whole word, not for part of one."""
 
+    @property
+    def whole_words(self) -> bool:
+        """Whether later tokens may change the last word of a text."""
+
     def split(self, text: str) -> list[str]:
         """The part of the text that each id of ``encode`` stands for."""
 
@@ -63,9 +62,9 @@ class JsonTokenizer:
         try:
             import tokenizers
         except ImportError:
-            raise _missing(path, "tokenizers") from None
+            raise missing_library(path, "tokenizers") from None
         self._path = path
-        with _failures_as(
+        with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
         ):
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -74,22 +73,23 @@ class JsonTokenizer:
         self._tokenizer.no_padding()
         self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
         self.unknown_is_word = type(self._tokenizer.model).__name__ in ("WordLevel", "WordPiece")
+        self.whole_words = self.unknown_is_word or "Fuse" in repr(self._tokenizer.decoder)
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with _failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+        with failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
-        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
             found = self._tokenizer.encode(text, add_special_tokens=False)
         return [text[start:end].strip() for start, end in found.offsets]
 
@@ -113,24 +113,24 @@ class SentencePieceTokenizer:
         try:
             import sentencepiece
         except ImportError:
-            raise _missing(path, "sentencepiece") from None
+            raise missing_library(path, "sentencepiece") from None
         self._path = path
-        with _failures_as(
+        with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
         ):
             self._processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         self.size = int(self._processor.get_piece_size())
-        self.unknown_is_word = False
+        self.unknown_is_word = self.whole_words = False
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        with _failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
             ids: list[int] = self._processor.encode(text, out_type=int)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with _failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+        with failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
             text: str = self._processor.decode([i for i in ids if i < self.size])
         return text
 
@@ -165,7 +165,7 @@ class WordTokenizer:
         self._ids = {word: i for i, word in enumerate(self.words)}
         self._unk_id, self._hidden = unk_id, frozenset(hidden)
         self.size = len(self.words)
-        self.unknown_is_word = True
+        self.unknown_is_word = self.whole_words = True
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
@@ -179,7 +179,7 @@ class WordTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with _failures_as(TokenizerError, lambda: "cannot decode these ids"):
+        with failures_as(TokenizerError, lambda: "cannot decode these ids"):
             return " ".join(
                 self.words[i] for i in ids if 0 <= i < self.size and i not in self._hidden
             )
@@ -197,23 +197,8 @@ class WordTokenizer:
         return self._ids.get(piece)
 
 
-@contextlib.contextmanager
-def _failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
-    """Turn any exception of a tokenizer's library into an error of this project.
-
-    Hugging Face tokenizers raise plain ``Exception``, or on a Rust panic a PanicException, which is
-    a BaseException and cannot be imported.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise kind(f"{describe()}: {error}") from None
-        raise
-
-
-def _missing(path: Path, library: str) -> MissingDependencyError:
-    return missing_dependency(f"{path.name} needs the {library} library", extra=library)
+# Kinds whose files this project writes at export.
+OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {"pieces": PieceTokenizer}
 
 
 def load_tokenizer(
@@ -223,7 +208,7 @@ def load_tokenizer(
 
     Args:
         path: the tokenizer's file.
-        kind: "tokenizers", "sentencepiece", "words" or "vocabulary".
+        kind: "tokenizers", "sentencepiece", "words", "vocabulary" or one of ``OWN_KINDS``.
         vocab_size: of the model's source or target side.
         unk_id: the unknown token; used for "words" and "vocabulary" only.
         hidden: ids of special tokens, left out of decoded text; used for these two only.
@@ -241,6 +226,8 @@ def load_tokenizer(
         tokenizer = WordTokenizer(Vocabulary(read_words(path), WHITESPACE), unk_id, hidden)
     elif kind == "vocabulary":
         tokenizer = WordTokenizer(read_vocabulary(path), unk_id, hidden)
+    elif kind in OWN_KINDS:
+        tokenizer = OWN_KINDS[kind](path)
     else:
         raise TokenizerError(
             f"{path}: {kind!r} is not a kind of tokenizer that this version knows."

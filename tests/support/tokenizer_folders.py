@@ -1,0 +1,75 @@
+"""Folders with small trained tokenizers, as each family of transformers has them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from tests.support.awkward_text import corpus
+from tfexport.export.text.tokenizer_files import choose_tokenizers
+from tfexport.model_src.config import TransformerConfig
+from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def train_pieces(path: Path, size: int = 120, **options: Any) -> Path:
+    """A SentencePiece model of ``size`` pieces, trained on a small corpus."""
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(corpus()), model_writer=file, vocab_size=size,
+            hard_vocab_limit=False, minloglevel=2, num_threads=1, **options,
+        )  # fmt: skip
+    return path
+
+
+def pieces_of(path: Path) -> list[str]:
+    """The pieces of a SentencePiece model, in the order of its ids."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [model.id_to_piece(i) for i in range(model.get_piece_size())]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+
+
+def load_both(folder: Path, size: int = 500) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers that an export finds in a folder, read again from a bundle's files."""
+    files = choose_tokenizers(beside=folder)
+    config = TransformerConfig(
+        8, 2, 1, 1, 12, pad_id=0, bos_id=0, eos_id=0, source_vocab_size=size, target_vocab_size=size
+    )
+    files.check(config)
+    bundle = folder / "written"
+    bundle.mkdir(exist_ok=True)
+    entries = files.copy(bundle)
+    source, target = (
+        load_tokenizer(bundle / entries[side].file, entries[side].kind, size, None)
+        for side in ("source", "target")
+    )
+    return source, target
+
+
+def marian_folder(folder: Path, separate: bool = False, **settings: Any) -> Path:
+    """Marian: two models, and vocabularies that lack some of their pieces."""
+    folder.mkdir(exist_ok=True)
+    train_pieces(folder / "source.spm", 100)
+    train_pieces(folder / "target.spm", 140, model_type="bpe")
+    source, target = pieces_of(folder / "source.spm"), pieces_of(folder / "target.spm")
+    special = {"</s>": None, "<unk>": None}
+    codes = [] if separate else [">>fra<<", ">>deu<<"]
+    joint = [*special, *codes, *reversed(source[3:90]), *([] if separate else target[5:])]
+    vocabulary = [*dict.fromkeys(joint), "<pad>"]
+    write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(vocabulary)})
+    if separate:
+        other = [*special, *target[4:130], "<pad>"]
+        write_json(folder / "target_vocab.json", {piece: i for i, piece in enumerate(other)})
+        settings["separate_vocabs"] = True
+    write_json(
+        folder / "tokenizer_config.json", {"source_lang": "en", "target_lang": "mul", **settings}
+    )
+    write_json(
+        folder / "config.json",
+        {"model_type": "marian", "share_encoder_decoder_embeddings": not separate},
+    )
+    return folder

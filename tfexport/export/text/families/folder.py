@@ -1,0 +1,215 @@
+"""The files of a tokenizer in a Hugging Face folder, and the settings beside them.
+
+Source of the rules: how transformers reads tokenizer_config.json, special_tokens_map.json and
+added_tokens.json; the two last are read where the first does not list the added tokens.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tfexport.errors import TokenizerError, shown
+from tfexport.runtime.text.added_tokens import AddedToken
+from tfexport.runtime.text.piece_table import read_json
+
+NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of transformers
+_SIZE = 2**28  # bytes of the largest file that is read
+_FLAGS = ("lstrip", "rstrip", "single_word")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A folder with a config.json and perhaps files of a tokenizer.
+
+    Attributes:
+        path: of the folder.
+        config: the values of its config.json.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self.path / name).is_file()
+
+    def need(self, *names: str) -> None:
+        """Require files.
+
+        Raises:
+            TokenizerError: naming all that are missing.
+        """
+        missing = [name for name in names if not self.has(name)]
+        if missing:
+            raise TokenizerError(
+                f"{self.path}: {' and '.join(missing)} of the tokenizer "
+                f"{'are' if len(missing) > 1 else 'is'} missing; its files are {', '.join(names)}."
+            )
+
+    def read(self, name: str) -> Any:
+        """The value of a JSON file.
+
+        Raises:
+            TokenizerError: it is unreadable.
+        """
+        path = self.path / name
+        if path.stat().st_size > _SIZE:
+            raise TokenizerError(f"{path}: larger than {_SIZE} bytes.")
+        return read_json(path, "JSON")
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """The object of a JSON file; none if there is no such file.
+
+        Raises:
+            TokenizerError: it is unreadable, or no object.
+        """
+        values = self.read(name) if self.has(name) else {}
+        if not isinstance(values, dict):
+            raise TokenizerError(f"{self.path / name}: {shown(values)} is not an object.")
+        return values
+
+    def read_vocabulary(self, name: str) -> dict[str, int]:
+        """An object from pieces to ids, which are all from 0 on.
+
+        Raises:
+            TokenizerError: it is something else.
+        """
+        values = self.read_object(name)
+        wrong = [key for key, value in values.items() if type(value) is not int]
+        if wrong:
+            found = shown(values[wrong[0]])
+            raise TokenizerError(f"{self.path / name}: {wrong[0]!r} has {found}, not an id.")
+        ids = sorted(values.values())
+        if ids != [*range(len(ids))] or not ids:
+            place = next((i for i, found in enumerate(ids) if i != found), len(ids))
+            raise TokenizerError(
+                f"{self.path / name}: {len(ids)} pieces must have the ids from 0 to "
+                f"{len(ids) - 1}, each one; id {place} has none or several."
+            )
+        return values
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The values of tokenizer_config.json and, in older folders, special_tokens_map.json.
+
+        Raises:
+            TokenizerError: a file is unreadable, or asks for what is not supported.
+        """
+        values = self.read_object("tokenizer_config.json")
+        if "added_tokens_decoder" not in values:
+            values |= self.read_object("special_tokens_map.json")
+        for key in ("split_special_tokens", "sp_model_kwargs"):
+            if values.get(key):
+                raise TokenizerError(
+                    f"{self.path / 'tokenizer_config.json'}: {key} {shown(values[key])} is not "
+                    "supported."
+                )
+        return values
+
+    def setting(self, name: str, default: Any, kind: type) -> Any:
+        """One of the settings.
+
+        Raises:
+            TokenizerError: it is not of the kind of its default.
+        """
+        value = self.settings.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise TokenizerError(
+                f"{self.path / 'tokenizer_config.json'}: {name} {shown(value)} is not of type "
+                f"{kind.__name__}."
+            )
+        return value
+
+    @cached_property
+    def listed(self) -> dict[int, AddedToken]:
+        """The added tokens that the folder lists, by id; special as they are listed.
+
+        Raises:
+            TokenizerError: an entry is no token.
+        """
+        decoder = self.settings.get("added_tokens_decoder")
+        if isinstance(decoder, dict):
+            return {self._id(key): self._token(value, key) for key, value in decoder.items()}
+        special = {str(_content(self.settings.get(f"{name}_token"))) for name in NAMED}
+        special |= {str(_content(token)) for token in self.extra or ()}
+        return {
+            self._id(value): AddedToken(key, self._id(value), special=key in special)
+            for key, value in self.read_object("added_tokens.json").items()
+        }
+
+    def _id(self, value: Any) -> int:
+        number = int(value) if str(value).isdecimal() and len(str(value)) < 10 else -1
+        if number < 0:
+            raise TokenizerError(f"{self.path}: {shown(value)} is not an id of an added token.")
+        return number
+
+    def _token(self, value: Any, key: Any) -> AddedToken:
+        content = _content(value)
+        if content is None:
+            raise TokenizerError(f"{self.path}: {shown(value)} is not an added token.")
+        values = value if isinstance(value, dict) else {}
+        flags = {flag: values.get(flag) is True for flag in _FLAGS}
+        return AddedToken(content, self._id(key), special=values.get("special") is True, **flags)
+
+    @property
+    def extra(self) -> Sequence[Any] | None:
+        """The special tokens that have no name, if they are listed."""
+        for key in ("extra_special_tokens", "additional_special_tokens"):
+            found = self.settings.get(key)
+            if isinstance(found, dict):
+                return list(found.values())
+            if isinstance(found, list) and (found or key == "additional_special_tokens"):
+                return found
+        return None
+
+    def special_tokens(self, defaults: Mapping[str, str], extra: Sequence[str]) -> list[str]:
+        """All special tokens, each once, in the order of transformers.
+
+        Args:
+            defaults: of the tokenizer's class, by names such as "eos".
+            extra: those that have no name, if the folder lists none.
+
+        Raises:
+            TokenizerError: an entry is no token.
+        """
+        found: list[Any] = [self.named(name, defaults.get(name)) for name in NAMED]
+        found += [
+            value
+            for key, value in self.settings.items()
+            if key.endswith("_token") and key.removesuffix("_token") not in NAMED
+            if not isinstance(value, bool)
+        ]
+        found += extra if self.extra is None else self.extra
+        contents = [_content(value) for value in found if value is not None]
+        if None in contents:
+            raise TokenizerError(f"{self.path}: a special token is neither a text nor a token.")
+        return [content for content in dict.fromkeys(contents) if content]
+
+    def named(self, name: str, default: str | None) -> str | None:
+        """The special token of a name, such as "eos".
+
+        Raises:
+            TokenizerError: it is none.
+        """
+        value = self.settings.get(f"{name}_token", default)
+        content = _content(value)
+        if content is None and value is not None:
+            raise TokenizerError(
+                f"{self.path}: {name}_token, {shown(value)}, is neither a text nor a token."
+            )
+        return content
+
+
+def _content(value: Any) -> str | None:
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else None
+
+
+def as_json(value: Any) -> bytes:
+    """A value as the content of a JSON file."""
+    return f"{json.dumps(value, ensure_ascii=False)}\n".encode()

@@ -1,0 +1,67 @@
+"""Tokenizers of Hugging Face folders: recognised by the model and the files that lie there."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfexport.errors import TokenizerError, shown
+from tfexport.export.text.families.built import ModelTokenizers
+from tfexport.export.text.families.folder import ModelFolder
+from tfexport.export.text.families.marian import find_marian
+
+# Files of tokenizers. A folder without any of them has none.
+_FILES = (
+    "tokenizer.json", "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt",
+    "sentencepiece.bpe.model", "spiece.model", "vocab-src.json", "vocab-tgt.json",
+    "tokenizer.model",
+)  # fmt: skip
+# The class of each model's tokenizer, where the folder names none.
+_CLASSES = {"marian": "MarianTokenizer"}
+_FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {"MarianTokenizer": find_marian}
+
+
+def find_beside(folder: Path) -> ModelTokenizers | None:
+    """The tokenizers in a checkpoint's folder, if its config.json is of a known model.
+
+    Raises:
+        TokenizerError: see ``find_model_tokenizers``.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None  # the checkpoint's reader tells what is wrong with it
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(model_type, str):
+        return None
+    return find_model_tokenizers(folder, model_type, config)
+
+
+def find_model_tokenizers(
+    folder: Path, model_type: str, config: Mapping[str, Any]
+) -> ModelTokenizers | None:
+    """The tokenizers of a Hugging Face folder, as transformers has them.
+
+    Args:
+        folder: with the model's files.
+        model_type: of its config.json.
+        config: the values of its config.json.
+
+    Returns:
+        None if the folder holds no tokenizer, or is none of a family that is known here.
+
+    Raises:
+        TokenizerError: its files are incomplete, contradict each other, or are of another family.
+    """
+    found = ModelFolder(folder, config)
+    named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if model_type not in _CLASSES or not any(map(found.has, _FILES)):
+        return None
+    name = named.removesuffix("Fast") if isinstance(named, str) else _CLASSES[model_type]
+    if name not in _FINDERS:
+        known = ", ".join(sorted(_FINDERS))
+        raise TokenizerError(
+            f"{folder}: {shown(named)} is not a tokenizer that is read; known are {known}. Give "
+            "the tokenizer in another form, or none, for a model of ids."
+        )
+    return _FINDERS[name](found)
