@@ -132,6 +132,7 @@ def write_bundle(
             describe(checkpoint.config, options, graphs),
             tokenizers=contents.tokenizers.copy(folder),
             generation=dict(checkpoint.read_generation().defaults),
+            languages=contents.tokenizers.languages,
         )
         manifest = write_manifest(folder, manifest)
         report = None

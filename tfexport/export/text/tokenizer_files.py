@@ -27,6 +27,7 @@ from tfexport.export.text.vocabulary_reader import (
     split_name,
 )
 from tfexport.export.text.word_list import find_vocabulary_problems, find_word_problems
+from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.runtime.text.splitting import KNOWN
@@ -83,6 +84,11 @@ class TokenizerFiles:
         if self.model is not None:
             return self.model.paths
         return tuple(dict.fromkeys(path for path in (self.source, self.target) if path))
+
+    @property
+    def languages(self) -> Languages | None:
+        """The languages that the tokenizers have tokens for; None if there are none."""
+        return None if self.model is None else self.model.languages
 
     def __bool__(self) -> bool:
         """Whether there are tokenizers."""

@@ -84,11 +84,11 @@ def check_reproduced(
         raise TokenizerError(
             Message("text in and text out need a tokenizer; give ", Option("tokenizer"), ".")
         )
-    if tokenizers.model is not None and tokenizers.model.languages is not None:
+    if tokenizers.languages is not None:
         raise TokenizerError(
-            f"{tokenizers.model.folder}: its languages are told to the model by ids around a text, "
-            "for which onnxruntime-extensions has no operator. Ship the tokenizer beside a graph "
-            "of ids instead."
+            f"{tokenizers.content('source').subject}: its languages are told to the model by ids "
+            "around a text, for which onnxruntime-extensions has no operator. Ship the tokenizer "
+            "beside a graph of ids instead."
         )
     source, target = tokenizers.load(config)
     head = text_in(tokenizers.content("source"), config)
