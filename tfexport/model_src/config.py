@@ -200,7 +200,7 @@ class TransformerConfig:
 
 @dataclass(frozen=True)
 class DecoderSizes:
-    """What a decoder's layers may have otherwise than the encoder's."""
+    """Sizes that the decoder's layers may have otherwise than the encoder's."""
 
     num_heads: int
     head_dim: int

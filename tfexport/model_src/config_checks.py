@@ -1,16 +1,14 @@
-"""Checks of a config's values: types and bounds first, then what contradicts each other."""
+"""Checks of a TransformerConfig's values: types and bounds first, then contradictions.
 
-from __future__ import annotations
+The config itself runs them, so that its class is not named here.
+"""
 
 import math
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tfexport.errors import shown
-
-if TYPE_CHECKING:
-    from tfexport.model_src.config import TransformerConfig
 
 # The largest value of every integer, far above those of published models: a larger one is a mistake
 # or an attack, which would otherwise show only when memory runs out.
@@ -39,7 +37,7 @@ BOUNDS = {
 MAX_TABLE_VALUES = 2**26
 
 
-def wrong_types(config: TransformerConfig) -> Iterable[str]:
+def wrong_types(config: Any) -> Iterable[str]:
     """A sentence for each value of a wrong type, or out of its bounds."""
     hints = get_type_hints(type(config))
     for field in fields(config):
@@ -74,7 +72,7 @@ def _is_real(value: Any) -> bool:
     return True
 
 
-def wrong_values(config: TransformerConfig) -> Iterable[str]:
+def wrong_values(config: Any) -> Iterable[str]:
     """A sentence for each contradiction between values of right types."""
     positive = ["d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff"]
     positive += ["max_positions", "source_vocab_size", "target_vocab_size"]
@@ -110,7 +108,7 @@ def wrong_values(config: TransformerConfig) -> Iterable[str]:
         yield from _wrong_ids(config)
 
 
-def _wrong_decoder(config: TransformerConfig) -> Iterable[str]:
+def _wrong_decoder(config: Any) -> Iterable[str]:
     heads = config.decoder_num_heads
     inner = config.num_heads * config.head_dim or config.d_model
     if heads and inner % heads:
@@ -127,7 +125,7 @@ def _wrong_decoder(config: TransformerConfig) -> Iterable[str]:
         yield f"relative_max_distance: {config.relative_max_distance} is not positive"
 
 
-def _wrong_ids(config: TransformerConfig) -> Iterable[str]:
+def _wrong_ids(config: Any) -> Iterable[str]:
     used = {"source": ["pad_id"], "target": ["pad_id", "bos_id", "eos_id", "start_id"]}
     used["source"] += ["bos_id"] if config.add_source_bos else []
     used["source"] += ["eos_id"] if config.add_source_eos else []

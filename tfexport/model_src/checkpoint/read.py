@@ -141,18 +141,20 @@ def examine(
         origins=completion.origins,
         weights=weights,
         state_dict=tensors,
-        key_report={
-            **{
-                key: read.get(name, ())
-                for key, name in names.items()
-                if key in raw.tensors and name is not None
-            },
-            **{key: () for key, name in names.items() if name is None},
-        },
+        key_report=_key_report(raw, names, read),
         own_config=own,
     )
     notes = [*raw.notes, *detected.notes, *skipped, *prepared.notes]
     return Examination(checkpoint, problems, completion.problems, _remedy(layout, unread), notes)
+
+
+def _key_report(
+    raw: StateDict, names: Mapping[str, str | None], read: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Every key of the file to the weights that it became, those that are ignored last."""
+    kept = {key: name for key, name in names.items() if key in raw.tensors and name is not None}
+    ignored = [key for key, name in names.items() if name is None]
+    return {key: read.get(name, ()) for key, name in kept.items()} | dict.fromkeys(ignored, ())
 
 
 def _keys_read(
