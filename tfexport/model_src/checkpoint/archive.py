@@ -37,11 +37,15 @@ class Contents:
         records: bytes of every storage's record; None for a legacy file, whose storages are not
             listed anywhere.
         size: bytes of the file.
+        folder: of an archive, what the names of its records begin with.
+        storages_at: of a legacy file, the place behind the value's pickle.
     """
 
     value: Any
     records: dict[str, int] | None
     size: int
+    folder: str = ""
+    storages_at: int = 0
 
 
 def read_contents(path: Path, machine: Machine | None = None) -> Contents:
@@ -61,7 +65,20 @@ def read_contents(path: Path, machine: Machine | None = None) -> Contents:
             _check_directory(file, size)
             return _read_archive(file, size, machine)
         file.seek(0)
-        return Contents(_read_legacy(io.BytesIO(file.read(MAX_PICKLE_BYTES)), machine), None, size)
+        head = io.BytesIO(file.read(MAX_PICKLE_BYTES))
+        value = _read_legacy(head, machine)
+        return Contents(value, None, size, storages_at=head.tell())
+
+
+def mentions(path: Path, word: bytes) -> bool:
+    """Whether a file's pickles, which may be too long to be parsed, hold a word.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(MAX_PICKLE_BYTES)  # of an archive too: its pickle is its first record
+    return word in head
 
 
 def _check_directory(file: BinaryIO, size: int) -> None:
@@ -100,11 +117,12 @@ def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
         RuntimeError,  # encrypted
     ) as error:  # fmt: skip
         raise PickleError(f"damaged archive: {error}") from None
-    start = name.removesuffix("data.pkl") + "data/"
+    folder = name.removesuffix("data.pkl")
+    start = folder + "data/"
     records = {
         key.removeprefix(start): length for key, length in sizes.items() if key.startswith(start)
     }
-    return Contents(value, records, size)
+    return Contents(value, records, size, folder)
 
 
 def _check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) -> None:

@@ -67,6 +67,27 @@ def is_tensor(value: Any) -> bool:
     )
 
 
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a value of ``Contents`` stands for a dense tensor, outside a parameter."""
+    return isinstance(value, Call) and value.path in _PLAIN
+
+
+def is_known(claim: StorageClaim) -> bool:
+    """Whether a storage is of a kind whose values have a known size."""
+    return claim.kind in _STORAGES
+
+
+def size_of(claim: StorageClaim) -> int:
+    """The bytes of a storage of a known kind."""
+    return claim.size * _STORAGES[claim.kind]
+
+
+def dtype_of(call: Call) -> torch.dtype | None:
+    """The type of a tensor that names its own, beside its storage."""
+    found = _dtype(call.args[6].path)
+    return found if isinstance(found, torch.dtype) else None
+
+
 def survey(contents: Contents) -> Survey:
     """Collect the declarations of a file and check their sizes.
 
@@ -134,7 +155,7 @@ def _note_storage(claim: StorageClaim, found: Survey) -> None:
     if claim.kind not in _STORAGES:
         found.objects.append(claim.kind)
         return
-    size = claim.size * _STORAGES[claim.kind]
+    size = size_of(claim)
     if found.storages.setdefault(claim.key, size) != size:
         raise PickleError("one storage has two sizes")
 

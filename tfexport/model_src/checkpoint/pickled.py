@@ -20,6 +20,10 @@ class PickleError(ValueError):
     """A pickle that torch.save did not write, or that is too large to be checked."""
 
 
+class LongPickleError(PickleError):
+    """A pickle of more instructions than the limit."""
+
+
 @dataclass(frozen=True)
 class Global:
     """Something that the pickle would import, by its dotted path."""
@@ -81,7 +85,7 @@ class Machine:
             for opcode, argument, _ in pickletools.genops(file):
                 self.left -= 1
                 if self.left < 0:
-                    raise PickleError(f"more than {self.limit} instructions in its pickle")
+                    raise LongPickleError(f"more than {self.limit} instructions in its pickle")
                 if opcode.name == "STOP":
                     return self._stack.pop()
                 if opcode.name in _CONSTANTS:

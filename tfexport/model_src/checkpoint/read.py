@@ -80,7 +80,7 @@ def examine_checkpoint(
 ) -> Examination:
     """``load_checkpoint``, with the problems of weights and config as data."""
     raw = load_state_dict(Path(path))
-    sources = []
+    sources = [Source(raw.config_name, raw.config, optional=True)] if raw.config else []
     if native.METADATA_KEY in raw.metadata:
         sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
     beside = raw.path.with_name("config.json")

@@ -16,12 +16,19 @@ from safetensors import safe_open
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.model_src.checkpoint import claims
-from tfexport.model_src.checkpoint.archive import Contents, ForeignArchiveError, read_contents
+from tfexport.model_src.checkpoint.archive import (
+    Contents,
+    ForeignArchiveError,
+    mentions,
+    read_contents,
+)
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.pickled import Call, Global
+from tfexport.model_src.checkpoint.pickled import Call, Global, LongPickleError, Machine
+from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
+from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
     check_keys,
@@ -33,6 +40,7 @@ from tfexport.model_src.checkpoint.wrappers import (
 
 FILE_NAMES = (
     "model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin", *INDEX_NAMES,
+    *TOOLKIT_NAMES,
 )  # fmt: skip
 # Hugging Face folders may hold the same weights in several forms; its own order of preference.
 _HUGGING_FACE = ("model.safetensors", INDEX_NAMES[0], "pytorch_model.bin", INDEX_NAMES[1])
@@ -107,7 +115,7 @@ def _load_file(path: Path) -> StateDict:
             f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save wrote, "
             "or a .safetensors file."
         )
-    return flatten(_load_pickle(path, head), path)
+    return _load_pickle(path, head)
 
 
 def _looks_like_pickle(path: Path, head: bytes) -> bool:
@@ -135,15 +143,17 @@ def _load_safetensors(path: Path) -> StateDict:
     return flatten(tensors, path, metadata)
 
 
-def _load_pickle(path: Path, head: bytes) -> Any:
+def _load_pickle(path: Path, head: bytes) -> StateDict:
     try:
         with no_collecting(), warnings.catch_warnings():
-            contents = read_contents(path)
+            contents = _read_pickles(path)
+            if (found := read_toolkit(path, contents)) is not None:
+                return found
             _refuse_unusual(contents, path)
             if not isinstance(contents.value, Call | Global):  # torch knows what these make
                 require_mapping(contents.value, path)
             warnings.simplefilter("ignore")  # about pickles of unusual versions
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return flatten(torch.load(path, map_location="cpu", weights_only=True), path)
     except CheckpointError:
         raise
     except ForeignArchiveError as error:
@@ -155,6 +165,16 @@ def _load_pickle(path: Path, head: bytes) -> Any:
             f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first_line(error)}). "
             "Copy it again."
         ) from None
+
+
+def _read_pickles(path: Path) -> Contents:
+    try:
+        return read_contents(path)
+    except LongPickleError:
+        # A toolkit's checkpoint has its vocabularies too.
+        if not mentions(path, b"argparse\nNamespace"):
+            raise
+        return read_contents(path, Machine(MAX_INSTRUCTIONS))
 
 
 def _first_line(error: Exception) -> str:

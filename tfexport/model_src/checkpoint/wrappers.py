@@ -30,6 +30,8 @@ class StateDict:
         others: keys whose values are no tensors.
         metadata: of a safetensors file.
         notes: remarks for the user on how the file was read.
+        config: of a toolkit's checkpoint, its own options, with the ``model_type`` of its layout.
+        config_name: what they are called in messages.
     """
 
     path: Path
@@ -37,6 +39,8 @@ class StateDict:
     others: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    config_name: str = ""
 
 
 @dataclass(frozen=True)
