@@ -45,11 +45,6 @@ def keys(*names: str) -> dict[str, Tensor]:
         (["model.shared.weight", "model.encoder.layers.0.fc1.weight"], "a Marian, BART", "Optimum"),
         (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "a T5", "Optimum"),
         (
-            ["encoder.version", "encoder.layers.0.self_attn_layer_norm.weight"],
-            "a fairseq Transformer",
-            "CTranslate2",
-        ),
-        (
             ["encoder.transformer.0.self_attn.linear_keys.weight"],
             "an OpenNMT-py Transformer",
             "CTranslate2",

@@ -12,7 +12,7 @@ from tfexport.export.reference import build_reference
 from tfexport.export.reference.module import ModuleReference
 from tfexport.model_src import Checkpoint
 
-Shapes = Mapping[str, tuple[int, ...]]
+Sizes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Case:
     settings: list[str] = field(default_factory=list)
 
 
-def draw(shapes: Shapes, seed: int) -> dict[str, Tensor]:
+def draw(shapes: Sizes, seed: int) -> dict[str, Tensor]:
     """A tensor of each shape; vectors that scale are around 1."""
     generator = torch.Generator().manual_seed(seed)
     drawn = {}

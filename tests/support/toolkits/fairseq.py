@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support.toolkits.drawn import Case, draw
+from tests.support.toolkits.drawn import Case, Sizes, draw
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_tanh"}
 STACKS = ("encoder", "decoder")
@@ -40,9 +40,10 @@ def options(rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def shapes(args: dict[str, Any], vocab: tuple[int, int], old: bool) -> dict[str, tuple[int, ...]]:
+def shapes(args: dict[str, Any], vocab: tuple[int, int], old: bool) -> Sizes:
     """The names and shapes of a model's tensors."""
-    size, found = args["encoder_embed_dim"], {}
+    size = args["encoder_embed_dim"]
+    found: Sizes = {}
     for stack, rows in zip(STACKS, vocab, strict=True):
         found[f"{stack}.version"] = (1,)
         found[f"{stack}.embed_tokens.weight"] = (rows, size)
@@ -63,13 +64,14 @@ def shapes(args: dict[str, Any], vocab: tuple[int, int], old: bool) -> dict[str,
     return found
 
 
-def norm(name: str, size: int) -> dict[str, tuple[int, ...]]:
+def norm(name: str, size: int) -> Sizes:
     return {f"{name}.weight": (size,), f"{name}.bias": (size,)}
 
 
-def layer(stack: str, i: int, args: dict[str, Any], old: bool) -> dict[str, tuple[int, ...]]:
+def layer(stack: str, i: int, args: dict[str, Any], old: bool) -> Sizes:
     size, inner = args["encoder_embed_dim"], args[f"{stack}_ffn_embed_dim"]
-    name, found = f"{stack}.layers.{i}", {}
+    name = f"{stack}.layers.{i}"
+    found: Sizes = {}
     attentions = ["self_attn"] if stack == "encoder" else ["self_attn", "encoder_attn"]
     for attention in attentions:
         if old:

@@ -34,11 +34,6 @@ _TELL_TALES = (
         _CONVERT,
     ),
     (
-        "a fairseq Transformer",
-        r"^(encoder|decoder)\.layers\.\d+\.(self_attn_layer_norm|encoder_attn|layer_norms)\.",
-        _CTRANSLATE2,
-    ),
-    (
         "an OpenNMT-py Transformer",
         r"^(encoder\.transformer|decoder\.transformer_layers)\.\d+\.\w+\.linear_(keys|query)\.",
         _CTRANSLATE2,

@@ -54,7 +54,7 @@ def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> d
 def _innermost(value: Call) -> Call:
     """The tensor inside a parameter."""
     for _ in range(4):
-        inner = value.args[0] if isinstance(value.args, tuple) and value.args else None
+        inner: Any = value.args[0] if isinstance(value.args, tuple) and value.args else None
         if not claims.is_tensor(inner):
             break
         value = inner

@@ -89,7 +89,7 @@ def test_tensor_that_is_not_supported_is_named(tmp_path: Path, key: str, reason:
 
 def test_contradicting_options_and_missing_tensors_are_named(tmp_path: Path) -> None:
     path, value = saved(tmp_path)
-    setattr(value["args"] or value["cfg"]["model"], "encoder_ffn_embed_dim", 99)
+    (value["args"] or value["cfg"]["model"]).encoder_ffn_embed_dim = 99
     del value["model"]["encoder.layers.0.fc2.bias"]
     torch.save(value, path)
     with pytest.raises(CheckpointError) as raised:
