@@ -67,4 +67,32 @@ class Squeezed:
         return shape
 
 
+@dataclass(frozen=True)
+class RowsFrom:
+    """A position table (M + count, E) whose first rows belong to no token, as in BART."""
+
+    count: int
+
+    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The table (M, E) without them."""
+        return (tensor[self.count :] if tensor.dim() else tensor,)
+
+    def original_shape(self, shape: Shape) -> Shape:
+        """The shape with them."""
+        return (shape[0] + self.count, *shape[1:]) if shape else shape
+
+
+@dataclass(frozen=True)
+class SingleRow:
+    """A vector (V) that is stored as (1, V)."""
+
+    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The vector."""
+        return (tensor[0] if tensor.dim() == 2 and len(tensor) == 1 else tensor,)
+
+    def original_shape(self, shape: Shape) -> Shape:
+        """With an axis of length 1 in front."""
+        return (1, *shape)
+
+
 UNCHANGED, THIRDS, POSITION_TABLE = Unchanged(), Split(3), Squeezed()

@@ -1,0 +1,265 @@
+"""BART and its kin in Hugging Face: one architecture with switches, which the class decides.
+
+Nine layouts share this; each is a ``BartLike`` in the folder ``layouts``. Their keys are the same,
+so that only ``model_type`` tells them apart.
+
+Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from tfexport.errors import ConfigError, join_problems, shown
+from tfexport.model_src.checkpoint.bart_like_tables import Tables, read_positions, share_tables
+from tfexport.model_src.checkpoint.conversions import RowsFrom, SingleRow
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.layout import Layout, Prepared
+
+# Of ``activation_function``.
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Other names of keys of config.json, which every class takes too.
+_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+# Sizes that the weights tell, so that a config.json is checked where it has them.
+_SIZES = {
+    "d_model": "d_model",
+    "encoder_layers": "num_encoder_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_ffn_dim": "d_ff",
+}
+POST_NORM: Mapping[str, Any] = {
+    "norm_placement": "post", "encoder_final_norm": False, "decoder_final_norm": False,
+}  # fmt: skip
+PRE_NORM: Mapping[str, Any] = {
+    "norm_placement": "pre", "encoder_final_norm": True, "decoder_final_norm": True,
+}  # fmt: skip
+EMBEDDING_NORM: Mapping[str, Any] = {
+    "source_embedding_norm": "sum", "target_embedding_norm": "sum",
+}  # fmt: skip
+_ALWAYS: Mapping[str, Any] = {
+    "norm": "layer",
+    "norm_eps": 1e-5,
+    "norm_bias": True,
+    "attention_bias": True,
+    "feed_forward_bias": True,
+    "source_embedding_norm": "none",
+    "target_embedding_norm": "none",
+    "gated_feed_forward": False,
+    "decoder_norm_placement": "same",
+}
+_ELSEWHERE = "Export it as a module of your own (docs/modules.md)."
+
+
+@dataclass(frozen=True)
+class BartLike:
+    """One family.
+
+    Attributes:
+        name: of the layout.
+        title: as people call it.
+        model_type: of its config.json.
+        facts: config values that its class decides, beside those of all families.
+        class_defaults: values of its config class where config.json has none.
+        framing: config values for what stands around a source text.
+        skipped_rows: of a learned position table, before that of the first token.
+        has_start_alone: decoding starts from an id that is no bos.
+        tables: names of its embedding tables.
+        source_vocabulary: the key of config.json with the source's size.
+        target_vocabulary: the key with the target's.
+    """
+
+    name: str
+    title: str
+    model_type: str
+    facts: Mapping[str, Any]
+    class_defaults: Mapping[str, Any]
+    framing: Mapping[str, Any] = field(default_factory=lambda: {"add_source_eos": True})
+    skipped_rows: int = 0
+    has_start_alone: bool = False
+    tables: Tables = field(default_factory=Tables)
+    source_vocabulary: str = "vocab_size"
+    target_vocabulary: str = "vocab_size"
+
+    def layout(self) -> Layout:
+        """The layout of the family."""
+        return Layout(
+            name=self.name,
+            title=self.title,
+            table=KeyTable(self._entries(), _WORDS),
+            defaults={"mask_fill": float("-inf"), **self.framing},
+            required=("num_heads", "activation", "scale_embeddings"),
+            read_config=self.read_config,
+            model_types=(self.model_type,),
+            needs_config=True,
+            prepare=self.prepare,
+            reference="bart_like",
+        )
+
+    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a config.json as tfexport's config values.
+
+        Raises:
+            ConfigError: naming all that is not supported, or contradicts the class.
+        """
+        given = self._given(config)
+        if problems := [*self._contradictions(config), *_unsupported(given)]:
+            raise ConfigError(join_problems(f"config.json of {self.title}", problems, _ELSEWHERE))
+        heads, decoder_heads = given["encoder_attention_heads"], given["decoder_attention_heads"]
+        values = {
+            "num_heads": heads,
+            "decoder_num_heads": 0 if decoder_heads == heads else decoder_heads,
+            "max_positions": given["max_position_embeddings"],
+            "activation": ACTIVATIONS[given["activation_function"]],
+            "scale_embeddings": given["scale_embedding"],
+            **{ours: config[theirs] for theirs, ours in _SIZES.items() if theirs in config},
+            **self._vocabularies(config),
+            **self._ids(given),
+        }
+        if "encoder_ffn_dim" in config and "decoder_ffn_dim" in config:
+            inner = config["decoder_ffn_dim"]
+            values["decoder_d_ff"] = 0 if inner == config["encoder_ffn_dim"] else inner
+        if self.facts["positions"] == "sinusoidal_t2t":
+            values["first_position"] = first_position(given)
+        return values
+
+    def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
+        """Tied tables under every name, a saved table of sinusoids checked, no zero bias."""
+        given = self._given(config)
+        prefix = "model." if any(name.startswith("model.") for name in tensors) else ""
+        shared = share_tables(tensors, self.tables, prefix, given)
+        kept, read = dict(shared.tensors), dict(shared.read)
+        for stack in ("encoder", "decoder"):  # of fairseq, from which it was converted
+            if kept.pop(name := f"{prefix}{stack}.version", None) is not None:
+                read[name] = ()
+        bias = kept.get("final_logits_bias")
+        if bias is not None and not bias.is_meta and not bias.any():
+            del kept["final_logits_bias"]
+            read["final_logits_bias"] = ()
+        values = {**_ALWAYS, **self.facts}
+        found = read_positions(kept, values, prefix, first_position(given))
+        return Prepared(
+            tensors=found.tensors,
+            read={**read, **found.read},
+            values={**values, **found.values},
+            problems=found.problems,
+            notes=(*shared.notes, *found.notes),
+        )
+
+    def _given(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        aliases = {own: config[name] for name, own in _ALIASES.items() if name in config}
+        return {**self.class_defaults, **aliases, **config}
+
+    def _vocabularies(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        sizes = {
+            "source_vocab_size": config.get(self.source_vocabulary),
+            "target_vocab_size": config.get(self.target_vocabulary),
+        }
+        if config.get("share_encoder_decoder_embeddings") is False:
+            sizes["target_vocab_size"] = config.get("decoder_vocab_size")
+        return {key: size for key, size in sizes.items() if size is not None}
+
+    def _ids(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        start, bos = given.get("decoder_start_token_id"), given.get("bos_token_id")
+        if self.has_start_alone:
+            bos = start
+        eos = given.get("eos_token_id")
+        return {
+            "pad_id": given.get("pad_token_id"),
+            "bos_id": bos,
+            "eos_id": eos[0] if isinstance(eos, list) else eos,
+            "start_id": None if start == bos else start,
+        }
+
+    def _contradictions(self, config: Mapping[str, Any]) -> list[str]:
+        """Old keys, which the class ignores, that say another thing than the class does."""
+        facts = {**_ALWAYS, **self.facts}
+        decided = {
+            "normalize_before": facts["norm_placement"] == "pre",
+            "add_final_layer_norm": facts["encoder_final_norm"],
+            "normalize_embedding": facts["source_embedding_norm"] != "none",
+            "static_position_embeddings": facts["positions"] != "learned",
+        }
+        return [
+            f"{key} is {shown(config[key])}, but every model of this type computes as if it were "
+            f"{str(value).lower()}"
+            for key, value in decided.items()
+            if config.get(key) not in (None, value)
+        ]
+
+    def _entries(self) -> Entries:
+        head = self.tables.head.replace("model.", "{prefix}")
+        norm = "token_norm" if self.facts.get("target_embedding_norm") == "tokens" else "norm"
+        learned = self.facts["positions"] == "learned"
+        rows = RowsFrom(self.skipped_rows if learned else 0)
+        return {
+            "{prefix}shared.weight": "{side}_embedding.tokens.weight",
+            "{prefix}{of}.embed_tokens.weight": "{of}_embedding.tokens.weight",
+            "{prefix}{of}.embed_positions.weight": ("{of}_embedding.positions.table", rows),
+            "{prefix}encoder.layernorm_embedding.{kind}": "source_embedding.norm.{kind}",
+            "{prefix}decoder.layernorm_embedding.{kind}": f"target_embedding.{norm}.{{kind}}",
+            head: "output_proj.weight",
+            "final_logits_bias": ("output_proj.bias", SingleRow()),
+            **_LAYERS,
+        }
+
+
+# fmt: off
+_WORDS = {
+    "prefix": {"model.": "", "": ""},  # of a model with a head, or bare
+    "of": {"encoder": "source", "decoder": "target"},
+    "attention": {"self_attn": "self_attn", "encoder_attn": "cross_attn"},
+    "proj": {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "out_proj"},
+    "linear": {"fc1": "up_proj", "fc2": "down_proj"},
+}
+_LAYERS: Entries = {
+    "{prefix}{stack}.layer_norm.{kind}": "{stack}.norm.{kind}",
+    "{prefix}{stack}.layers.{layer}.{attention}.{proj}.{kind}":
+        "{stack}.layers.{layer}.{attention}.{proj}.{kind}",
+    "{prefix}{stack}.layers.{layer}.{attention}_layer_norm.{kind}":
+        "{stack}.layers.{layer}.{attention}_residual.norm.{kind}",
+    "{prefix}{stack}.layers.{layer}.{linear}.{kind}":
+        "{stack}.layers.{layer}.feed_forward.{linear}.{kind}",
+    "{prefix}{stack}.layers.{layer}.final_layer_norm.{kind}":
+        "{stack}.layers.{layer}.feed_forward_residual.norm.{kind}",
+}
+# fmt: on
+
+
+def first_position(given: Mapping[str, Any]) -> int:
+    """The row of fairseq's sinusoids that the first token reads: the one after padding's."""
+    pad = given.get("pad_token_id")
+    return pad + 1 if isinstance(pad, int) else 2
+
+
+def _unsupported(given: Mapping[str, Any]) -> list[str]:
+    problems = []
+    activation = given["activation_function"]
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        problems.append(f"activation_function: {shown(activation)} is not supported; {known} are")
+    if given.get("is_encoder_decoder") is False or given.get("is_decoder") is True:
+        problems.append("it describes a decoder alone, and encoder-decoders are exported")
+    if given.get("quantization_config") is not None:
+        problems.append("quantization_config: quantized weights are not read; save it in float")
+    eos = given.get("eos_token_id")
+    if isinstance(eos, list) and len(eos) != 1:
+        problems.append(f"eos_token_id: {shown(eos)} is not one id")
+    return problems

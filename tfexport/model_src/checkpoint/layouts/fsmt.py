@@ -1,0 +1,31 @@
+"""FSMT of Hugging Face: fairseq's models of WMT19 and others.
+
+Both sides have vocabularies of their own. The class has no bias of the logits. Its positions begin
+after that of padding, and have no end; ``max_position_embeddings`` is taken for one.
+"""
+
+from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike
+from tfexport.model_src.checkpoint.bart_like_tables import Tables
+
+FSMT = BartLike(
+    name="fsmt",
+    title="FSMT of Hugging Face",
+    model_type="fsmt",
+    facts={**POST_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "tie_word_embeddings": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
+    # Before transformers 5, the class tied its output projection, which files then lack.
+    tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
+    source_vocabulary="src_vocab_size",
+    target_vocabulary="tgt_vocab_size",
+).layout()
