@@ -42,7 +42,7 @@ def keys(*names: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("names", "family", "way"),
     [
-        (["model.shared.weight", "model.encoder.layers.0.fc1.weight"], "a Marian, BART", "Optimum"),
+        (["model.shared.weight", "model.encoder.layers.0.fc1.weight"], "of bart, ", "config.json"),
         (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "a T5", "Optimum"),
         (
             ["encoder.transformer.0.self_attn.linear_keys.weight"],

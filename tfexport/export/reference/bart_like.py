@@ -20,7 +20,7 @@ _EPS = 1e-5
 
 @dataclass(frozen=True)
 class Family:
-    """What the class of a family decides.
+    """Switches of a family, which its class decides.
 
     Attributes:
         pre: norms stand before the sublayers, and after the stacks.

@@ -15,6 +15,7 @@ from torch import Tensor
 from tfexport.errors import ConfigError, join_problems, shown
 from tfexport.model_src.checkpoint.bart_like_tables import Tables, read_positions, share_tables
 from tfexport.model_src.checkpoint.conversions import RowsFrom, SingleRow
+from tfexport.model_src.checkpoint.generation import read_generation
 from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 
@@ -110,6 +111,7 @@ class BartLike:
             model_types=(self.model_type,),
             needs_config=True,
             prepare=self.prepare,
+            generation=read_generation,
             reference="bart_like",
         )
 
@@ -159,7 +161,7 @@ class BartLike:
             tensors=found.tensors,
             read={**read, **found.read},
             values={**values, **found.values},
-            problems=found.problems,
+            problems=(*_beside(tensors, prefix), *shared.problems, *found.problems),
             notes=(*shared.notes, *found.notes),
         )
 
@@ -172,7 +174,7 @@ class BartLike:
             "source_vocab_size": config.get(self.source_vocabulary),
             "target_vocab_size": config.get(self.target_vocabulary),
         }
-        if config.get("share_encoder_decoder_embeddings") is False:
+        if self.tables.differ(config):
             sizes["target_vocab_size"] = config.get("decoder_vocab_size")
         return {key: size for key, size in sizes.items() if size is not None}
 
@@ -247,6 +249,15 @@ def first_position(given: Mapping[str, Any]) -> int:
     """The row of fairseq's sinusoids that the first token reads: the one after padding's."""
     pad = given.get("pad_token_id")
     return pad + 1 if isinstance(pad, int) else 2
+
+
+def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
+    """Sentences about tensors that would have another's place but for the prefix."""
+    return [
+        f"{name} stands beside {prefix}{name}"
+        for name in tensors
+        if prefix and f"{prefix}{name}" in tensors
+    ]
 
 
 def _unsupported(given: Mapping[str, Any]) -> list[str]:

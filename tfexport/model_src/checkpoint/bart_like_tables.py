@@ -1,6 +1,6 @@
 """Tables of BART and its kin: embeddings that go by several names, and saved sinusoids."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,10 @@ from tfexport.model_src.position import halves_table, t2t_table
 
 _SAME = 1e-5  # sinusoids of float32
 _NEAR = 1e-2  # of float16 too
+_COMPUTED: Mapping[str, Callable[[int, int], Tensor]] = {
+    "sinusoidal_halves": halves_table,
+    "sinusoidal_t2t": t2t_table,
+}
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,20 @@ class Tables:
 
     Attributes:
         head: the key of the output projection.
-        shared: both sides have one table, unless config.json says otherwise.
+        shared: both sides have one table.
+        may_differ: unless ``share_encoder_decoder_embeddings`` says otherwise.
         head_always_tied: a file without an output projection means that it is the target's table,
             whatever ``tie_word_embeddings`` says.
     """
 
     head: str = "lm_head.weight"
     shared: bool = True
+    may_differ: bool = False
     head_always_tied: bool = False
+
+    def differ(self, config: Mapping[str, Any]) -> bool:
+        """Whether config.json gives each side a table of its own."""
+        return self.may_differ and config.get("share_encoder_decoder_embeddings") is False
 
 
 def share_tables(
@@ -48,7 +58,7 @@ def share_tables(
     head = tables.head if prefix else tables.head.removeprefix("model.")
     tied = config.get("tie_word_embeddings") is not False
     tied_head = tied or tables.head_always_tied
-    one = tables.shared and config.get("share_encoder_decoder_embeddings") is not False
+    one = tables.shared and not tables.differ(config)
     if one:
         names = {source: [shared, target], target: [shared, source], head: []}
         names[source] += [head] if tied else []
@@ -59,7 +69,12 @@ def share_tables(
         names = {source: [target, head] if sized else [], target: [], head: []}
         names[target] += [head] if tied_head else []
         names[head] += [target] if tied_head else []
-    return _resolve(tensors, names, shared if one else None, tied, head)
+    found = _resolve(tensors, names, shared if one else None, tied, head)
+    if one or shared not in tensors:
+        return found
+    alone = f"{shared} has no place in a model whose two sides have tables of their own"
+    kept = {name: tensor for name, tensor in found.tensors.items() if name != shared}
+    return Prepared(kept, {**found.read, shared: ()}, problems=(alone,), notes=found.notes)
 
 
 def _resolve(
@@ -69,7 +84,8 @@ def _resolve(
     tied: bool,
     head: str,
 ) -> Prepared:
-    made, read = dict(tensors), {}
+    made = dict(tensors)
+    read: dict[str, tuple[str, ...]] = {}
     for name, others in names.items():
         there = next((other for other in (name, *others) if other in tensors), None)
         if there is not None and there != name:
@@ -100,7 +116,7 @@ def _equal(tensors: Mapping[str, Tensor], first: str, second: str) -> bool:
 def read_positions(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], prefix: str, first: int
 ) -> Prepared:
-    """Drop saved sinusoids, which are computed anew; a table that is none stays, as learned.
+    """Drop saved sinusoids, which are computed anew; tables that are none stay, as learned.
 
     Args:
         tensors: of the file.
@@ -108,32 +124,35 @@ def read_positions(
         prefix: "model." or "".
         first: row of tensor2tensor's sinusoids for the first token.
     """
-    kinds = {"sinusoidal_halves": halves_table, "sinusoidal_t2t": t2t_table}
-    if facts["positions"] not in kinds:
+    kind = facts["positions"]
+    if kind not in _COMPUTED:
         return Prepared(tensors)
-    first = first if facts["positions"] == "sinusoidal_t2t" else 0
-    stacks = {stack: f"{prefix}{stack}.embed_positions" for stack in ("encoder", "decoder")}
-    kept, read, problems = dict(tensors), {}, []
-    values, notes, others = {}, [], {}
-    for stem in stacks.values():
-        for name in (f"{stem}.weight", f"{stem}.weights"):
-            table = kept.get(name)
-            if table is None or table.dim() != 2 or table.is_meta or not table.isfinite().all():
-                continue
-            computed = kinds[facts["positions"]](*table.shape)
-            distance = (table - computed)[first:].abs().max().item() if len(table) > first else 0
-            if name.endswith("s"):  # of M2M-100, which never reads what a file has
-                problems += [f"{name} is no table of sinusoids"] if distance > _NEAR else []
-            elif distance > _SAME:
-                others[name] = table[first:]
-            elif facts["positions"] == "sinusoidal_halves":
-                values["max_positions"] = len(table)
-            del kept[name]
-            read[name] = ()
+    first = first if kind == "sinusoidal_t2t" else 0
+    stems = [f"{prefix}{stack}.embed_positions" for stack in ("encoder", "decoder")]
+    # M2M-100 had these in its files, and never reads them.
+    unread = {name: it for name in (f"{stem}.weights" for stem in stems)
+              if (it := _distance(tensors, name, kind, first)) is not None}  # fmt: skip
+    saved = {name: it for name in (f"{stem}.weight" for stem in stems)
+             if (it := _distance(tensors, name, kind, first)) is not None}  # fmt: skip
+    problems = [f"{name} is no table of sinusoids" for name, it in unread.items() if it > _NEAR]
+    others = [name for name, distance in saved.items() if distance > _SAME]
+    dropped = {**unread, **({} if others else saved)}
+    values: dict[str, Any] = {"positions": "learned"} if others else {}
+    if saved and not others and kind == "sinusoidal_halves":
+        values["max_positions"] = len(tensors[next(iter(saved))])
+    kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
     if others:
-        both = {f"{stem}.weight": tensors.get(f"{stem}.weight") for stem in stacks.values()}
-        kept |= {name: table[first:] for name, table in both.items() if table is not None}
-        read = {name: targets for name, targets in read.items() if name not in kept}
-        values = {"positions": "learned"}
-        notes.append(f"{', '.join(others)} are not the sinusoids to 1e-5, and used as they are")
-    return Prepared(kept, read, values, tuple(problems), tuple(notes))
+        kept |= {name: tensors[name][first:] for name in saved}
+    says = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
+    return Prepared(
+        kept, dict.fromkeys(dropped, ()), values, tuple(problems), (says,) if others else ()
+    )
+
+
+def _distance(tensors: Mapping[str, Tensor], name: str, kind: str, first: int) -> float | None:
+    """How far a saved table is from the computed one; None if it is no table."""
+    table = tensors.get(name)
+    if table is None or table.dim() != 2 or table.is_meta or not table.isfinite().all():
+        return None
+    difference = (table - _COMPUTED[kind](*table.shape))[first:]
+    return difference.abs().max().item() if difference.numel() else 0.0

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import CheckpointError, Message, Option, join_some
-from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
+from tfexport.model_src.checkpoint.foreign import (
+    describe_config,
+    describe_names,
+    describe_unsupported,
+)
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
@@ -68,6 +72,7 @@ def detect_layout(
         best = _best(claimed, names)
     if forced is None and (2 * best.known < len(names) or not best.known):
         foreign = None if claimed else describe_config(config)
+        foreign = foreign or describe_unsupported(names)
         if foreign is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (foreign := foreign or describe_names(names)) is not None:
@@ -77,10 +82,10 @@ def detect_layout(
 
 
 def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
-    """Advice where layouts that the keys do not tell apart know most of them; None if none does."""
+    """Advice where layouts that the keys do not tell apart know nearly all; None if none does."""
     known = {layout.name: _count_known(layout, names, "") for layout in layouts}
     most = max(known.values(), default=0)
-    if 2 * most < len(names):
+    if 10 * most < 9 * len(names):
         return None
     fitting = [name for name, count in known.items() if count == most]
     return Message(

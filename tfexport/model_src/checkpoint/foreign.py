@@ -29,11 +29,6 @@ _TELL_TALES = (
         _CONVERT,
     ),
     (
-        "a Marian, BART or M2M-100 of Hugging Face",
-        r"^(final_logits_bias|model\.shared\.weight|model\.decoder\.embed_tokens\.weight)$",
-        _CONVERT,
-    ),
-    (
         "an OpenNMT-py Transformer",
         r"^(encoder\.transformer|decoder\.transformer_layers)\.\d+\.\w+\.linear_(keys|query)\.",
         _CTRANSLATE2,
@@ -67,12 +62,20 @@ _UNSUPPORTED_NAMES = (
 )
 
 
-def describe_names(names: Iterable[str]) -> str | None:
-    """Say which project or kind of model the names of tensors belong to; None if unknown."""
+def describe_unsupported(names: Iterable[str]) -> str | None:
+    """Say which model a few names of tensors give away, whatever the others are; None if none."""
     names = list(names)
     for kind, pattern in _UNSUPPORTED_NAMES:
         if any(re.search(pattern, name) for name in names):
             return str(UNSUPPORTED[kind])
+    return None
+
+
+def describe_names(names: Iterable[str]) -> str | None:
+    """Say which project or kind of model the names of tensors belong to; None if unknown."""
+    names = list(names)
+    if (unsupported := describe_unsupported(names)) is not None:
+        return unsupported
     for family, pattern, verdict in _TELL_TALES:
         if any(re.search(pattern, name) for name in names):
             return f"{family}, which {verdict}."

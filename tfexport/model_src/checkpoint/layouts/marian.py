@@ -4,6 +4,7 @@ Its padding is the start of decoding, and no bos.
 """
 
 from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike
+from tfexport.model_src.checkpoint.bart_like_tables import Tables
 
 MARIAN = BartLike(
     name="marian",
@@ -21,4 +22,5 @@ MARIAN = BartLike(
         "decoder_start_token_id": 58100,
     },
     has_start_alone=True,
+    tables=Tables(may_differ=True),
 ).layout()
