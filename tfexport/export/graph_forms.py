@@ -20,6 +20,7 @@ from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.forward import export_forward
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
+from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.graphs.shortlist import make_shortlist
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
@@ -47,10 +48,12 @@ class GraphBuild:
         checkpoint: what is exported.
         options: of the graphs.
         opset: of the standard operators.
+        rules: of the model's own, which greedy search keeps.
     """
 
     def __init__(self, checkpoint: Checkpoint, options: GraphOptions) -> None:
         self.checkpoint, self.options, self.opset = checkpoint, options, options.opset
+        self.rules = GreedyRules.of(checkpoint.read_generation().defaults)
         self._models: dict[type[Attention], Transformer] = {}
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
@@ -142,7 +145,7 @@ def _export_shortlist(_build: GraphBuild, decoder: ir.Model) -> ir.Model:
 
 
 def _export_generate(build: GraphBuild, encoder: ir.Model) -> ir.Model:
-    steps = TransformerSteps(build.model())
+    steps = TransformerSteps(build.model(), build.rules)
     attention = steps.cache if build.options.output_attentions else None
     return export_generate(steps, build.opset, encoder, attention, can_skip_scores=True)
 
@@ -157,7 +160,7 @@ def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
 
 
 def _export_generate_file(build: GraphBuild, extras: Extras) -> ir.Model:
-    steps = TransformerSteps(build.model())
+    steps = TransformerSteps(build.model(), build.rules)
     attention = steps.cache if extras.output_attentions else None
     return export_generate(steps, build.opset, _export_encoder(build), attention)
 

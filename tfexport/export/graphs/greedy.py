@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.batch_compaction import CompactionSpec, add_compacting_loop
+from tfexport.export.graphs.greedy_rules import force_tokens
 from tfexport.export.graphs.greedy_state import GreedyState, start_spec, step_spec
 from tfexport.export.graphs.loops import (
     LoopInputs,
@@ -84,6 +85,8 @@ class LoopStep(nn.Module):
         state = GreedyState.unpack(packed)
         x, present, weights = self.steps.step(state.token, state.count, state.past, memory)
         best, record = self.steps.choose(x)
+        if self.steps.rules.first_token is not None:
+            best = torch.where(state.count.unsqueeze(1) == 0, self.steps.rules.first_token, best)
         count = state.count + (~state.ended).long()
         token, ended = take_best(best, state.ended, ids.eos, ids.pad)
         sequences = torch.cat([state.sequences, token], dim=1)
@@ -140,7 +143,8 @@ def export_generate(
     values = append_start(graph, start.graph, read)
     made, (begin, *state) = values[: len(steps.memory.made)], values[len(steps.memory.made) :]
     steps.finish_step(graph, step.graph, opset)
-    given = LoopInputs(add_trips(graph, steps.longest), begin, state)
+    trips = add_trips(graph, steps.longest)
+    given = LoopInputs(trips, begin, state)
     search = _Search(graph, step.graph, [*kept, *made], given)
     attentions: list[ir.Value] = []
     if weights:
@@ -151,6 +155,11 @@ def export_generate(
             graph, step.graph, search.memory, given, CompactionSpec.of(steps, opset)
         )
         decoded = Decoded(whole.sequences, whole.count, whole.states)
+    if steps.rules.forces:
+        forced, free = force_tokens(
+            graph, steps.rules, decoded.sequences, decoded.counts, trips, opset
+        )
+        decoded = decoded._replace(sequences=forced, free=free)
     whole_spec = graph_io.generate_graph(attention, can_skip_scores, steps.inputs)
     scores = steps.add_scores(graph, decoded, opset, whole_spec)
     set_outputs(graph, [decoded.sequences, scores, *attentions], whole_spec)

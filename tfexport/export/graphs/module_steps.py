@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.fused_attention import reshape_as
+from tfexport.export.graphs.greedy_rules import NO_RULES
 from tfexport.export.graphs.step_model import Decoded, Memory
 from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
 from tfexport.export.modules.examine import Examination
@@ -30,6 +31,7 @@ class ModuleSteps:
         self.longest: int | None = longest
         self.record_width = 1
         self.sizes: Mapping[str, int] | None = found.sizes
+        self.rules = NO_RULES
         io = found.io
         self.inputs = io.inputs
         self.read_by_start = (*io.memory, *io.state_before("present"))

@@ -43,20 +43,22 @@ def add_scores(
     _table, bias = weights
     assert bias.const_value is not None
     rows = max(1, _MAX_LOGITS // bias.const_value.size)
-    part = parse_graph(_text(rows), opset)
+    part = parse_graph(_text(rows, decoded.free is not None), opset)
     for node in ir.traversal.RecursiveGraphIterator(part):
         if node.outputs[0].name == "whole_table":
             mark_whole_reader(node)
-    nodes, (scores,) = take_nodes(part, [asked, *decoded, *weights], "scores/")
+    read = [value for value in decoded if value is not None]
+    nodes, (scores,) = take_nodes(part, [asked, *read, *weights], "scores/")
     graph.extend(nodes)
     return scores
 
 
-def _text(rows: int) -> str:
+def _text(rows: int, some_forced: bool) -> str:
     """The scores as a graph, with the logits of ``rows`` positions at a time."""
+    free = "bool[batch, length] free," if some_forced else ""
     return f"""
     score (bool asked, int64[batch, length] sequences, int64[batch] count,
-           float[batch, length, width] states, float[vocabulary, width] table,
+           float[batch, length, width] states, {free} float[vocabulary, width] table,
            float[vocabulary] bias)
         => (float[batch] scores)
     {{
@@ -70,7 +72,7 @@ def _text(rows: int) -> str:
                 whole_table = Identity (table)
                 {_COUNTED_POSITIONS}
                 {_log_probs_text(rows)}
-                {_MEAN}
+                {_mean(some_forced)}
             }},
             else_branch = not_asked () => (float[batch] nan)
             {{
@@ -125,12 +127,16 @@ def _log_probs_text(rows: int) -> str:
                 >"""
 
 
-# The mean log-probability of each row, 0 for a row without tokens.
-_MEAN = """
+def _mean(some_forced: bool) -> str:
+    """The mean log-probability of each row, 0 for a row without tokens; forced ones count as 0."""
+    summed = "counted" if some_forced else "written"
+    counted = "counted = Where (free, written, zeros)" if some_forced else ""
+    return f"""
                 area = Shape (sequences)
-                zeros = ConstantOfShape <value = float[1] {0.0}> (area)
+                zeros = ConstantOfShape <value = float[1] {{0.0}}> (area)
                 written = ScatterND (zeros, places, log_probs)
-                total = ReduceSum <keepdims = 0> (written, second)
+                {counted}
+                total = ReduceSum <keepdims = 0> ({summed}, second)
                 lengths = Max (count, one)
                 float_lengths = Cast <to = 1> (lengths)
                 mean = Div (total, float_lengths)"""

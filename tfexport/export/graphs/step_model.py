@@ -14,6 +14,7 @@ import onnx_ir as ir
 from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
+from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.graph_io import GraphSpec, TensorSpec
 
 
@@ -42,11 +43,13 @@ class Decoded(NamedTuple):
         sequences: (B, T).
         counts: tokens of each row, the end token included, (B,).
         records: of every step, see ``StepModel.choose``, (B, T, W).
+        free: whether a token was chosen, and not forced, (B, T); None if none is forced.
     """
 
     sequences: ir.Value
     counts: ir.Value
     records: ir.Value
+    free: ir.Value | None = None
 
 
 class StepModel(Protocol):
@@ -64,6 +67,7 @@ class StepModel(Protocol):
         beam_memory: of a step of beams.
         record_width: W of the records of ``choose``.
         sizes: of the axes of an example; None for those of ``exporter``.
+        rules: that greedy search keeps.
     """
 
     module: nn.Module
@@ -76,6 +80,7 @@ class StepModel(Protocol):
     beam_memory: Memory
     record_width: int
     sizes: Mapping[str, int] | None
+    rules: GreedyRules
 
     def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
         """The model's state; ``past`` names its growing axis, or "0" before the first step."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import reshape_as
+from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.graphs.loops import input_of
 from tfexport.export.graphs.sequence_scores import add_scores
 from tfexport.export.graphs.step_model import Decoded, Memory
@@ -32,7 +33,9 @@ Tensors = tuple[TensorSpec, ...]
 class TransformerSteps:
     """See ``StepModel``; the memory is the cross-attention cache and its bias."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, rules: GreedyRules = NO_RULES) -> None:
+        """Take a model, with weights, and the rules of its greedy search."""
+        self.rules = rules
         config = model.config
         assert config.target_vocab_size is not None
         self.model, self.module = model, cast(nn.Module, model)
@@ -110,7 +113,11 @@ class TransformerSteps:
             name: tensor.detach().numpy()
             for name, tensor in self.model.output_proj.named_parameters()
         }
-        self._projection = insert_argmax(graph, step, arrays["weight"], arrays.get("bias"), opset)
+        bias = arrays.get("bias")
+        if self.rules.suppress_tokens:
+            banned = self.rules.bias(self.vocab_size).numpy()
+            bias = banned if bias is None else bias + banned
+        self._projection = insert_argmax(graph, step, arrays["weight"], bias, opset)
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec

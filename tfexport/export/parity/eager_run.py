@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
+from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
 from tfexport.model_src.checkpoint.read import Checkpoint
@@ -85,19 +86,22 @@ class Eager:
         model: the project's modules with the checkpoint's weights.
         reference: the user's own code or the original mathematics; see ``find_reference``.
         not_run: why the reference is not code of the user's own; None if it is.
+        rules: of the model's own, which ``decode_by_rules`` keeps.
     """
 
     config: TransformerConfig
     model: Transformer
     reference: Reference
     not_run: str | None = None
+    rules: GreedyRules = NO_RULES
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Eager":
         """Build both from a checkpoint."""
         model = checkpoint.build()
         found = find_reference(checkpoint, model)
-        return cls(checkpoint.config, model, found.reference, found.not_run)
+        rules = GreedyRules.of(checkpoint.read_generation().defaults)
+        return cls(checkpoint.config, model, found.reference, found.not_run, rules)
 
     @property
     def runs_own_code(self) -> bool:
@@ -108,7 +112,11 @@ class Eager:
         """
         return isinstance(self.reference, OwnCodeReference)
 
-    def decode(self, case: Case) -> EagerRun:
+    def decode_by_rules(self, run: EagerRun) -> EagerRun:
+        """The same batch by the model's own rules; its logits are those of allowed tokens."""
+        return run if self.rules == NO_RULES else self.decode(run.case, self.rules)
+
+    def decode(self, case: Case, rules: GreedyRules = NO_RULES) -> EagerRun:
         """Decode greedily without a cache: the whole prefix is computed again for every token."""
         config, special_ids = self.config, self.config.special_ids
         memory = self.reference.encode(case.ids, case.mask)
@@ -116,8 +124,9 @@ class Eager:
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
         prefix = torch.full((len(case.rows), 1), special_ids.decoder_start)
         logits = []
-        for _ in range(count):
+        for step in range(count):
             last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
+            last = last if rules == NO_RULES else rules.apply(last, step, count)
             logits.append(last)
             prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
         tokens = prefix[:, 1:].numpy()

@@ -50,7 +50,8 @@ def compare_generate(
         }
         if eager.runs_own_code:
             yield from compare_modules(eager, run)
-        yield from _compare_generated(eager, run, Generated(*session.run(outputs, feeds)))
+        made = Generated(*session.run(outputs, feeds))
+        yield from _compare_generated(eager, eager.decode_by_rules(run), made)
 
     return run_grid(checkpoint, compare, progress)
 
@@ -60,7 +61,7 @@ def compare_generate_in_bundle(
 ) -> Iterator[Comparison]:
     """Compare ``generate`` of the runtime's model."""
     made = bundle.model.generate(run.case.rows, run.tokens.shape[1])
-    yield from _compare_generated(eager, run, made)
+    yield from _compare_generated(eager, eager.decode_by_rules(run), made)
 
 
 def _compare_generated(eager: Eager, run: EagerRun, made: Generated) -> Iterator[Comparison]:

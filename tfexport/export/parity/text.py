@@ -44,7 +44,8 @@ def compare_text(
     ]
 
     def compare(eager: Eager, chosen: list[str]) -> Iterator[Comparison]:
-        run = eager.decode(make_case([input_ids[text] for text in chosen], config))
+        case = make_case([input_ids[text] for text in chosen], config)
+        run = eager.decode(case, eager.rules)
         expected = [
             target.decode(truncate_at_eos(row, run.special_ids.eos)) for row in run.tokens.tolist()
         ]
