@@ -43,7 +43,11 @@ def keys(*names: str) -> dict[str, Tensor]:
     ("names", "family", "way"),
     [
         (["model.shared.weight", "model.encoder.layers.0.fc1.weight"], "of bart, ", "config.json"),
-        (["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"], "a T5", "Optimum"),
+        (
+            ["shared.weight", "encoder.block.0.layer.0.SelfAttention.q.weight"],
+            "of mt5, t5, umt5",
+            "config.json",
+        ),
         (
             ["encoder.transformer.0.self_attn.linear_keys.weight"],
             "an OpenNMT-py Transformer",

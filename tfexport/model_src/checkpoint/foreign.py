@@ -22,7 +22,6 @@ _ENCODER_DECODER = (
 
 # Families, each with a pattern of keys that only it has; the first match counts.
 _TELL_TALES = (
-    ("a T5 of Hugging Face", r"encoder\.block\.\d+\.layer\.0\.SelfAttention\.", _CONVERT),
     (
         "an encoder-decoder of two BERTs of Hugging Face",
         r"^decoder\..*\.crossattention\.",
