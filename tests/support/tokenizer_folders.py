@@ -73,3 +73,26 @@ def marian_folder(folder: Path, separate: bool = False, **settings: Any) -> Path
         {"model_type": "marian", "share_encoder_decoder_embeddings": not separate},
     )
     return folder
+
+
+def m2m100_folder(folder: Path, **settings: Any) -> Path:
+    """M2M100: a model, and a vocabulary that lacks some of its pieces."""
+    folder.mkdir(exist_ok=True)
+    train_pieces(folder / "sentencepiece.bpe.model", 110, model_type="bpe")
+    pieces = pieces_of(folder / "sentencepiece.bpe.model")
+    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *reversed(pieces[3:100])]
+    write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(vocabulary)})
+    if settings:
+        write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": "m2m_100"})
+    return folder
+
+
+def plbart_folder(folder: Path, **settings: Any) -> Path:
+    """PLBart: a model alone."""
+    folder.mkdir(exist_ok=True)
+    train_pieces(folder / "sentencepiece.bpe.model", 110)
+    if settings:
+        write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": "plbart"})
+    return folder

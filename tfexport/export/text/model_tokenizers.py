@@ -8,7 +8,9 @@ from typing import Any
 from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
+from tfexport.export.text.families.m2m100 import find_m2m100
 from tfexport.export.text.families.marian import find_marian
+from tfexport.export.text.families.plbart import find_plbart
 
 # Files of tokenizers. A folder without any of them has none.
 _FILES = (
@@ -17,8 +19,16 @@ _FILES = (
     "tokenizer.model",
 )  # fmt: skip
 # The class of each model's tokenizer, where the folder names none.
-_CLASSES = {"marian": "MarianTokenizer"}
-_FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {"MarianTokenizer": find_marian}
+_CLASSES = {
+    "marian": "MarianTokenizer",
+    "m2m_100": "M2M100Tokenizer",
+    "plbart": "PLBartTokenizer",
+}
+_FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
+    "MarianTokenizer": find_marian,
+    "M2M100Tokenizer": find_m2m100,
+    "PLBartTokenizer": find_plbart,
+}
 
 
 def find_beside(folder: Path) -> ModelTokenizers | None:

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, shown
-from tfexport.runtime.text.added_tokens import AddedToken
 from tfexport.runtime.text.piece_table import read_json
 
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of transformers
 _SIZE = 2**28  # bytes of the largest file that is read
-_FLAGS = ("lstrip", "rstrip", "single_word")
 
 
 @dataclass(frozen=True)
@@ -126,21 +124,26 @@ class ModelFolder:
         return value
 
     @cached_property
-    def listed(self) -> dict[int, AddedToken]:
-        """The added tokens that the folder lists, by id; special as they are listed.
+    def listed(self) -> dict[int, dict[str, Any]]:
+        """The added tokens that the folder lists, by id: the values of each.
 
         Raises:
             TokenizerError: an entry is no token.
         """
         decoder = self.settings.get("added_tokens_decoder")
         if isinstance(decoder, dict):
-            return {self._id(key): self._token(value, key) for key, value in decoder.items()}
-        special = {str(_content(self.settings.get(f"{name}_token"))) for name in NAMED}
-        special |= {str(_content(token)) for token in self.extra or ()}
-        return {
-            self._id(value): AddedToken(key, self._id(value), special=key in special)
+            return {self._id(key): self._token(value) for key, value in decoder.items()}
+        special = {_content(self.settings.get(f"{name}_token")) for name in NAMED}
+        special |= {_content(token) for token in self.extra or ()}
+        found = {
+            self._id(value): {"content": key, "special": key in special}
             for key, value in self.read_object("added_tokens.json").items()
         }
+        tokens = self.read_object("tokenizer.json").get("added_tokens")
+        for token in tokens if isinstance(tokens, list) else []:
+            values = self._token(token)
+            found[self._id(values.get("id"))] = values
+        return found
 
     def _id(self, value: Any) -> int:
         number = int(value) if str(value).isdecimal() and len(str(value)) < 10 else -1
@@ -148,13 +151,10 @@ class ModelFolder:
             raise TokenizerError(f"{self.path}: {shown(value)} is not an id of an added token.")
         return number
 
-    def _token(self, value: Any, key: Any) -> AddedToken:
-        content = _content(value)
-        if content is None:
+    def _token(self, value: Any) -> dict[str, Any]:
+        if _content(value) is None:
             raise TokenizerError(f"{self.path}: {shown(value)} is not an added token.")
-        values = value if isinstance(value, dict) else {}
-        flags = {flag: values.get(flag) is True for flag in _FLAGS}
-        return AddedToken(content, self._id(key), special=values.get("special") is True, **flags)
+        return {**value} if isinstance(value, dict) else {"content": value}
 
     @property
     def extra(self) -> Sequence[Any] | None:
