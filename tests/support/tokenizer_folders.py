@@ -1,12 +1,15 @@
 """Folders with small trained tokenizers, as each family of transformers has them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import sentencepiece
+import tokenizers
 
 from tests.support.awkward_text import corpus
+from tfexport.export.text.families.sentencepiece_file import read_pieces
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
@@ -96,3 +99,71 @@ def plbart_folder(folder: Path, **settings: Any) -> Path:
         write_json(folder / "tokenizer_config.json", settings)
     write_json(folder / "config.json", {"model_type": "plbart"})
     return folder
+
+
+def model_file_folder(folder: Path, model_type: str, name: str, **settings: Any) -> Path:
+    """A folder with a SentencePiece model alone, of a family that moves its ids or not."""
+    folder.mkdir(exist_ok=True)
+    moved = "sentencepiece" not in name
+    ids = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1} if moved else {}
+    train_pieces(folder / name, 130, **ids)
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": model_type})
+    return folder
+
+
+def merges_folder(folder: Path, model_type: str, first: Sequence[str], **settings: Any) -> Path:
+    """A folder with vocab.json and merges.txt of a byte-level BPE."""
+    folder.mkdir(exist_ok=True)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=[*first],
+        show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.model.save(str(folder))
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": model_type})
+    return folder
+
+
+def saved_again(judge: Any, old: Path, folder: Path) -> Path:
+    """The folder that transformers writes of a tokenizer."""
+    judge.save_pretrained(folder)
+    (folder / "config.json").write_bytes((old / "config.json").read_bytes())
+    return folder
+
+
+def tokenizer_json_folder(
+    folder: Path, model_type: str, tokenizer: tokenizers.Tokenizer, **settings: Any
+) -> Path:
+    """A folder with a tokenizer.json."""
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": model_type})
+    return folder
+
+
+def spaced_bpe(first: Sequence[str], last: Sequence[str] = ()) -> tokenizers.Tokenizer:
+    """A BPE whose pieces mark the beginnings of words, with special tokens around its ids."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", fuse_unk=True))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=150, special_tokens=[*first], show_progress=False
+    )
+    tokenizer.train_from_iterator(corpus(), trainer)
+    added = [tokenizers.AddedToken(token, special=True) for token in last]
+    tokenizer.add_special_tokens(added)
+    return tokenizer
+
+
+def charsmap_of(folder: Path) -> bytes:
+    """The rules of normalization of a SentencePiece model that is trained for it."""
+    rules = read_pieces(train_pieces(folder / "rules.model")).charsmap
+    assert rules is not None
+    return rules

@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
+from tfexport.export.text.families.library import find_as_it_is, find_rebuilt
 from tfexport.export.text.families.m2m100 import find_m2m100
 from tfexport.export.text.families.marian import find_marian
 from tfexport.export.text.families.plbart import find_plbart
+from tfexport.export.text.families.recipes import RECIPES
 
 # Files of tokenizers. A folder without any of them has none.
 _FILES = (
@@ -21,13 +24,23 @@ _FILES = (
 # The class of each model's tokenizer, where the folder names none.
 _CLASSES = {
     "marian": "MarianTokenizer",
-    "m2m_100": "M2M100Tokenizer",
+    "bart": "RobertaTokenizer",
     "plbart": "PLBartTokenizer",
+    "mbart": "MBartTokenizer",
+    "m2m_100": "M2M100Tokenizer",
+    "pegasus": "PegasusTokenizer",
+    "blenderbot": "BlenderbotTokenizer",
+    "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
+    "umt5": "TokenizersBackend",
 }
+_AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
 _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "MarianTokenizer": find_marian,
     "M2M100Tokenizer": find_m2m100,
     "PLBartTokenizer": find_plbart,
+    **{name: partial(find_rebuilt, name) for name in RECIPES},
+    **dict.fromkeys(_AS_IT_IS, find_as_it_is),
 }
 
 
@@ -68,10 +81,31 @@ def find_model_tokenizers(
     if model_type not in _CLASSES or not any(map(found.has, _FILES)):
         return None
     name = named.removesuffix("Fast") if isinstance(named, str) else _CLASSES[model_type]
+    if name == "M2M100Tokenizer" and named is None and not found.has("vocab.json"):
+        name = "NllbTokenizer"
+    if _CLASSES[model_type] in _AS_IT_IS:
+        name = _CLASSES[model_type]
     if name not in _FINDERS:
         known = ", ".join(sorted(_FINDERS))
         raise TokenizerError(
             f"{folder}: {shown(named)} is not a tokenizer that is read; known are {known}. Give "
             "the tokenizer in another form, or none, for a model of ids."
         )
-    return _FINDERS[name](found)
+    tokenizers = _FINDERS[name](found)
+    _check_end(found, tokenizers)
+    return tokenizers
+
+
+def _check_end(folder: ModelFolder, tokenizers: ModelTokenizers) -> None:
+    """Refuse a tokenizer whose end token is another than the model's."""
+    content, ids = folder.named("eos", "</s>"), folder.config.get("eos_token_id")
+    ends = ids if isinstance(ids, list) else [ids]
+    size = 2**31 - 1
+    found = None
+    if content is not None and ids is not None:
+        found = tokenizers.target.load(folder.path, size, None).find(content)
+    if found is not None and found not in ends:
+        raise TokenizerError(
+            f"{folder.path}: its tokenizer's end token {content!r} has the id {found}, and "
+            f"config.json has eos_token_id {shown(ids)}. The tokenizer belongs to another model."
+        )

@@ -90,7 +90,7 @@ class AddedTokens:
             parts[i], parts[i + 1] = "", token.content + right
 
 
-_CLEANED = (
+CLEANED = (
     (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
     (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
@@ -101,6 +101,6 @@ def clean_up(text: str) -> str:
 
     Source: ``clean_up_tokenization_spaces`` of transformers.
     """
-    for part, replacement in _CLEANED:
+    for part, replacement in CLEANED:
         text = text.replace(part, replacement)
     return text

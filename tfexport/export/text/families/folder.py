@@ -156,16 +156,24 @@ class ModelFolder:
             raise TokenizerError(f"{self.path}: {shown(value)} is not an added token.")
         return {**value} if isinstance(value, dict) else {"content": value}
 
+    @cached_property
+    def extra_listed(self) -> Sequence[Any] | None:
+        """The special tokens without a name that tokenizer_config.json lists, if it does."""
+        values = self.read_object("tokenizer_config.json")
+        found = values.get("extra_special_tokens")
+        if not found and "additional_special_tokens" in values:
+            found = values["additional_special_tokens"]
+        if isinstance(found, dict):
+            return list(found.values())
+        return found if isinstance(found, list) else None
+
     @property
     def extra(self) -> Sequence[Any] | None:
-        """The special tokens that have no name, if they are listed."""
-        for key in ("extra_special_tokens", "additional_special_tokens"):
-            found = self.settings.get(key)
-            if isinstance(found, dict):
-                return list(found.values())
-            if isinstance(found, list) and (found or key == "additional_special_tokens"):
-                return found
-        return None
+        """The special tokens without a name, of whichever file lists them."""
+        if self.extra_listed is not None:
+            return self.extra_listed
+        found = self.settings.get("additional_special_tokens")
+        return found if isinstance(found, list) else None
 
     def special_tokens(self, defaults: Mapping[str, str], extra: Sequence[str]) -> list[str]:
         """All special tokens, each once, in the order of transformers.

@@ -5,10 +5,15 @@ elsewhere they are not found in text, and decoded text shows them.
 """
 
 from tfexport.errors import TokenizerError
-from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.codes import M2M100
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.pieces import added_tokens, default_language, one_of_codes
+from tfexport.export.text.families.pieces import (
+    added_tokens,
+    built_pieces,
+    default_language,
+    one_of_codes,
+)
 from tfexport.languages import Languages
 from tfexport.runtime.text.piece_table import PieceTable
 
@@ -39,8 +44,7 @@ def find_m2m100(folder: ModelFolder) -> ModelTokenizers:
     clean: bool = folder.setting("clean_up_tokenization_spaces", False, bool)
     model = "sentencepiece.model"
     table = PieceTable(model, model, {**vocabulary, **tokens}, unknown, added, clean_up=clean)
-    files = {"pieces.json": table.to_json(), model: folder.path / FILES[1]}
-    built = BuiltTokenizer("pieces", "pieces.json", files)
+    built = built_pieces(table, {model: folder.path / FILES[1]})
     languages = Languages(
         {code: tokens[f"__{code}__"] for code in codes},
         "before",

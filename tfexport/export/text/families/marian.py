@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tfexport.errors import TokenizerError
-from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.pieces import added_tokens
+from tfexport.export.text.families.pieces import added_tokens, built_pieces
 from tfexport.languages import Languages
 from tfexport.runtime.text.piece_table import PieceTable
 
@@ -52,17 +52,14 @@ def find_marian(folder: ModelFolder) -> ModelTokenizers:
         side: replace(table, prefix=True, behind_special=" ", clean_up=clean)
         for side, table in tables.items()
     }
-    built = {side: _built(side, table, folder) for side, table in tables.items()}
+    models = {bundled: folder.path / name for name, bundled in _NAMES.items()}
+    built = {
+        side: built_pieces(table, models, f"{side}-pieces.json") for side, table in tables.items()
+    }
     codes = {} if separate else _codes(source)
     paths = tuple(folder.path / name for name in names)
     languages = Languages(codes, None, "source") if codes else None
     return ModelTokenizers(folder.path, built["source"], built["target"], paths, languages)
-
-
-def _built(side: str, table: PieceTable, folder: ModelFolder) -> BuiltTokenizer:
-    file, models = f"{side}-pieces.json", {table.encode, table.decode}
-    copied = {bundled: folder.path / name for name, bundled in _NAMES.items() if bundled in models}
-    return BuiltTokenizer("pieces", file, {file: table.to_json(), **copied})
 
 
 def _codes(vocabulary: Mapping[str, int]) -> dict[str, int]:

@@ -1,10 +1,13 @@
 """Tokenizers with a SentencePiece model and another table of ids: Marian, M2M100, PLBart."""
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from tfexport.errors import TokenizerError, shown
+from tfexport.export.text.families.built import BuiltTokenizer
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.runtime.text.added_tokens import AddedToken
+from tfexport.runtime.text.piece_table import PieceTable
 
 
 def added_tokens(
@@ -35,6 +38,21 @@ def added_tokens(
         ids[content] = number
         tokens[number] = AddedToken(content, number)
     return [*tokens.values()]
+
+
+def built_pieces(
+    table: PieceTable, models: Mapping[str, Path], file: str = "pieces.json"
+) -> BuiltTokenizer:
+    """A tokenizer of a table and the models that it names.
+
+    Args:
+        table: of pieces.
+        models: the names in the bundle to the files that are copied; others are left out.
+        file: the name of the table in the bundle.
+    """
+    files: dict[str, bytes | Path] = {file: table.to_json()}
+    files |= {name: path for name, path in models.items() if name in (table.encode, table.decode)}
+    return BuiltTokenizer("pieces", file, files)
 
 
 def one_of_codes(folder: ModelFolder, known: Mapping[str, list[str]], default: str) -> list[str]:

@@ -1,10 +1,10 @@
 """PLBart's tokenizer: a SentencePiece model whose ids are moved as fairseq does."""
 
 from tfexport.errors import TokenizerError
-from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.codes import PLBART
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.pieces import default_language, one_of_codes
+from tfexport.export.text.families.pieces import built_pieces, default_language, one_of_codes
 from tfexport.export.text.families.sentencepiece_file import read_pieces
 from tfexport.languages import Languages
 from tfexport.runtime.text.added_tokens import AddedToken
@@ -46,8 +46,7 @@ def find_plbart(folder: ModelFolder) -> ModelTokenizers:
     written = PieceTable(
         model, model, {**table, **fixed}, "<unk>", added, joined="text", clean_up=clean
     )
-    files = {"pieces.json": written.to_json(), model: folder.path / FILE}
-    built = BuiltTokenizer("pieces", "pieces.json", files)
+    built = built_pieces(written, {model: folder.path / FILE})
     default = "en_XX" if codes == PLBART["multi"] else None
     languages = Languages(
         {code: fixed[f"__{code}__"] for code in codes},

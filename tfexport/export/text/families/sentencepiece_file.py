@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.libraries import failures_as, missing_library
@@ -36,10 +37,11 @@ def read_pieces(path: Path) -> Pieces:
         MissingDependencyError: sentencepiece or protobuf is not installed.
     """
     try:
-        from sentencepiece import sentencepiece_model_pb2
+        from sentencepiece import sentencepiece_model_pb2 as messages
     except ImportError:
         raise missing_library(path, "sentencepiece") from None
-    proto = sentencepiece_model_pb2.ModelProto()
+    library: Any = messages  # made at run time, so without types
+    proto = library.ModelProto()
     with failures_as(
         TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
     ):
