@@ -1,4 +1,4 @@
-"""What a SentencePiece model holds: pieces with scores, and the rules of its normalization."""
+"""The content of a SentencePiece model: pieces with scores, and the rules of its normalization."""
 
 from dataclasses import dataclass
 from pathlib import Path
