@@ -1,5 +1,6 @@
 """Checkpoints: zip, legacy and safetensors, with unusual tensors, keys, wrappers and bytes."""
 
+import argparse
 import functools
 import io
 import zipfile
@@ -126,7 +127,7 @@ def _change_keys(rng: Random, state: State) -> None:
 
 
 def _wrap(rng: Random, state: State) -> Any:
-    kind = rng.randrange(6)
+    kind = rng.randrange(8)
     name = rng.choice(["state_dict", "model_state_dict", "model", "net", 5])
     if kind == 0:
         return {name: state, "epoch": any_type(rng)}
@@ -142,6 +143,11 @@ def _wrap(rng: Random, state: State) -> Any:
         one, other = dict(state), dict(state)
         one["model"], other["state_dict"] = other, one
         return one
+    if kind > 5:  # as toolkits save it
+        options = argparse.Namespace(arch="transformer", value=any_type(rng), again=any_type(rng))
+        words = {"src": any_type(rng), "tgt": ["<unk>", any_type(rng)]}
+        keys = ("args", "extra_state") if kind == 6 else ("opt", "vocab")
+        return dict(zip(keys, (options, words), strict=True)) | {"model": state, "generator": state}
     return rng.choice([[state], (state,), state.get("x"), [], {}, torch.zeros(3), 5])
 
 

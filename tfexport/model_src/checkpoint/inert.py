@@ -1,8 +1,8 @@
 """Plain values of the objects in a parsed pickle: what a toolkit keeps its options in.
 
 An ``argparse.Namespace`` becomes a dictionary of its attributes, omegaconf's nodes become what they
-hold, an Enum's member its value. Anything else becomes the name of its class in angle brackets,
-which no option takes.
+hold, an Enum's member of a toolkit its value. Anything else becomes the name of its class in angle
+brackets, which no option takes.
 """
 
 from typing import Any
@@ -12,6 +12,7 @@ from tfexport.model_src.checkpoint.pickled import Call, Global, PickleError, Sto
 
 _SCALARS = (str, int, float, bool, type(None))
 _NAMESPACE = "argparse.Namespace"
+_TOOLKITS = ("fairseq.", "onmt.")
 _MOST_VALUES, _DEEPEST = 20_000, 16
 
 
@@ -56,7 +57,8 @@ class _Reader:
             if content in state and value.path.startswith("omegaconf."):
                 return self.read(state[content], depth + 1)
         alone = value.args[0] if isinstance(value.args, tuple) and len(value.args) == 1 else None
-        if value.state is None and isinstance(alone, str | int | float):
+        enum = value.path.startswith(_TOOLKITS) and value.state is None
+        if enum and isinstance(alone, str | int | float):
             return alone
         return _name(value)
 
