@@ -48,11 +48,6 @@ def keys(*names: str) -> dict[str, Tensor]:
             "of mt5, t5, umt5",
             "config.json",
         ),
-        (
-            ["encoder.transformer.0.self_attn.linear_keys.weight"],
-            "an OpenNMT-py Transformer",
-            "CTranslate2",
-        ),
         (["encoder.layers.0.src_src_att.k_layer.weight"], "a JoeyNMT Transformer", "not supported"),
         (["encoder.layers.0.self_attention.ff_in.weight"], "a Sockeye Transformer", "not support"),
         (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "not supported"),

@@ -27,11 +27,6 @@ _TELL_TALES = (
         r"^decoder\..*\.crossattention\.",
         _CONVERT,
     ),
-    (
-        "an OpenNMT-py Transformer",
-        r"^(encoder\.transformer|decoder\.transformer_layers)\.\d+\.\w+\.linear_(keys|query)\.",
-        _CTRANSLATE2,
-    ),
     ("an Eole Transformer", r"^(src|tgt)_emb\.embeddings\.weight$", _CTRANSLATE2),
     ("a JoeyNMT Transformer", r"\.(src_src_att|trg_trg_att)\.", _ALONE),
     ("a Sockeye Transformer", r"\.(self_attention|enc_attention)\.ff_(in|q)\.weight$", _ALONE),

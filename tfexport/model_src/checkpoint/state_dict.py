@@ -3,6 +3,8 @@
 Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
 """
 
+import dataclasses
+import re
 import struct
 import warnings
 import zipfile
@@ -148,7 +150,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
         with no_collecting(), warnings.catch_warnings():
             contents = _read_pickles(path)
             if (found := read_toolkit(path, contents)) is not None:
-                return found
+                return found if found.tensors else _with_weights_beside(found)
             _refuse_unusual(contents, path)
             if not isinstance(contents.value, Call | Global):  # torch knows what these make
                 require_mapping(contents.value, path)
@@ -165,6 +167,20 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
             f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first_line(error)}). "
             "Copy it again."
         ) from None
+
+
+def _with_weights_beside(found: StateDict) -> StateDict:
+    """The options of OpenNMT-py with its weights, saved as safetensors in one file or shards."""
+    path = found.path
+    pattern = re.compile(rf"{re.escape(path.stem)}(\.\d+)?\.safetensors")
+    files = sorted(it for it in path.parent.iterdir() if pattern.fullmatch(it.name))
+    tensors = {key: it for file in files for key, it in _load_safetensors(file).tensors.items()}
+    if not tensors:
+        raise CheckpointError(
+            f"{path}: options without weights, and no {path.stem}.safetensors beside it."
+        )
+    check_keys(tensors, path)
+    return dataclasses.replace(found, tensors=tensors)
 
 
 def _read_pickles(path: Path) -> Contents:
