@@ -27,6 +27,7 @@ from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords, rea
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
+from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
@@ -75,7 +76,8 @@ def export_torchscript(
     tell(f"exporting to {kind}", 0, 1)
     try:
         with quiet(), torch.no_grad():
-            made = _program(model) if torch_export else _script(model)
+            rules = GreedyRules.of(found.read_generation().defaults)
+            made = _program(model, rules) if torch_export else _script(model, rules)
     except Exception as error:
         raise ExportError(f"{output}: {kind} failed: {error}") from error
     with new_file(output, force) as path:
@@ -125,9 +127,10 @@ def _read(
     return read.read(checkpoint, BUNDLE_IDS, defaults)
 
 
-def _script(model: Transformer) -> torch.jit.ScriptModule:
+def _script(model: Transformer, rules: GreedyRules) -> torch.jit.ScriptModule:
     decodes = model.config.has_embeddings
-    module = (GreedyModule if decodes else TransformerModule)(model).eval()
+    module = GreedyModule(model, rules) if decodes else TransformerModule(model)
+    module.eval()
     kept = ["encode", "step", "max_positions"]  # freezing drops everything else but forward
     if decodes:
         kept += ["generate", "bos_id", "eos_id", "pad_id"]
@@ -137,13 +140,13 @@ def _script(model: Transformer) -> torch.jit.ScriptModule:
     return frozen
 
 
-def _program(model: Transformer) -> ExportedProgram:
+def _program(model: Transformer, rules: GreedyRules) -> ExportedProgram:
     _share_buffers(model)
     _drop_dropout(model)
     ids = torch.ones((2, 5), dtype=torch.int64)
     axes = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     program = torch.export.export(
-        GreedyProgram(model).eval(),
+        GreedyProgram(model, rules).eval(),
         (ids, torch.ones_like(ids), 3),
         dynamic_shapes=(axes, axes, Dim.DYNAMIC),
     )

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
+from tfexport.export.artifacts.torch_rules import GreedyChoice
 from tfexport.export.graphs.greedy import first_state, take_best
+from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
@@ -118,8 +120,9 @@ class GreedyModule(TransformerModule):
         pad_id: after the end token.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, rules: GreedyRules = NO_RULES) -> None:
         super().__init__(model)
+        self.choice = GreedyChoice(rules, self.target_size)
         ids = model.config.special_ids
         self.bos_id, self.eos_id, self.pad_id = ids.decoder_start, ids.eos, ids.pad
 
@@ -152,7 +155,7 @@ class GreedyModule(TransformerModule):
                     break
                 x = self.model.target_embedding(token, i)
                 x, past, _weights = self.model.decoder(x, no_bias, past, cross, bias)
-                best = self.model.output_proj(x).argmax(-1)
+                best = self.choice(self.model.output_proj(x), i, max_length)
                 token, ended = take_best(best, ended, self.eos_id, self.pad_id)
                 tokens.append(token)
         return torch.cat(tokens, dim=1)
@@ -165,9 +168,10 @@ class GreedyProgram(nn.Module):
     runs the decoder on it as everywhere else, and writes the one new position.
     """
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: Transformer, rules: GreedyRules = NO_RULES) -> None:
         super().__init__()
         self.model = model
+        self.choice = GreedyChoice(rules, model.config.target_vocab_size or 0)
         ids = model.config.special_ids
         self.bos_id, self.eos_id, self.pad_id = ids.decoder_start, ids.eos, ids.pad
 
@@ -204,7 +208,7 @@ class GreedyProgram(nn.Module):
             past = [cache.narrow(2, 0, filled) for cache in caches]
             x = model.target_embedding(token, filled)
             x, present, _ = model.decoder(x, torch.zeros(1), past, cross, bias)
-            best = model.output_proj(x).argmax(-1)
+            best = self.choice.at(model.output_proj(x), position, limit)
             token, ended = take_best(best, ended, self.eos_id, self.pad_id)
             written = [
                 cache.index_copy(2, position, new.narrow(2, filled, 1))

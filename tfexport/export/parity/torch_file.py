@@ -52,7 +52,7 @@ def compare_program(
         run = eager.decode_random(shape)
         if eager.runs_own_code:
             yield from compare_modules(eager, run)
-        yield _compare_generate(run, generate)
+        yield _compare_generate(eager.decode_by_rules(run), generate)
 
     return run_grid(checkpoint, compare, progress)
 
@@ -84,7 +84,7 @@ def _compare_methods(eager: Eager, run: EagerRun, module: Any) -> Iterator[Compa
         steps.append(logits.numpy())
     cached = np.concatenate(steps, axis=1)
     yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
-    yield _compare_generate(run, module.generate)
+    yield _compare_generate(eager.decode_by_rules(run), module.generate)
 
 
 def _compare_generate(run: EagerRun, generate: Generate) -> Comparison:
