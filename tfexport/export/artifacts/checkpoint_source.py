@@ -1,11 +1,10 @@
 """Checkpoints for artifacts that decode tokens, which need special ids and embeddings."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option
-from tfexport.model_src.checkpoint.generation import GENERATION_FILE
+from tfexport.export.artifacts.own_rules import start_as_files_say
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 
@@ -29,14 +28,4 @@ def read_for_decoding(
                 ".",
             )
         )
-    return _start_as_generation_says(found)
-
-
-def _start_as_generation_says(found: Checkpoint) -> Checkpoint:
-    """The checkpoint, decoding from the token that its generation_config.json names."""
-    start = found.read_generation().start_id
-    if start is None or start == found.config.decoder_start_id:
-        return found
-    config = dataclasses.replace(found.config, start_id=start)
-    origins = {**found.origins, "start_id": GENERATION_FILE}
-    return dataclasses.replace(found, config=config, origins=origins)
+    return start_as_files_say(found)

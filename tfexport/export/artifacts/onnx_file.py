@@ -24,6 +24,7 @@ from tfexport.export.artifacts.keywords import (
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import FORWARD, check_options
+from tfexport.export.artifacts.own_rules import check_greedy_file
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
@@ -133,6 +134,8 @@ def read_contents(
     tell("reading the checkpoint", 0, 1)
     form, read = file_form(graph), read_options(options, verify)
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
+    if form.decodes:
+        check_greedy_file(found)
     extras = Extras(
         of_graph.output_attentions,
         options.get("attention_biases", False),

@@ -24,6 +24,7 @@ from tfexport.export.artifacts.info import (
     read_torch_info,
 )
 from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords, read_options
+from tfexport.export.artifacts.own_rules import check_greedy_file, start_as_files_say
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
@@ -72,6 +73,7 @@ def export_torchscript(
     tell("reading the checkpoint", 0, 1)
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
     found = _read(checkpoint, kind, read_options(options, verify))
+    check_greedy_file(found)
     model = found.build()
     tell(f"exporting to {kind}", 0, 1)
     try:
@@ -124,7 +126,8 @@ def _read(
 ) -> Checkpoint:
     if kind == TORCH_EXPORT:
         return read_for_decoding(checkpoint, read, defaults)
-    return read.read(checkpoint, BUNDLE_IDS, defaults)
+    found = read.read(checkpoint, BUNDLE_IDS, defaults)
+    return start_as_files_say(found) if found.config.has_embeddings else found
 
 
 def _script(model: Transformer, rules: GreedyRules) -> torch.jit.ScriptModule:

@@ -1,0 +1,41 @@
+"""A model's own way of decoding, as far as files that decode greedily by themselves can keep it."""
+
+import dataclasses
+
+from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.model_src.checkpoint.generation import GENERATION_FILE
+from tfexport.model_src.checkpoint.read import Checkpoint
+
+# Defaults that graphs keep (see greedy_rules), or that do not act on greedy search.
+_KEPT = frozenset({
+    "suppress_tokens", "first_token", "last_token", "search_rules", "beam_size", "num_hypotheses",
+    "length_penalty", "early_stopping", "exhaustive", "renormalize_logits", "max_length",
+    "temperature", "top_k", "top_p",
+})  # fmt: skip
+
+
+def start_as_files_say(found: Checkpoint) -> Checkpoint:
+    """The checkpoint, decoding from the token that its generation_config.json names."""
+    start = found.read_generation().start_id
+    if start is None or start == found.config.decoder_start_id:
+        return found
+    config = dataclasses.replace(found.config, start_id=start)
+    origins = {**found.origins, "start_id": GENERATION_FILE}
+    return dataclasses.replace(found, config=config, origins=origins)
+
+
+def check_greedy_file(checkpoint: Checkpoint) -> None:
+    """Refuse a file that decodes by itself for a model whose own rules it would not keep.
+
+    Raises:
+        ConfigError: naming each of them.
+    """
+    defaults = checkpoint.read_generation().defaults
+    lost = [f"{name}={defaults[name]!r}" for name in defaults if name not in _KEPT]
+    if lost:
+        remedy = Message(
+            "A bundle keeps them all (leave ", Option("graph"), " out); or take them out of ",
+            f"{GENERATION_FILE}, if the model need not decode so.",
+        )  # fmt: skip
+        text = f"its own way of decoding is not in a single file: {', '.join(lost)}"
+        raise ConfigError(join_problems(checkpoint.name, [text], remedy))
