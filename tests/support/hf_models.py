@@ -128,6 +128,7 @@ def save_folder(model: Any, path: Path, weights: str = "safetensors", **generati
     for name, value in generation.items():
         setattr(model.generation_config, name, value)
     path.mkdir(parents=True, exist_ok=True)
+    model.config.architectures = [type(model).__name__]
     if weights == "bin":
         torch.save(model.state_dict(), path / "pytorch_model.bin")
         model.config.save_pretrained(path)
@@ -171,7 +172,8 @@ def padded_batch(
     source_size = getattr(config, "src_vocab_size", None) or config.vocab_size
     target_size = model.get_output_embeddings().weight.size(0)
     names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    special = {getattr(config, name, None) for name in names}
+    values = [getattr(config, name, None) for name in names]
+    special = {id_ for it in values for id_ in (it if isinstance(it, list) else [it])}
     sources = [id_ for id_ in range(source_size) if id_ not in special]
     targets = [id_ for id_ in range(target_size) if id_ not in special]
     rows = [draw.choices(sources, k=length) for length in lengths]

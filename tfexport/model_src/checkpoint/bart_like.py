@@ -122,7 +122,8 @@ class BartLike:
             ConfigError: naming all that is not supported, or contradicts the class.
         """
         given = self._given(config)
-        if problems := [*self._contradictions(config), *_unsupported(given)]:
+        counted = self.facts["positions"] == "sinusoidal_t2t"
+        if problems := [*self._contradictions(config), *_unsupported(given, counted)]:
             raise ConfigError(join_problems(f"config.json of {self.title}", problems, _ELSEWHERE))
         heads, decoder_heads = given["encoder_attention_heads"], given["decoder_attention_heads"]
         values = {
@@ -138,7 +139,7 @@ class BartLike:
         if "encoder_ffn_dim" in config and "decoder_ffn_dim" in config:
             inner = config["decoder_ffn_dim"]
             values["decoder_d_ff"] = 0 if inner == config["encoder_ffn_dim"] else inner
-        if self.facts["positions"] == "sinusoidal_t2t":
+        if counted:
             values["first_position"] = first_position(given)
         return values
 
@@ -260,8 +261,12 @@ def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
     ]
 
 
-def _unsupported(given: Mapping[str, Any]) -> list[str]:
+def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
+    """Sentences; with ``counted``, positions are those of ids that are not padding."""
     problems = []
+    start = given.get("decoder_start_token_id")
+    if counted and start is not None and start == given.get("pad_token_id"):
+        problems.append("decoder_start_token_id is pad_token_id, which has no position here")
     activation = given["activation_function"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
