@@ -53,13 +53,16 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def make_model(family: str, seed: int = 0, *, untied: bool = False, **config: Any) -> Any:
+def make_model(
+    family: str, seed: int = 0, *, untied: bool = False, embeddings: float = 1.0, **config: Any
+) -> Any:
     """A model of a family of ``FAMILIES``, in eval mode, with eager attention.
 
     Args:
         family: its ``model_type``.
         seed: of the weights.
         untied: the output projection is a table of its own.
+        embeddings: deviation of the embedding tables; small ones show a norm's eps.
         config: values of the family's config class, which win over a tiny model's.
     """
     import transformers
@@ -79,7 +82,7 @@ def make_model(family: str, seed: int = 0, *, untied: bool = False, **config: An
         old = getattr(holder, part)
         new = nn.Linear(old.in_features, old.out_features, bias=False)
         setattr(holder, part, new)
-    draw_weights(model, seed)
+    draw_weights(model, seed, embeddings)
     return model.eval()
 
 
@@ -91,7 +94,7 @@ def output_holder(model: Any) -> tuple[nn.Module, str]:
 
 
 @torch.no_grad()
-def draw_weights(model: nn.Module, seed: int) -> None:
+def draw_weights(model: nn.Module, seed: int, embeddings: float = 1.0) -> None:
     """Draw every trained weight anew; computed position tables stay."""
     generator = torch.Generator().manual_seed(seed)
     computed = {
@@ -102,18 +105,20 @@ def draw_weights(model: nn.Module, seed: int) -> None:
     for name, weight in model.named_parameters():
         if id(weight) in computed:
             continue
-        drawn = torch.randn(weight.shape, generator=generator)
+        drawn, size = torch.randn(weight.shape, generator=generator), weight.size(-1)
         if weight.dim() == 1:
             weight.copy_(1 + 0.5 * drawn if name.endswith("weight") else 0.5 * drawn)
         else:
-            weight.copy_(drawn if _is_table(name) else drawn * 1.5 / weight.size(-1) ** 0.5)
+            of_tokens = "embed_tokens" in name or "shared" in name
+            deviation = embeddings if of_tokens else 1.0 if _is_table(name) else 1.5 * size**-0.5
+            weight.copy_(drawn * deviation)
     for name, buffer in model.named_buffers():
         if name == "final_logits_bias":
             buffer.normal_(generator=generator)
 
 
 def _is_table(name: str) -> bool:
-    return any(part in name for part in ("embed", "shared", "relative_attention_bias"))
+    return any(part in name for part in ("embed_positions", "relative_attention_bias"))
 
 
 def save_folder(model: Any, path: Path, weights: str = "safetensors", **generation: Any) -> Path:
