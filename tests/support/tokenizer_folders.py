@@ -167,3 +167,14 @@ def charsmap_of(folder: Path) -> bytes:
     rules = read_pieces(train_pieces(folder / "rules.model")).charsmap
     assert rules is not None
     return rules
+
+
+def byt5_folder(folder: Path, **settings: Any) -> Path:
+    """byT5: no file but the configuration, or settings alone."""
+    folder.mkdir(exist_ok=True)
+    if settings:
+        write_json(
+            folder / "tokenizer_config.json", {"tokenizer_class": "ByT5Tokenizer", **settings}
+        )
+    write_json(folder / "config.json", {"model_type": "t5", "tokenizer_class": "ByT5Tokenizer"})
+    return folder

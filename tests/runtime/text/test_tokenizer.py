@@ -13,6 +13,7 @@ import sentencepiece
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text import tokenizer as module
+from tfexport.runtime.text.libraries import failures_as
 from tfexport.runtime.text.tokenizer import (
     JsonTokenizer,
     SentencePieceTokenizer,
@@ -47,7 +48,7 @@ def test_panic_of_the_library_is_a_tokenizer_error(tmp_path: Path) -> None:
 
 def test_interruption_is_not_taken_for_a_failure() -> None:
     def interrupt() -> None:
-        with module.failures_as(TokenizerError, str):
+        with failures_as(TokenizerError, str):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
+from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.library import find_as_it_is, find_rebuilt
 from tfexport.export.text.families.m2m100 import find_m2m100
@@ -39,6 +40,7 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "MarianTokenizer": find_marian,
     "M2M100Tokenizer": find_m2m100,
     "PLBartTokenizer": find_plbart,
+    "ByT5Tokenizer": find_byt5,
     **{name: partial(find_rebuilt, name) for name in RECIPES},
     **dict.fromkeys(_AS_IT_IS, find_as_it_is),
 }
@@ -78,7 +80,9 @@ def find_model_tokenizers(
     """
     found = ModelFolder(folder, config)
     named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
-    if model_type not in _CLASSES or not any(map(found.has, _FILES)):
+    if model_type not in _CLASSES:
+        return None
+    if named != "ByT5Tokenizer" and not any(map(found.has, _FILES)):
         return None
     name = named.removesuffix("Fast") if isinstance(named, str) else _CLASSES[model_type]
     if name == "M2M100Tokenizer" and named is None and not found.has("vocab.json"):

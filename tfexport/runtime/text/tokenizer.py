@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
@@ -198,7 +199,10 @@ class WordTokenizer:
 
 
 # Kinds whose files this project writes at export.
-OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {"pieces": PieceTokenizer}
+OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {
+    "pieces": PieceTokenizer,
+    "bytes": ByteTokenizer,
+}
 
 
 def load_tokenizer(

@@ -82,6 +82,10 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "bart with a space before": merges("bart", [*FIRST, "<mask>"], add_prefix_space=True),
     "blenderbot": merges("blenderbot", ["<s>", "</s>", "<pad>", "<unk>"]),
     "t5 of code": merges("t5", [*FIRST, "<mask>"], tokenizer_class="RobertaTokenizer"),
+    "byt5 without a file": folders.byt5_folder,
+    "byt5 with settings": lambda folder: folders.byt5_folder(
+        folder, extra_ids=2, pad_token={**MASK, "content": "<pad>", "lstrip": False}
+    ),
     "of no class": as_it_is(
         "bart", tokenizer_class="PreTrainedTokenizerFast", mask_token="<mask>", image_token="<n>"
     ),

@@ -1,0 +1,47 @@
+"""byT5's tokenizer: bytes, and tokens around them; it needs no file."""
+
+from dataclasses import replace
+from typing import Any
+
+from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
+from tfexport.export.text.families.folder import ModelFolder
+from tfexport.export.text.families.pieces import added_tokens
+from tfexport.runtime.text.byte_tokenizer import ByteTable
+
+_SPECIAL = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+_FIRST = ("pad", "eos", "unk")  # in the order of their ids
+_FILE = "bytes.json"
+
+
+def find_byt5(folder: ModelFolder) -> ModelTokenizers:
+    """The tokenizer of a byT5 folder, for both sides.
+
+    Raises:
+        TokenizerError: its settings contradict each other.
+    """
+    count: int = folder.setting("extra_ids", 125, int)
+    special = folder.special_tokens(_SPECIAL, [f"<extra_id_{i}>" for i in range(count)])
+    first = [folder.named(name, _SPECIAL[name]) or _SPECIAL[name] for name in _FIRST]
+    known = {token: i for i, token in enumerate(first)}
+    known |= {chr(byte): byte + len(_FIRST) for byte in range(256)}
+    listed = {values["content"] for values in folder.listed.values()}
+    around = {
+        token: _strips(folder, name)
+        for name, token in zip(_FIRST, first, strict=True)
+        if token not in listed
+    }
+    added = [
+        replace(token, **around.get(token.content, {}))
+        for token in added_tokens(folder, special, known)
+    ]
+    clean: bool = folder.setting("clean_up_tokenization_spaces", False, bool)
+    table = ByteTable(len(_FIRST), added, clean)
+    built = BuiltTokenizer("bytes", _FILE, {_FILE: table.to_json()})
+    return ModelTokenizers(folder.path, built, built, (), None)
+
+
+def _strips(folder: ModelFolder, name: str) -> dict[str, Any]:
+    """Whether a token takes the white space around it; it does if the folder does not say."""
+    value = folder.settings.get(f"{name}_token")
+    values = value if isinstance(value, dict) else {"lstrip": True, "rstrip": True}
+    return {flag: values.get(flag) is True for flag in ("lstrip", "rstrip", "single_word")}
