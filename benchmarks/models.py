@@ -27,7 +27,11 @@ class Size:
     vocab_size: int
 
 
-SIZES = {"small": Size(256, 3, 1024, 8_000), "base": Size(512, 6, 2048, 32_000)}
+SIZES = {
+    "small": Size(256, 3, 1024, 8_000),
+    "base": Size(512, 6, 2048, 32_000),
+    "marian": Size(512, 6, 2048, 58_101),  # an OPUS-MT model, as a folder of Hugging Face
+}
 
 
 def config_of(size: Size) -> TransformerConfig:
@@ -71,15 +75,9 @@ def make_random(size: Size) -> Transformer:
 
 def prepare(name: str, folder: Path) -> Path:
     """Write everything that the systems load, unless it is there; the checkpoint's path."""
-    from benchmarks.peers import save_ctranslate2
     from tfexport.export import export_bundle, export_graph, export_torchscript, quantize_bundle
 
-    checkpoint = DEMO
-    if name != "demo":
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoint = folder.absolute() / "model.safetensors"
-        if not checkpoint.exists():
-            save_checkpoint(make_random(SIZES[name]), checkpoint)
+    checkpoint = DEMO if name == "demo" else _save_checkpoint(name, folder)
     if not (folder / "a.bundle").exists():
         export_bundle(checkpoint, folder / "a.bundle", verify=False)
     if not (folder / "int8.bundle").exists():
@@ -89,12 +87,37 @@ def prepare(name: str, folder: Path) -> Path:
     if not (folder / "model.ts").exists():
         export_torchscript(checkpoint, folder / "model.ts", verify=False)
     if name != "demo":  # whose final norms behind post-norm layers neither peer has
-        loaded = load_checkpoint(checkpoint)
-        for target, quantization in (("ctranslate2", None), ("ctranslate2-int8", "int8")):
-            if not (folder / target).exists():
-                save_ctranslate2(loaded, folder / target, quantization)
-        if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
-            paths = [str(checkpoint), str(folder.absolute() / "optimum")]
-            command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.peers", *paths]
-            subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True)
+        _save_peers(checkpoint, folder)
     return checkpoint
+
+
+def _save_checkpoint(name: str, folder: Path) -> Path:
+    from benchmarks.marian import save_marian
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if name == "marian":
+        checkpoint = folder.absolute() / "hugging-face"
+        if not checkpoint.exists():
+            save_marian(SIZES[name], checkpoint)
+        return checkpoint
+    checkpoint = folder.absolute() / "model.safetensors"
+    if not checkpoint.exists():
+        save_checkpoint(make_random(SIZES[name]), checkpoint)
+    return checkpoint
+
+
+def _save_peers(checkpoint: Path, folder: Path) -> None:
+    from benchmarks.marian import convert_marian
+    from benchmarks.peers import save_ctranslate2
+
+    for target, quantization in (("ctranslate2", None), ("ctranslate2-int8", "int8")):
+        if (folder / target).exists():
+            continue
+        if checkpoint.is_dir():
+            convert_marian(checkpoint, folder / target, quantization)
+        else:
+            save_ctranslate2(load_checkpoint(checkpoint), folder / target, quantization)
+    if OPTIMUM_PYTHON.exists() and not (folder / "optimum").exists():
+        paths = [str(checkpoint), str(folder.absolute() / "optimum")]
+        command = [str(OPTIMUM_PYTHON), "-m", "benchmarks.peers", *paths]
+        subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True)

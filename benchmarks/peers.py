@@ -140,10 +140,14 @@ def build_marian(checkpoint: Checkpoint) -> Any:
 
 def save_optimum(checkpoint: Checkpoint, folder: Path) -> None:
     """Export that model with Optimum, in memory: a saved one loses its position table."""
+    _export_optimum(build_marian(checkpoint), folder)
+
+
+def _export_optimum(model: Any, folder: Path) -> None:
     from optimum.exporters.onnx import onnx_export_from_model
 
     task = "text2text-generation-with-past"
-    onnx_export_from_model(build_marian(checkpoint), folder, task=task, do_validation=False)
+    onnx_export_from_model(model, folder, task=task, do_validation=False)
 
 
 def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
@@ -176,6 +180,11 @@ def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
 if __name__ == "__main__":  # in the environment that has Optimum
     import sys
 
-    from tfexport.model_src import load_checkpoint
+    if Path(sys.argv[1]).is_dir():
+        from transformers import MarianMTModel
 
-    save_optimum(load_checkpoint(sys.argv[1]), Path(sys.argv[2]))
+        _export_optimum(MarianMTModel.from_pretrained(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        from tfexport.model_src import load_checkpoint
+
+        save_optimum(load_checkpoint(sys.argv[1]), Path(sys.argv[2]))

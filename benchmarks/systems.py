@@ -15,7 +15,8 @@ from typing import Any
 
 Rows = list[list[int]]
 Decode = Callable[[Rows, int], Rows]
-BOS, EOS, PAD = 1, 2, 0
+IDS = {"start": 1, "eos": 2, "pad": 0}  # unless the folder has others
+SPECIAL_IDS = "special_ids.json"
 WAKE = 4  # tokens, which read every weight
 
 
@@ -89,7 +90,9 @@ def two_graphs(setup: Setup) -> Decode:
     model = Model(
         setup.folder / "a.bundle", read_manifest(setup.folder / "a.bundle"), setup.threads
     )
-    return lambda rows, limit: [h.tokens for h in greedy(model, rows, limit, BOS, EOS)]
+    return lambda rows, limit: [
+        h.tokens for h in greedy(model, rows, limit, IDS["start"], IDS["eos"])
+    ]
 
 
 def _ctranslate2(name: str) -> Callable[[Setup], Decode]:
@@ -117,13 +120,16 @@ def _ctranslate2(name: str) -> Callable[[Setup], Decode]:
 def transformers(setup: Setup) -> Decode:
     """MarianMTModel.generate of Hugging Face Transformers."""
     import torch
+    from transformers import MarianMTModel
 
     from benchmarks.peers import build_marian
     from tfexport.model_src import load_checkpoint
 
     torch.set_num_threads(setup.threads)
-    # Built, not loaded: a saved Marian forgets its position table, and takes one of its own.
-    model = build_marian(load_checkpoint(setup.checkpoint))
+    if setup.checkpoint.is_dir():
+        model = MarianMTModel.from_pretrained(setup.checkpoint)
+    else:  # built, not loaded: a saved Marian forgets its position table, and takes one of its own
+        model = build_marian(load_checkpoint(setup.checkpoint))
     model.set_attn_implementation(setup.options["attention"])
     return _generating(model, setup.beam)
 
@@ -167,7 +173,7 @@ def eager_uncached(setup: Setup) -> Decode:
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
-        prefix = torch.full((len(rows), 1), BOS)
+        prefix = torch.full((len(rows), 1), IDS["start"])
         with torch.inference_mode():
             _, cross = model.encode(ids, mask)
             for _ in range(limit):
@@ -222,7 +228,7 @@ def _stepped(encode: Any, step: Any, empty_cache: Any) -> Decode:
 
     def decode(rows: Rows, limit: int) -> Rows:
         ids, mask = map(torch.from_numpy, _padded(rows))
-        token = torch.full((len(rows), 1), BOS)
+        token = torch.full((len(rows), 1), IDS["start"])
         found = []
         with torch.inference_mode():
             _, cross = encode(ids, mask)
@@ -239,13 +245,13 @@ def _stepped(encode: Any, step: Any, empty_cache: Any) -> Decode:
 def _padded(rows: Rows) -> Any:
     from tfexport.runtime.model.bundle_model import pad
 
-    return pad(rows, PAD)
+    return pad(rows, IDS["pad"])
 
 
 def _cut(rows: Rows) -> Rows:
     from tfexport.runtime.search import truncate_at_eos
 
-    return [truncate_at_eos(row, EOS) for row in rows]
+    return [truncate_at_eos(row, IDS["eos"]) for row in rows]
 
 
 SYSTEMS: dict[str, Callable[[Setup], Decode]] = {
@@ -278,6 +284,8 @@ def main() -> None:
     fields = json.loads(text)
     for path in ("folder", "checkpoint"):
         fields[path] = Path(fields[path])
+    if (special := fields["folder"] / SPECIAL_IDS).exists():
+        IDS.update(json.loads(special.read_text()))
     decode = SYSTEMS[name](Setup(**fields))
     print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:
