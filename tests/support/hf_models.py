@@ -5,12 +5,13 @@ Biases, norms and ``final_logits_bias`` are drawn too, so that none can be forgo
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 FAMILIES = {
@@ -151,6 +152,20 @@ def change_json(path: Path, *without: str, **values: Any) -> None:
     found = json.loads(path.read_text())
     kept = {key: value for key, value in {**found, **values}.items() if key not in without}
     path.write_text(json.dumps(kept))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, Tensor]], Any]) -> None:
+    """Change the state dict in a folder."""
+    path = folder / "model.safetensors"
+    if path.is_file():
+        state = load_file(path)
+        change(state)
+        save_file(state, path)
+    else:
+        path = folder / "pytorch_model.bin"
+        state = torch.load(path)
+        change(state)
+        torch.save(state, path)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def wrong_weights(
             misshapen.append(f"{key} has shape {list(found)}, expected {list(wanted)}")
         elif key not in key_report and name not in computed:
             missing.append(f"{key} {list(wanted)}")
-    surplus = [name for name in weights if name not in expected]
+    surplus = [table.origin_of(name, ())[0] for name in weights if name not in expected]
     return [
         *_few(misshapen),  # a packed tensor stands for several weights
         *listed("is missing", "weights are missing", _unique(missing)),
