@@ -28,7 +28,6 @@ _TELL_TALES = (
         _CONVERT,
     ),
     ("an Eole Transformer", r"^(src|tgt)_emb\.embeddings\.weight$", _CTRANSLATE2),
-    ("a JoeyNMT Transformer", r"\.(src_src_att|trg_trg_att)\.", _ALONE),
     ("a Sockeye Transformer", r"\.(self_attention|enc_attention)\.ff_(in|q)\.weight$", _ALONE),
     ("a Marian-NMT model", r"^(special:model\.yml|(en|de)coder_l1_self_Wq)$", _CTRANSLATE2),
     ("a recurrent network (LSTM or GRU)", r"\b(weight|bias)_[ih]h_l\d", _ENCODER_DECODER),

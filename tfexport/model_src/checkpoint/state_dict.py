@@ -30,6 +30,7 @@ from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.pickled import Call, Global, LongPickleError, Machine
 from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
+from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
@@ -99,7 +100,9 @@ def load_state_dict(path: str | Path) -> StateDict:
             tensors, or declares tensors that are too large for it.
     """
     path = find_file(path)
-    return load_shards(path, _load_file) if is_index(path) else _load_file(path)
+    if is_index(path):
+        return load_shards(path, _load_file)
+    return with_options_beside(_load_file(path))
 
 
 def _load_file(path: Path) -> StateDict:
