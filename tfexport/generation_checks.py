@@ -15,34 +15,32 @@ _FLAG = of_type("true or false", bool)
 _NUMBER = of_type("a number", int, float)
 _ID = whole(0)
 
-# Every name is that of a decoding option.
-GENERATION: Check = record(
-    {},
-    {
-        "beam_size": whole(1),
-        "num_hypotheses": whole(1),
-        "length_penalty": _NUMBER,
-        "early_stopping": _FLAG,
-        "exhaustive": _FLAG,
-        "search_rules": one_of(*SEARCH_RULES),
-        "renormalize_logits": _FLAG,
-        "sampling": _FLAG,
-        "temperature": _NUMBER,
-        "top_k": whole(0),
-        "top_p": _NUMBER,
-        "min_length": whole(0),
-        "max_length": whole(0),
-        "no_repeat_ngram_size": whole(0),
-        "encoder_no_repeat_ngram_size": whole(0),
-        "repetition_penalty": _NUMBER,
-        "suppress_tokens": list_of(_ID),
-        "suppress_first_tokens": list_of(_ID),
-        "suppress_sequences": list_of(list_of(_ID)),
-        "first_token": _ID,
-        "last_token": _ID,
-        "end_tokens": list_of(_ID),
-    },
-)
+# Decoding options of which a bundle may have a default of its own.
+OPTIONS: dict[str, Check] = {
+    "beam_size": whole(1),
+    "num_hypotheses": whole(1),
+    "length_penalty": _NUMBER,
+    "early_stopping": _FLAG,
+    "exhaustive": _FLAG,
+    "search_rules": one_of(*SEARCH_RULES),
+    "renormalize_logits": _FLAG,
+    "sampling": _FLAG,
+    "temperature": _NUMBER,
+    "top_k": whole(0),
+    "top_p": _NUMBER,
+    "min_length": whole(0),
+    "max_length": whole(0),
+    "no_repeat_ngram_size": whole(0),
+    "encoder_no_repeat_ngram_size": whole(0),
+    "repetition_penalty": _NUMBER,
+    "suppress_tokens": list_of(_ID),
+    "suppress_first_tokens": list_of(_ID),
+    "suppress_sequences": list_of(list_of(_ID)),
+    "first_token": _ID,
+    "last_token": _ID,
+    "end_tokens": list_of(_ID),
+}
+GENERATION = record({}, OPTIONS)
 
 
 def find_foreign_ids(values: Mapping[str, Any], size: int) -> Iterator[str]:

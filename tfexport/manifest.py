@@ -124,6 +124,13 @@ class Manifest:
         return 1 if self.module is None else 2
 
     @property
+    def hidden_ids(self) -> tuple[int, ...]:
+        """The ids that text does not show."""
+        special = self.special_ids
+        languages = () if self.languages is None else self.languages.ids.values()
+        return (special.pad, special.bos, special.eos, special.decoder_start, *languages)
+
+    @property
     def module_io(self) -> ModuleIO | None:
         """The tensors of a user's module; None for a Transformer."""
         return None if self.module is None else ModuleIO.from_dict(self.module)

@@ -1,10 +1,10 @@
-"""``Unpack``, by which a ``TypedDict`` types keywords; ``typing`` has it from Python 3.11 on."""
+"""``Self`` and ``Unpack``; ``typing`` has them from Python 3.11 on."""
 
 import sys
 
 if sys.version_info >= (3, 11):
-    from typing import Unpack
+    from typing import Self, Unpack
 else:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
-__all__ = ["Unpack"]
+__all__ = ["Self", "Unpack"]

@@ -6,29 +6,25 @@ from typing import Any, TypeVar
 
 import click
 
+from tfexport.generation_checks import OPTIONS as OWN_OPTIONS
 from tfexport.runtime.files.input_lines import is_number
-from tfexport.runtime.option_checks import Reals, Wholes
+from tfexport.runtime.option_checks import (
+    Choice,
+    OneToken,
+    OptionSpec,
+    Reals,
+    Sequences,
+    Tokens,
+    Wholes,
+)
 from tfexport.runtime.options import SPECS, ScoringKeywords
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Call = TypeVar("Call")
 
 SCORING = frozenset(ScoringKeywords.__annotations__)
-# Help that applies to the command line only: how tokens are written, and in which output.
-_TOKENS = "Between spaces; ids with --ids."
-_NOTES = {
-    "suppress_tokens": _TOKENS,
-    "end_tokens": _TOKENS,
-    "suppress_sequences": "Ids with --ids. Repeatable.",
-    "return_token_scores": "With --jsonl.",
-    "return_attention": "With --jsonl.",
-}
-_OWN_KINDS: dict[str, dict[str, Any]] = {
-    "suppress_tokens": {"metavar": "TOKENS"},
-    "end_tokens": {"metavar": "TOKENS"},
-    "suppress_sequences": {"metavar": "TEXT", "multiple": True},
-    "batch_type": {"type": click.Choice(["rows", "tokens"])},
-}
+# Help that applies to the command line only: in which output.
+_NOTES = {"return_token_scores": "With --jsonl.", "return_attention": "With --jsonl."}
 
 
 def decoding_options(only: Collection[str] | None = None) -> Callable[[Command], Command]:
@@ -47,13 +43,25 @@ def decoding_options(only: Collection[str] | None = None) -> Callable[[Command],
     def add(command: Command) -> Command:
         for name in reversed(names):
             flag = "--" + name.replace("_", "-")
-            if SPECS[name].default is True:
+            # Either way where a bundle may have a default of its own, which a caller overrides.
+            if isinstance(SPECS[name].default, bool) and _both_ways(name):
                 flag = f"{flag}/--no-{flag[2:]}"
-            text = " ".join(filter(None, (SPECS[name].help, _NOTES.get(name))))
+            notes = _how_written(SPECS[name]), _NOTES.get(name)
+            text = " ".join(filter(None, (SPECS[name].help, *notes)))
             command = click.option(flag, default=None, help=text, **_kind(name))(command)
         return command
 
     return add
+
+
+def language_options(command: Command) -> Command:
+    """Add the options for models that are told languages."""
+    for side, what in (("target", "to translate into"), ("source", "of the input")):
+        command = click.option(
+            f"--{side}-language", metavar="CODE",
+            help=f"The language {what}, for a model that is told it.  [default: the bundle's]",
+        )(command)  # fmt: skip
+    return command
 
 
 def whole_numbers(name: str) -> click.IntRange:
@@ -63,6 +71,15 @@ def whole_numbers(name: str) -> click.IntRange:
     return click.IntRange(bounds.least, bounds.most)
 
 
+def _how_written(spec: OptionSpec) -> str | None:
+    """How tokens of an option are written on the command line."""
+    if isinstance(spec.bounds, Tokens):
+        return "Between spaces; ids with --ids."
+    if isinstance(spec.bounds, OneToken):
+        return "An id with --ids."
+    return "Ids with --ids. Repeatable." if isinstance(spec.bounds, Sequences) else None
+
+
 def _kind(name: str) -> dict[str, Any]:
     """Keywords of ``click.option`` for the type of a decoding option."""
     spec = SPECS[name]
@@ -70,9 +87,17 @@ def _kind(name: str) -> dict[str, Any]:
         return {"type": whole_numbers(name)}
     if isinstance(spec.bounds, Reals):
         return {"type": float}
-    if isinstance(spec.default, bool):
-        return {} if spec.default else {"is_flag": True}
-    return _OWN_KINDS[name]
+    if isinstance(spec.bounds, Choice):
+        return {"type": click.Choice(spec.bounds.words)}
+    if isinstance(spec.bounds, Sequences):
+        return {"metavar": "TEXT", "multiple": True}
+    if spec.bounds is not None:
+        return {"metavar": "TOKEN" if isinstance(spec.bounds, OneToken) else "TOKENS"}
+    return {} if _both_ways(name) else {"is_flag": True}
+
+
+def _both_ways(name: str) -> bool:
+    return SPECS[name].default is True or name in OWN_OPTIONS
 
 
 def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
@@ -90,11 +115,15 @@ def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
 def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
     """The decoding options that were given, as keywords of ``DecodingOptions``."""
     values = {name: value for name, value in options.items() if value is not None and value != ()}
-    for name in ("suppress_tokens", "end_tokens"):
-        if name in values:
-            values[name] = _tokens(values[name], ids)
-    if "suppress_sequences" in values and ids:
-        values["suppress_sequences"] = [_tokens(text, ids) for text in values["suppress_sequences"]]
+    for name, value in values.items():
+        bounds = SPECS[name].bounds
+        if isinstance(bounds, Tokens):
+            values[name] = _tokens(value, ids)
+        elif isinstance(bounds, OneToken):
+            one = int(value) if ids and is_number(value) else value
+            values[name] = None if one == "" else one
+        elif isinstance(bounds, Sequences) and ids:
+            values[name] = [_tokens(text, ids) for text in value]
     return values
 
 

@@ -10,11 +10,18 @@ import click
 from tfexport.cli.checkpoint_report import checkpoint_facts, print_checkpoint
 from tfexport.cli.console import checkpoint_options, human_size, needs
 from tfexport.cli.file_kinds import ONNX_FILE, name_kind
-from tfexport.errors import BundleError, MissingDependencyError, shown
+from tfexport.errors import BundleError, MissingDependencyError, join_some, shown
+
+# Where a language's token goes.
+_PLACES = {
+    "before": "before the text", "after": "after the text", "first": "as the first target token",
+    "start": "as the start token", "source": "before the text",
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from tfexport.bundle import Manifest
     from tfexport.export import ArtifactInfo
+    from tfexport.languages import Languages
     from tfexport.module_io import ModuleIO
 
 
@@ -96,12 +103,16 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         "needs": f"onnxruntime {manifest.minimum_onnxruntime} or newer ({domains})",
         "vocabulary": _both(limits.source_vocab_size, limits.target_vocab_size, manifest),
         "longest": _both(limits.max_source_length, limits.max_target_length, manifest),
-        "special ids": ", ".join(f"{k} {v}" for k, v in asdict(manifest.special_ids).items()),
+        "special ids": _special_ids(manifest),
         "tokenizers": ", ".join(f"{k} {v.file}" for k, v in manifest.tokenizers.items())
         or "none: ids only",
         "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
         "weights": _weights(manifest.quantization),
     }
+    if manifest.generation:
+        facts["generation"] = ", ".join(f"{k} {v}" for k, v in manifest.generation.items())
+    if manifest.languages is not None:
+        facts["languages"] = _languages(manifest.languages)
     if manifest.module_io is not None:
         facts |= _module_facts(manifest.module_io, limits.max_target_length)
     layout = read_layout(Path(path))
@@ -116,6 +127,26 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
     print_table(files)
     _print_config(manifest.config)
+
+
+def _special_ids(manifest: "Manifest") -> str:
+    ids = asdict(manifest.special_ids)
+    return ", ".join(f"{k} {v}" for k, v in ids.items() if k != "start" or v is not None)
+
+
+def _languages(languages: "Languages") -> str:
+    """How a model is told languages, and which it knows."""
+    told = []
+    for side in ("source", "target"):
+        place, default = getattr(languages, f"{side}_place"), getattr(languages, side)
+        if place is not None:
+            told.append(
+                f"{side} {_PLACES[place]}" + (f" ({default} by default)" if default else "")
+            )
+        elif default is not None:
+            told.append(f"{side} {default}")
+    codes = join_some(sorted(languages.ids), 12)
+    return "; ".join([*told, codes] if codes else told)
 
 
 def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:

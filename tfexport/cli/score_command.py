@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.decoding_options import SCORING, as_call, decoding_options, given
+from tfexport.cli.decoding_options import (
+    SCORING,
+    as_call,
+    decoding_options,
+    given,
+    language_options,
+)
 from tfexport.cli.spelling import spell
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
@@ -26,6 +32,8 @@ class _Call:
     force: bool
     ids: bool
     jsonl: bool
+    source_language: str | None
+    target_language: str | None
     threads: int
     decoding: dict[str, Any]
 
@@ -39,6 +47,7 @@ class _Call:
 @click.option("--ids", is_flag=True, help="Lines are space-separated ids; sources as the encoder "
               "sees them, targets without start and end token.")  # fmt: skip
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: score, tokens.")
+@language_options
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0,
               help="Default: all cores.")  # fmt: skip
 @decoding_options(SCORING)
@@ -57,6 +66,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.files.scores import ScoreFormat, score_file
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
     from tfexport.runtime.scorer import Scorer
+    from tfexport.runtime.spoken import Spoken
 
     call = as_call(_Call, values)
     _check_files(call)
@@ -64,7 +74,8 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     scorer = Scorer(engine)
-    options = scorer.resolve(given(call.decoding, call.ids))
+    spoken = Spoken(call.source_language, call.target_language, call.ids)
+    options = scorer.resolve(given(call.decoding, call.ids), spoken)
 
     def tell(line: "LineScore") -> None:
         if line.problem is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import as_call, decoding_options, given
+from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
 from tfexport.errors import ConfigError, InputError, Problem
@@ -40,6 +40,8 @@ class _Call:
     attention_plot: str | None
     target_prefix: str | None
     target_prefix_file: str | None
+    source_language: str | None
+    target_language: str | None
     vocabulary_map: str | None
     threads: int | None
     workers: int | None
@@ -73,6 +75,7 @@ class _Call:
 @click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
               help="The same, a line for each line.")  # fmt: skip
+@language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="Target tokens that source tokens allow.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS),
@@ -134,13 +137,15 @@ def _task(call: _Call, engine: "Engine") -> "LineTask":
     """Resolve the options; all problems are reported in one message."""
     from tfexport.runtime.files.line_format import LineFormat
     from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.spoken import Spoken
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:
         keywords["return_attention"] = True
     keywords["return_scores"] = call.jsonl  # lines of text have no scores
     prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call))
+    spoken = Spoken(call.source_language, call.target_language, call.ids)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call), spoken)
     line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses, spell)
     return LineTask(options, line_format, start, call.target_prefix_file)
 

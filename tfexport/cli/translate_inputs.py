@@ -40,6 +40,7 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     from tfexport.atomic import new_file
     from tfexport.runtime.files.array_rows import read_array_rows
     from tfexport.runtime.files.line_format import LineFormat
+    from tfexport.runtime.spoken import Spoken
 
     io = engine.manifest.module_io
     if io is None:
@@ -53,7 +54,8 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
         from tfexport.runtime.files.input_lines import read_numbers
 
         prefix = read_numbers(prefix)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix])
+    spoken = Spoken(call.source_language, call.target_language, as_ids=True)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], spoken=spoken)
     rows = read_array_rows(call.inputs, io.inputs)
     line_format = LineFormat(
         call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell

@@ -18,6 +18,7 @@ from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.search import Request
+from tfexport.runtime.spoken import Spoken
 from tfexport.runtime.translator import Translator
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
@@ -115,7 +116,7 @@ def benchmark_rows(
         InputError: naming all lines that cannot be decoded; or there is no line.
     """
     engine = Engine(bundle)
-    engine.resolver.resolve(keywords)
+    engine.resolver.resolve(keywords, spoken=Spoken(as_ids=True))
     return _random_rows(engine) if file is None else _read_rows(engine, file, ids)
 
 
@@ -130,7 +131,7 @@ def _random_rows(engine: Engine) -> list[list[int]]:
 
 
 def _read_rows(engine: Engine, file: str, ids: bool) -> list[list[int]]:
-    options, _ = engine.resolver.resolve({"truncate": True})
+    options, _ = engine.resolver.resolve({"truncate": True}, spoken=Spoken(as_ids=True))
     rows: list[list[int]] = []
     problems: list[Message] = []
     with Path(file).open("rb") as lines:

@@ -31,13 +31,19 @@ def requests_of(
     return _check_all(call, noun, sources, prefixes, check)
 
 
-def requests_from(engine: Engine, rows: Sequence[Any], prefixes: Prefixes) -> list[Request | None]:
+def requests_from(
+    engine: Engine, rows: Sequence[Any], prefixes: Prefixes, options: ResolvedOptions
+) -> list[Request | None]:
     """Requests of rows of a user's module's inputs; see ``Engine.request_from``.
 
     Raises:
         InputError: naming everything that is wrong with any of them.
     """
-    return _check_all("generate_from", "row", rows, prefixes, engine.request_from)
+
+    def check(row: Any, number: int, prefix: tuple[int, ...]) -> Request:
+        return engine.request_from(row, number, prefix, options)
+
+    return _check_all("generate_from", "row", rows, prefixes, check)
 
 
 def _check_all(

@@ -1,7 +1,4 @@
-"""The engine: an open bundle that decodes requests, in the calling thread or in workers.
-
-``Translator``, files and scoring are built on it; so could be a server.
-"""
+"""The engine: an open bundle that decodes requests, in the calling thread or in workers."""
 
 import os
 import threading
@@ -9,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,6 +16,7 @@ from tfexport.bundle import open_bundle
 from tfexport.errors import ForkError, InputError
 from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.model.open_model import open_model
+from tfexport.runtime.own_defaults import check_own
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
@@ -64,6 +62,7 @@ class Engine:
         """Check a bundle and open it; see ``Translator``."""
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
         self.manifest = open_bundle(self.path)
+        check_own(self.manifest.generation, str(self.path))
         self._opening = threading.Lock()
         self._workers: Workers | None = None
         self._process = os.getpid()
@@ -109,23 +108,28 @@ class Engine:
         """
         self._check_process()
         self.manifest.require_ids()
-        read: Callable[..., list[int]] = self.texts.check_ids if as_ids else self.texts.encode
+        of_text = partial(self.texts.encode, framing=options.framing)
+        read: Callable[..., list[int]] = self.texts.check_ids if as_ids else of_text
         ids = read(source, options.truncate, options.max_input_length)
         if not ids:
             return None
+        prefix = options.begin(prefix)
         candidates = None
         if self._map is not None:
-            candidates = self._map.candidates(ids, options.end_tokens)
+            candidates = self._map.candidates(ids, options.always_allowed)
         padded = self._io is None or self._io.padded
         return Request(ids, number, prefix, candidates, group=() if padded else (len(ids),))
 
-    def request_from(self, row: Any, number: int, prefix: tuple[int, ...]) -> Request:
+    def request_from(
+        self, row: Any, number: int, prefix: tuple[int, ...], options: ResolvedOptions
+    ) -> Request:
         """Check one row of a user's module's inputs and make a request of it.
 
         Args:
             row: input to array, without the batch axis.
-            number: of the row in its call, which seeds its random numbers.
-            prefix: the forced beginning of its target.
+            number: see ``request``.
+            prefix: see ``request``.
+            options: see ``request``.
 
         Raises:
             InputError: naming everything that is wrong with it.
@@ -140,7 +144,8 @@ class Engine:
         if graph_io.INPUT_IDS in arrays:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
         group = shape_key(arrays, self._io.padded)
-        return Request([], number, prefix, inputs=arrays, group=("arrays", *group))
+        whole = options.begin(prefix)
+        return Request([], number, whole, inputs=arrays, group=("arrays", *group))
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
         """Decode rows; for each its hypotheses, or an empty one if it has no request."""
@@ -222,7 +227,7 @@ class Engine:
             hypotheses: best first.
             options: how they were decoded.
         """
-        around = self.texts.num_special_tokens if ids else (0, 0)
+        around = self.texts.num_special_tokens(options.framing) if ids else (0, 0)
         result = TranslationResult(None, hypotheses, ids, framing=around)
         texts = []
         for place, made in enumerate(hypotheses):
@@ -239,8 +244,7 @@ class Engine:
         """Wait for submitted batches and stop the workers; a later call starts new ones."""
         with self._opening:
             workers, self._workers = self._workers, None
-        # Outside the lock, which a worker may need to finish.
-        if workers is not None:
+        if workers is not None:  # outside the lock, which a worker may need to finish
             workers.close()
 
     def _decode(

@@ -59,26 +59,85 @@ class Reals:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str) and value in self.words:
+            return None
+        return f"{shown(value)} is not {' or '.join(map(repr, self.words))}"
+
+
+@dataclass(frozen=True)
+class OneToken:
+    """An id, or a token as the vocabulary writes it."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, Token) and not isinstance(value, bool):
+            return None
+        return f"{shown(value)} is neither an id nor a token"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A list of ids and tokens."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return f"{shown(value)} is not a list of tokens"
+        return next(filter(None, map(OneToken().problem, value)), None)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A list of sequences, each a text or a list of ids and tokens."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return f"{shown(value)} is not a list of sequences"
+        for sequence in value:
+            if not isinstance(sequence, str) and (problem := Tokens().problem(sequence)):
+                return problem
+            if not sequence:
+                return "an empty sequence would ban every token"
+        return None
+
+
+Bounds = Wholes | Reals | Choice | OneToken | Tokens | Sequences
+
+
+@dataclass(frozen=True)
 class OptionSpec:
     """The declaration of an option, apart from its name and type.
 
     Attributes:
         default: the default value.
         help: help text on the command line; None for an option of Python only.
-        bounds: bounds of a number.
+        bounds: which values it takes; None for true or false, and for a function.
     """
 
     default: Any
     help: str | None
-    bounds: Wholes | Reals | None = None
+    bounds: Bounds | None = None
 
 
-def option(default: Any, help: str | None, bounds: Wholes | Reals | None = None) -> Any:  # noqa: A002
+def option(default: Any, help: str | None, bounds: Bounds | None = None) -> Any:  # noqa: A002
     """Declare an option as a dataclass field; see ``OptionSpec``."""
     return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
 
 
-_NEEDS_BEAM = ("patience", "early_stopping", "coverage_penalty", "beam_groups")
+_NEEDS_BEAM = (
+    "patience", "early_stopping", "exhaustive", "coverage_penalty", "beam_groups",
+    "renormalize_logits",
+)  # fmt: skip
+# Beams by the rules of transformers have none of these.
+_OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
@@ -126,32 +185,8 @@ def _bad_value(name: str, value: Any, spec: OptionSpec) -> str | None:
         return None if value is None and spec.default is None else spec.bounds.problem(value)
     if isinstance(spec.default, bool):
         return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
-    if name in ("suppress_tokens", "end_tokens"):
-        return _bad_tokens(value)
-    if name == "suppress_sequences":
-        return _bad_sequences(value)
-    if name == "batch_type" and not (isinstance(value, str) and value in ("rows", "tokens")):
-        return f"{shown(value)} is not 'rows' or 'tokens'"
     if name == "callback" and value is not None and not callable(value):
         return f"{shown(value)} cannot be called"
-    return None
-
-
-def _bad_tokens(value: Any) -> str | None:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{shown(value)} is not a list of tokens"
-    wrong = [token for token in value if isinstance(token, bool) or not isinstance(token, Token)]
-    return f"{shown(wrong[0])} is neither an id nor a token" if wrong else None
-
-
-def _bad_sequences(value: Any) -> str | None:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        return f"{shown(value)} is not a list of sequences"
-    for sequence in value:
-        if not isinstance(sequence, str) and (problem := _bad_tokens(sequence)):
-            return problem
-        if not sequence:
-            return "an empty sequence would ban every token"
     return None
 
 
@@ -161,6 +196,7 @@ def _needs(name: str, needed: str, how: str = "") -> Message:
 
 def _contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Iterator[Message]:
     yield from _search_contradictions(values, changed)
+    yield from _rules_contradictions(values, changed)
     beam, groups = values["beam_size"], values["beam_groups"]
     if "patience" in changed and not values["early_stopping"]:
         yield _needs("patience", "early_stopping")
@@ -202,6 +238,21 @@ def _search_contradictions(
             Option("callback"), " excludes ", Option("beam_size"),
             f" {beam}: a beam's tokens are not known before its end",
         )  # fmt: skip
+
+
+def _rules_contradictions(
+    values: Mapping[str, Any], changed: AbstractSet[str]
+) -> Iterator[Message]:
+    """Between the rules of a beam search and options that only one set of rules has."""
+    if values["search_rules"] == "tfexport":
+        for name in sorted(changed & {"exhaustive", "renormalize_logits"}):
+            yield Message(Option(name), " needs ", Option("search_rules", "transformers"))
+    else:
+        for name in _OWN_BEAMS:
+            if name in changed:
+                yield Message(Option(name), " needs ", Option("search_rules", "tfexport"))
+    if "exhaustive" in changed and values["early_stopping"]:
+        yield Message(Option("exhaustive"), " needs ", Option("early_stopping", False))
 
 
 def _two(name: str, value: object, verb: str, other: str, others: object) -> Message:

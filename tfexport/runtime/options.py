@@ -4,47 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.option_checks import (
+    Choice,
+    OneToken,
     OptionSpec,
     Reals,
+    Sequences,
     Token,
+    Tokens,
     Wholes,
     changed_from,
     find_problems,
     option,
 )
+from tfexport.runtime.option_keywords import DecodingKeywords as DecodingKeywords
+from tfexport.runtime.option_keywords import ScoringKeywords as ScoringKeywords
+from tfexport.runtime.option_keywords import TranslationKeywords as TranslationKeywords
+from tfexport.runtime.step import Step as Step
+from tfexport.typing import Self
 
 SUBJECT = "decoding options"
 _LONGEST = 2**31 - 1  # tokens, far above what memory allows
 _WIDEST = 1024  # hypotheses of one row, each with its own caches
 
 
-@dataclass(frozen=True)
-class Step:
-    """One token of one row, as a callback sees it.
+class _Said:
+    """Remembers what was said, so that it wins over a bundle's own default."""
 
-    Attributes:
-        row: index of the input, from 0.
-        hypothesis: index of its sample, from 0.
-        position: of the token in the output, from 0.
-        token: its id; the end token too.
-        log_prob: its natural-log probability.
-        last: whether the row ends with this token.
-    """
+    __slots__ = ("_count", "_named")  # beside the fields, whose dictionary callers may read
+    _count: int
+    _named: frozenset[str]
 
-    row: int
-    hypothesis: int
-    position: int
-    token: int
-    log_prob: float
-    last: bool
+    def __new__(cls, *values: Any, **keywords: Any) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_count", len(values))
+        object.__setattr__(made, "_named", frozenset(keywords))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies, in which nothing counts as said."""
+        return vars(self)
 
 
 @dataclass(frozen=True)
-class DecodingOptions:
+class DecodingOptions(_Said):
     """Options of decoding; docs/decoding.md has every definition.
 
     A token is an id, or a piece of text that the target tokenizer knows as one token.
@@ -56,6 +62,12 @@ class DecodingOptions:
         coverage_penalty: weight of a penalty on source positions that no token attended to.
         patience: early stopping ends a beam with ``beam_size * patience`` finished hypotheses.
         early_stopping: false continues a beam until no better hypothesis is possible.
+        search_rules: "tfexport", or "transformers" for a search that ranks, stops, penalises and
+            bans as that library does.
+        exhaustive: by transformers' rules, with ``early_stopping`` false: continue a beam until no
+            better hypothesis is possible, not only until none is likely.
+        renormalize_logits: by transformers' rules, in a beam: make what penalties and bans left
+            probabilities again.
         beam_groups: groups of a diverse beam search.
         diversity_penalty: subtracted from a token's score for each earlier group that chose it at
             the same step.
@@ -70,9 +82,13 @@ class DecodingOptions:
         max_input_length: longest input in tokens, special tokens included; None for the model's
             own limit.
         no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows all.
+        encoder_no_repeat_ngram_size: no n-gram of this size is one of the source's; 0 allows all.
         repetition_penalty: divides positive logits of earlier tokens, and multiplies negative ones.
         suppress_tokens: tokens that are never chosen.
+        suppress_first_tokens: tokens that are never chosen first.
         suppress_sequences: sequences of tokens, or texts, that are never completed.
+        first_token: the token that every row begins with.
+        last_token: the token that ends a row of ``max_length`` tokens.
         disable_unk: never choose the unknown token.
         end_tokens: tokens that end a row, instead of the model's own end token.
         return_end_token: keep the end token in the tokens of a hypothesis.
@@ -113,6 +129,17 @@ class DecodingOptions:
     early_stopping: bool = option(
         True, "Without, a beam goes on until no hypothesis can come in any more."
     )
+    search_rules: str = option(
+        "tfexport",
+        "Whose rules rank, stop, penalise and ban.  [default: the bundle's, else tfexport]",
+        Choice(("tfexport", "transformers")),
+    )
+    exhaustive: bool = option(
+        False, "By transformers' rules, go on until no hypothesis can come in any more."
+    )
+    renormalize_logits: bool = option(
+        False, "By transformers' rules, beams rank by probabilities after penalties and bans."
+    )
     beam_groups: int = option(
         1, "Groups of the beam, for hypotheses that differ.  [default: 1]", Wholes(1, _WIDEST)
     )
@@ -136,16 +163,29 @@ class DecodingOptions:
     no_repeat_ngram_size: int = option(
         0, "No run of this many tokens comes twice.", Wholes(0, _LONGEST)
     )
+    encoder_no_repeat_ngram_size: int = option(
+        0, "No run of this many tokens of the source comes in the target.", Wholes(0, _LONGEST)
+    )
     # Beyond, logits leave the range of float32.
     repetition_penalty: float = option(
         1.0, "Above 1, tokens that came before become less likely.", Reals(1e-3, 1e3)
     )
-    suppress_tokens: Sequence[Token] = option((), "Never choose these, e.g. '▁Herr ▁Frau'.")
-    suppress_sequences: Sequence[Sequence[Token] | str] = option((), "Never write this.")
+    suppress_tokens: Sequence[Token] = option(
+        (), "Never choose these, e.g. '▁Herr ▁Frau'.", Tokens()
+    )
+    suppress_first_tokens: Sequence[Token] = option((), "Never begin with these.", Tokens())
+    suppress_sequences: Sequence[Sequence[Token] | str] = option(
+        (), "Never write this.", Sequences()
+    )
+    first_token: Token | None = option(None, "Every line begins with this.", OneToken())
+    last_token: Token | None = option(
+        None, "What ends a line that is as long as it may be.", OneToken()
+    )
     disable_unk: bool = option(False, "Never choose the unknown token.")
     end_tokens: Sequence[Token] = option(
         (),
         "End a line at these instead of the model's own end token.",
+        Tokens(),
     )
     return_end_token: bool = option(False, "Keep the end token.")
     return_alternatives: bool = option(
@@ -170,8 +210,17 @@ class DecodingOptions:
         "Lines (or tokens) decoded together; 1 answers every line as it comes.  [default: 32]",
         Wholes(1, 2**20),
     )
-    batch_type: str = option("rows", "What the batch size counts.  [default: rows]")
+    batch_type: str = option(
+        "rows", "What the batch size counts.  [default: rows]", Choice(("rows", "tokens"))
+    )
     truncate: bool = option(False, "Cut lines that are too long, instead of refusing them.")
+
+    @property
+    def said(self) -> frozenset[str]:
+        """Options that were said when this was made; none where all were, as in a copy."""
+        named = [option.name for option in fields(self)]
+        said = {*named[: self._count], *self._named}
+        return frozenset() if len(said) == len(named) else frozenset(said)
 
     def __post_init__(self) -> None:
         problems = list(find_problems(vars(self), SPECS))
@@ -182,51 +231,6 @@ class DecodingOptions:
     def needs_attention(self) -> bool:
         """Whether anything asks for the cross-attention."""
         return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
-
-
-class ScoringKeywords(TypedDict, total=False):
-    """The options that act on a given target, as keywords of ``Translator.score``."""
-
-    length_penalty: float
-    coverage_penalty: float
-    max_input_length: int | None
-    return_end_token: bool
-    return_token_scores: bool
-    return_attention: bool
-    attention_layer: int
-    attention_head: int | None
-    batch_size: int
-    batch_type: str
-    truncate: bool
-
-
-class DecodingKeywords(ScoringKeywords, total=False):
-    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
-
-    beam_size: int
-    num_hypotheses: int
-    patience: float
-    early_stopping: bool
-    beam_groups: int
-    diversity_penalty: float
-    sampling: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-    min_length: int
-    max_length: int
-    no_repeat_ngram_size: int
-    repetition_penalty: float
-    suppress_tokens: Sequence[Token]
-    suppress_sequences: Sequence[Sequence[Token] | str]
-    disable_unk: bool
-    end_tokens: Sequence[Token]
-    return_alternatives: bool
-    min_alternative_probability: float
-    return_scores: bool
-    replace_unknowns: bool
-    callback: Callable[[Step], object] | None
 
 
 SPECS: Mapping[str, OptionSpec] = {
@@ -240,10 +244,15 @@ def changed_options(values: Mapping[str, Any]) -> set[str]:
     return changed_from(DEFAULTS, values)
 
 
-def given_options(options: DecodingOptions | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a call as keywords: those of ``options`` that are not the defaults, and keywords.
+def given_options(
+    options: DecodingOptions | None, keywords: Mapping[str, Any], *, changed_only: bool = False
+) -> dict[str, Any]:
+    """Options of a call as keywords: those of ``options``, and keywords. A keyword wins.
 
-    A keyword wins.
+    Args:
+        options: of which those count that were said, or are not the defaults.
+        keywords: of the call.
+        changed_only: those of ``options`` that are the defaults do not count, said or not.
 
     Raises:
         ConfigError: ``options`` is something else.
@@ -254,5 +263,7 @@ def given_options(options: DecodingOptions | None, keywords: Mapping[str, Any]) 
         text = f"{shown(options)} is not a DecodingOptions"
         raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
     values = {name: getattr(options, name) for name in DEFAULTS}
-    changed = changed_options(values)
-    return {**{name: values[name] for name in DEFAULTS if name in changed}, **keywords}
+    counted = changed_options(values)
+    if not changed_only:
+        counted |= options.said
+    return {**{name: values[name] for name in DEFAULTS if name in counted}, **keywords}

@@ -1,6 +1,7 @@
 """Checks of options and prefixes against one bundle; all problems are in one message."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,16 @@ from tfexport.errors import (
     TokenizerError,
     join_problems,
 )
+from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model_shape import ModelShape
 from tfexport.runtime.option_checks import Token, find_problems, unknown_options
 from tfexport.runtime.options import DEFAULTS, SPECS, SUBJECT, DecodingOptions
-from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.search.resolved_options import GraphRules, ResolvedOptions
+from tfexport.runtime.spoken import UNSAID, Placed, Spoken, place_languages
 from tfexport.runtime.text.codec import TextCodec, check_rows
 
+_SINGLE_TOKENS = ("first_token", "last_token")
 Prefix = str | Sequence[int] | None
 
 
@@ -37,55 +42,96 @@ class Resolver:
         keywords: Mapping[str, Any],
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[Problem] = (),
+        spoken: Spoken = UNSAID,
+        own_defaults: bool = True,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
-        """Resolve the options and prefixes of a call.
+        """Resolve the options, prefixes and languages of a call, over the bundle's own defaults.
 
         Args:
             keywords: options of ``DecodingOptions``.
             prefixes: one for each row.
             extra: problems that the caller has found, for the same message.
+            spoken: the languages of the call.
+            own_defaults: whether the bundle's own defaults count.
 
         Raises:
-            ConfigError: naming every unknown option, bad value, contradiction and unknown token.
+            ConfigError: naming every unknown option, bad value, contradiction, unknown token and
+                unknown language.
         """
-        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(keywords, SPECS)]
+        given = with_own(self._manifest.generation if own_defaults else {}, keywords)
+        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(given, SPECS)]
         # Only options that are valid by themselves are checked against the bundle.
         wrong = {problem.option for problem in problems}
-        sound = {
-            name: keywords[name] for name in keywords if name in DEFAULTS and name not in wrong
-        }
+        sound = {name: given[name] for name in given if name in DEFAULTS and name not in wrong}
         options = {**DEFAULTS, **sound}
-        tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
         problems.extend(self._model_problems(options))
-        eos_id = self._manifest.special_ids.eos
-        ends = tuple(tokens.many("end_tokens", options["end_tokens"])) or (eos_id,)
-        suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
+        placed = place_languages(self._manifest.languages, spoken)
+        if placed.first is not None and "first_token" not in keywords:
+            options["first_token"] = placed.first
+        tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
+        ids = self._token_ids(tokens, options)
+        limit = self._manifest.limits.max_target_length
+        longest = options["max_length"] if limit is None else min(options["max_length"], limit)
+        checked, bad_prefixes = self._check_prefixes(prefixes, longest, ids["end_tokens"])
+        problems.extend([*tokens.problems, *bad_prefixes, *placed.problems, *extra])
+        if problems:
+            raise ConfigError(join_problems(SUBJECT, problems))
+        return self._resolved({**sound, "max_length": longest}, options, ids, placed), checked
+
+    def _resolved(
+        self,
+        sound: Mapping[str, Any],
+        options: Mapping[str, Any],
+        ids: Mapping[str, Any],
+        placed: Placed,
+    ) -> ResolvedOptions:
+        """Valid options by their resolved values."""
+        special, seed = self._manifest.special_ids, options["seed"]
+        single = {name: ids[name] for name in _SINGLE_TOKENS if ids[name] is not None}
+        made = ResolvedOptions.of(
+            DecodingOptions(**{**sound, **single, "max_length": options["max_length"]}),
+            special.decoder_start if placed.start is None else placed.start,
+            ids["end_tokens"],
+            sound["max_length"],
+            ids["suppress_tokens"],
+            ids["suppress_sequences"],
+            eos_id=special.eos,
+            seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
+        )
+        usual = placed.start in (None, special.decoder_start)
+        return replace(
+            made,
+            suppress_first_tokens=ids["suppress_first_tokens"],
+            usual_start=usual,
+            framing=placed.framing,
+            graph_rules=GraphRules.of(self._manifest.generation),
+        )
+
+    def _token_ids(self, tokens: "_Tokens", options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that name tokens, as ids."""
         unk = self._manifest.special_ids.unk
+        suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
         # The unknown token may lie outside a target vocabulary that is smaller than the source's.
         if options["disable_unk"] and unk is not None and unk < tokens.size:
             suppressed.append(unk)
-        sequences = [
-            tuple(tokens.sequence("suppress_sequences", sequence))
-            for sequence in options["suppress_sequences"]
-        ]
-        limit = self._manifest.limits.max_target_length
-        longest = options["max_length"] if limit is None else min(options["max_length"], limit)
-        checked, bad_prefixes = self._check_prefixes(prefixes, longest, ends)
-        problems.extend([*tokens.problems, *bad_prefixes, *extra])
-        if problems:
-            raise ConfigError(join_problems(SUBJECT, problems))
-        seed = options["seed"]
-        resolved = ResolvedOptions.of(
-            DecodingOptions(**sound),
-            self._manifest.special_ids.decoder_start,
-            ends,
-            longest,
-            tuple(suppressed),
-            tuple(sequences),
-            eos_id=eos_id,
-            seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
-        )
-        return resolved, checked
+        ends = tokens.many("end_tokens", options["end_tokens"])
+        ids: dict[str, Any] = {
+            "end_tokens": tuple(ends) or (self._manifest.special_ids.eos,),
+            "suppress_tokens": tuple(suppressed),
+            "suppress_first_tokens": tuple(
+                tokens.many("suppress_first_tokens", options["suppress_first_tokens"])
+            ),
+            "suppress_sequences": tuple(
+                tuple(tokens.sequence("suppress_sequences", sequence))
+                for sequence in options["suppress_sequences"]
+            ),
+        }
+        for name in _SINGLE_TOKENS:
+            given = [] if options[name] is None else [options[name]]
+            ids[name] = next(iter(tokens.many(name, given)), None)
+        if ids["first_token"] in ids["end_tokens"]:
+            tokens.problems.append(Problem("first_token", "is an end token: every row is empty"))
+        return ids
 
     def resolve_rows(
         self,
@@ -93,19 +139,21 @@ class Resolver:
         prefixes: Iterable[Prefix] | None,
         count: int,
         extra: Sequence[Problem] = (),
+        spoken: Spoken = UNSAID,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """``resolve`` for a call of ``count`` rows; without prefixes all of them are empty."""
         if prefixes is None:
-            return self.resolve(keywords, [None] * count, extra)
+            return self.resolve(keywords, [None] * count, extra, spoken)
         given: list[Prefix] = []
         try:
             given = check_rows("target_prefix", prefixes, "prefixes, one for each row")
         except InputError as error:
-            return self.resolve(keywords, [], [*extra, Problem(None, error.message)])
+            extra = [*extra, Problem(None, error.message)]
+            return self.resolve(keywords, [], extra, spoken)
         if len(given) != count:
             text = f" holds {len(given)} prefixes for {count} rows"
             extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
-        return self.resolve(keywords, given, extra)
+        return self.resolve(keywords, given, extra, spoken)
 
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
@@ -144,7 +192,12 @@ class Resolver:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
         wants = options["return_attention"] or options["replace_unknowns"]
         wants = wants or options["coverage_penalty"]
-        if self._manifest.module is not None:
+        io = self._manifest.module_io
+        ids = io is None or INPUT_IDS in {tensor.name for tensor in io.inputs}
+        if options["encoder_no_repeat_ngram_size"] and not ids:
+            text = " needs a model whose source is ids"
+            yield Problem(None, Message(Option("encoder_no_repeat_ngram_size"), text))
+        if io is not None:
             if wants:
                 yield Problem(
                     None, "attention is not in this bundle: a module of one's own gives none"

@@ -1,6 +1,7 @@
 """Scoring of given targets: ``Translator.score`` and ``tfexport score``."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, join_problems
@@ -9,6 +10,7 @@ from tfexport.runtime.options import DEFAULTS, ScoringKeywords
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions, score_targets
+from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.text.codec import check_rows
 
 SCORE_OPTIONS = frozenset(ScoringKeywords.__annotations__)
@@ -25,13 +27,15 @@ class Scorer:
         sources: Iterable[str | Sequence[int]],
         targets: Iterable[str | Sequence[int]],
         keywords: Mapping[str, Any],
+        spoken: Spoken = UNSAID,
     ) -> list[Hypothesis]:
         """See ``Translator.score``."""
-        options = self.resolve(keywords)
         pairs = (
             check_rows("sources", sources, "texts or rows of ids"),
             check_rows("targets", targets, "texts or rows of ids"),
         )
+        as_ids = not any(isinstance(row, str) for rows in pairs for row in rows)
+        options = self.resolve(keywords, replace(spoken, as_ids=as_ids))
         if len(pairs[0]) != len(pairs[1]):
             raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
         rows: list[Request | None] = []
@@ -48,8 +52,12 @@ class Scorer:
             raise InputError(join_problems("score", problems))
         return self.run(rows, wanted, options)
 
-    def resolve(self, keywords: Mapping[str, Any]) -> ResolvedOptions:
-        """Options, checked and resolved; see ``Translator.score``."""
+    def resolve(self, keywords: Mapping[str, Any], spoken: Spoken = UNSAID) -> ResolvedOptions:
+        """Options, checked and resolved; see ``Translator.score``.
+
+        Of a bundle's own defaults those of searches do not act; a forced first token goes before a
+        target that is text.
+        """
         text = " says how to choose tokens, and scoring chooses none"
         extra = [
             Problem(None, Message(Option(name), text))
@@ -59,7 +67,7 @@ class Scorer:
         if keywords.get("coverage_penalty"):
             # The check of options wants a beam beside it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
-        return self._engine.resolver.resolve(keywords, extra=extra)[0]
+        return self._engine.resolver.resolve(keywords, extra=extra, spoken=spoken)[0]
 
     def request(
         self,
@@ -77,6 +85,9 @@ class Scorer:
         request = self._engine.request(source, number, (), options, as_ids=as_ids)
         try:
             ids = self._engine.texts.encode_target(target)
+            if isinstance(target, str) and ids and options.first_token not in (None, ids[0]):
+                assert options.first_token is not None
+                ids = [options.first_token, *ids]
         except InputError as error:
             raise InputError(Message("target: ", error.message)) from None
         if request is None and ids:

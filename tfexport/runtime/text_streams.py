@@ -69,6 +69,14 @@ def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
     return [Problem(None, text) for text in texts]
 
 
+def streamed(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a call with those that streaming needs; a bundle's own beam is no reason not to.
+
+    ``unstreamable`` names what the caller asks for and cannot be streamed.
+    """
+    return {"beam_size": 1, "num_hypotheses": 1, **keywords}
+
+
 def stream_text(engine: Engine, request: Request | None, options: ResolvedOptions) -> Iterator[str]:
     """Yield the translation of one text in pieces, as they are decoded."""
     if request is None:

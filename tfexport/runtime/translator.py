@@ -25,6 +25,7 @@ from tfexport.runtime.options import (
     DecodingKeywords,
     DecodingOptions,
     ScoringKeywords,
+    TranslationKeywords,
     given_options,
 )
 from tfexport.runtime.parallel.cpu import usable_cores
@@ -33,8 +34,14 @@ from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.spoken import Spoken
 from tfexport.runtime.text.codec import TextCodec, check_rows
-from tfexport.runtime.text_streams import stream_text, translate_texts, unstreamable
+from tfexport.runtime.text_streams import (
+    stream_text,
+    streamed,
+    translate_texts,
+    unstreamable,
+)
 from tfexport.typing import Unpack
 
 Result = TypeVar("Result")
@@ -115,6 +122,8 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -126,6 +135,8 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -136,6 +147,8 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -145,6 +158,9 @@ class Translator:
         Args:
             texts: each gives one result, in the same order.
             target_prefix: the forced beginning of each target, as text or ids; None for none.
+            source_language: code of the language of the texts, for models that are told it; None
+                for the bundle's default.
+            target_language: code of the language to translate into, likewise.
             asynchronous: return a future. Invalid input is still raised by the call itself, which
                 blocks while the queue is full.
             options: decoding options as one value; keywords override it.
@@ -158,7 +174,10 @@ class Translator:
         sources = check_rows("texts", texts, "strings")
         given = given_options(options, keywords)
         resolver = self.engine.resolver
-        resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(sources))
+        spoken = Spoken(source_language, target_language)
+        resolved, prefixes = resolver.resolve_rows(
+            given, target_prefix, len(sources), spoken=spoken
+        )
         requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
@@ -175,6 +194,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        target_language: str | None = None,
         asynchronous: Literal[False] = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -186,6 +206,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        target_language: str | None = None,
         asynchronous: Literal[True],
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -196,6 +217,7 @@ class Translator:
         ids: Iterable[Sequence[int]],
         *,
         target_prefix: Sequence[Prefix] | None = None,
+        target_language: str | None = None,
         asynchronous: bool = False,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
@@ -205,6 +227,8 @@ class Translator:
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
             target_prefix: the forced beginning of each target, as ids or text; None for none.
+            target_language: code of the language to translate into, for models whose decoder is
+                told it; None for the bundle's default, or to be told none.
             asynchronous: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
@@ -217,7 +241,8 @@ class Translator:
         given = given_options(options, keywords)
         extra = acts_on_text(given, "generate")
         resolver = self.engine.resolver
-        resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra)
+        spoken = Spoken(target=target_language, as_ids=True)
+        resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra, spoken)
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
@@ -254,9 +279,13 @@ class Translator:
         extra += cut_ids(given_options(options, keywords))
         resolver = self.engine.resolver
         resolved, prefixes = resolver.resolve_rows(
-            given_options(options, keywords), target_prefix, len(given), extra
+            given_options(options, keywords),
+            target_prefix,
+            len(given),
+            extra,
+            Spoken(as_ids=True),
         )
-        requests = requests_from(self.engine, given, prefixes)
+        requests = requests_from(self.engine, given, prefixes, resolved)
         found = self.engine.decode(requests, resolved)
         if not self.engine.gives_text:
             return [TranslationResult(None, hypotheses) for hypotheses in found]
@@ -267,6 +296,8 @@ class Translator:
         sources: Iterable[str | Sequence[int]],
         targets: Iterable[str | Sequence[int]],
         *,
+        source_language: str | None = None,
+        target_language: str | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[ScoringKeywords],
     ) -> list[Hypothesis]:
@@ -276,6 +307,8 @@ class Translator:
             sources: texts, or rows of ids as ``generate`` takes them.
             targets: texts, or rows of ids without start and end token; one for each source. The
                 log-probability of the end token is included.
+            source_language: see ``translate``.
+            target_language: see ``translate``; a target text gets its token, a row of ids holds it.
             options: decoding options as one value; keywords override it.
             **keywords: ``length_penalty``, ``coverage_penalty``, ``return_attention``,
                 ``attention_layer``, ``attention_head``, ``return_token_scores``,
@@ -289,7 +322,9 @@ class Translator:
             InputError: naming every pair that cannot be scored.
             ConfigError: unknown options, or those of search and sampling.
         """
-        return self.scorer.score(sources, targets, given_options(options, keywords))
+        given = given_options(options, keywords, changed_only=True)
+        spoken = Spoken(source_language, target_language)
+        return self.scorer.score(sources, targets, given, spoken)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -301,6 +336,8 @@ class Translator:
         text: str,
         *,
         target_prefix: Prefix = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> Iterator[str]:
@@ -311,6 +348,8 @@ class Translator:
         Args:
             text: the source text.
             target_prefix: the forced beginning of the target, which is yielded first.
+            source_language: see ``translate``.
+            target_language: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``; greedy search or sampling.
 
@@ -320,7 +359,10 @@ class Translator:
         """
         given = given_options(options, keywords)
         extra = unstreamable(given)
-        resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix], extra)
+        spoken = Spoken(source_language, target_language)
+        resolved, (prefix,) = self.engine.resolver.resolve(
+            streamed(given), [target_prefix], extra, spoken
+        )
         request = self.engine.request(text, 0, prefix, resolved, as_ids=False)
         return stream_text(self.engine, request, resolved)
 
@@ -329,6 +371,8 @@ class Translator:
         texts: Iterable[str],
         *,
         target_prefix: Iterable[Prefix] | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         options: DecodingOptions | None = None,
         **keywords: Unpack[DecodingKeywords],
     ) -> Iterator[TranslationResult]:
@@ -340,6 +384,8 @@ class Translator:
         Args:
             texts: may be endless.
             target_prefix: one for each text.
+            source_language: of all texts; see ``translate``.
+            target_language: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
@@ -347,7 +393,9 @@ class Translator:
             InputError: a text cannot be decoded; raised in place of its result.
             ConfigError: unknown or contradictory options; raised by the call itself.
         """
-        resolved, _ = self.engine.resolver.resolve(given_options(options, keywords))
+        spoken = Spoken(source_language, target_language)
+        given = given_options(options, keywords)
+        resolved, _ = self.engine.resolver.resolve(given, spoken=spoken)
         return translate_texts(self.engine, texts, target_prefix, resolved)
 
     def translate_file(
@@ -360,7 +408,7 @@ class Translator:
         resume: bool = False,
         force: bool = False,
         options: DecodingOptions | None = None,
-        **keywords: Unpack[DecodingKeywords],
+        **keywords: Unpack[TranslationKeywords],
     ) -> FileSummary:
         """Translate a file line by line in constant memory, as ``tfexport translate`` does.
 
@@ -372,7 +420,8 @@ class Translator:
             resume: continue an unfinished output; start a new one if there is none.
             force: replace an output that exists.
             options: decoding options as one value; keywords override it.
-            **keywords: see ``DecodingOptions``.
+            **keywords: see ``DecodingOptions``; ``source_language`` and ``target_language``, as
+                ``translate`` takes them.
 
         Returns:
             The number of lines, and which of them could not be decoded.
@@ -384,7 +433,8 @@ class Translator:
         """
         # Text lines show no scores, and greedy search is faster without.
         given = {"return_scores": jsonl, **given_options(options, keywords)}
-        resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix])
+        spoken = Spoken(given.pop("source_language", None), given.pop("target_language", None))
+        resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix], spoken=spoken)
         line_format = LineFormat(jsonl=jsonl, num_hypotheses=resolved.num_hypotheses)
         task = LineTask(resolved, line_format, prefix)
         return translate_file(self.engine, source, output, task, resume=resume, force=force)

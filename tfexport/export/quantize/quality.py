@@ -17,6 +17,7 @@ from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.model.bundle_model import Floats, Model
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.topk import log_normalizer
+from tfexport.runtime.spoken import Spoken
 
 LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3
@@ -98,11 +99,16 @@ class QualityGate:
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
         engine = original.engine
-        resolved, _ = engine.resolver.resolve({"max_length": length, "return_end_token": True})
+        # Greedily, whatever the bundle's own defaults: tokens that they force are no agreement.
+        resolved, _ = engine.resolver.resolve(
+            {"max_length": length, "return_end_token": True, "first_token": None},
+            spoken=Spoken(as_ids=True),
+            own_defaults=False,
+        )
         self._requests = [
             engine.request(sample.ids, i, (), resolved, as_ids=True)
             if sample.inputs is None
-            else engine.request_from(sample.inputs, i, ())
+            else engine.request_from(sample.inputs, i, (), resolved)
             for i, sample in enumerate(self.samples)
         ]
         found = engine.decode(self._requests, resolved)

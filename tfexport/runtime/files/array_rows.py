@@ -129,7 +129,7 @@ def decode_rows(
     def read() -> Iterator[_Job]:
         for number, row in enumerate(rows):
             try:
-                yield _Job(number, engine.request_from(row, number, prefix))
+                yield _Job(number, engine.request_from(row, number, prefix, options))
             except InputError as error:
                 yield _Job(number, None, error.message)
 

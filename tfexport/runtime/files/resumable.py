@@ -25,6 +25,7 @@ from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resume import check_finished, cut_torn_lines, read_bad_lines
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.batches import rows_ahead
+from tfexport.runtime.text.framing import PLAIN
 
 _FORCE, _RESUME = Option("force", True), Option("resume", True)
 
@@ -263,12 +264,14 @@ def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> d
         if name not in without_influence
     }
     lines, *prefixes = inputs
+    told = task.options.framing
     made: dict[str, Any] = {
         "source": lines.fingerprint(),
         "prefix_file": prefixes[0].fingerprint() if prefixes else None,
         "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         "options": asked,
+        "languages": None if told == PLAIN else (told.before, told.after),
         **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))

@@ -39,14 +39,16 @@ def decode_alternatives(
     prefilled = prefill(model, requests, options, whole_vocabulary=True)
     # ``given`` still names the alternatives, so that branches are decoded stepwise.
     inner = dataclasses.replace(
-        options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1
-    )
+        options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1,
+    )  # fmt: skip
     if prefilled.logits is None:
         return decode(model, requests, inner)
     log_probs = prefilled.logits - log_normalizer(prefilled.logits)[:, None]
     ids, kept = _first_tokens(prefilled, requests, options)
 
     results: list[list[Hypothesis]] = [[] for _ in requests]
+    # The first token of a branch is chosen already.
+    inner = dataclasses.replace(inner, suppress_first_tokens=())
     branches: list[Request] = []
     slots: list[tuple[int, int]] = []  # of each branch: row, and index among its alternatives
     for row, rank in np.argwhere(kept):
@@ -99,4 +101,5 @@ def _ended(
     if prefilled.attention is not None:
         attention = prefilled.attention[row][:, : len(request.ids)]
     scores = np.append(prefilled.prefix_scores[row], score)
-    return make_hypothesis([*request.prefix, token], scores, attention, True, options)
+    uncounted = options.uncounted(request.prefix)
+    return make_hypothesis([*request.prefix, token], scores, attention, True, options, uncounted)

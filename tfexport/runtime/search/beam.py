@@ -5,11 +5,11 @@ T tokens, S source, V vocabulary.
 Sources: Graves 2012 (beam search), Kasai et al. 2022 (patience), Vijayakumar et al. 2016 (groups).
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
@@ -23,15 +23,10 @@ from tfexport.runtime.search.beam_state import (
 )
 from tfexport.runtime.search.logit_filters import LogitFilters
 from tfexport.runtime.search.prefill import advance, all_candidates, prefill
-from tfexport.runtime.search.ranking import (
-    best_first,
-    hypotheses_per_group,
-    make_hypothesis,
-    normalize,
-    stopping_count,
-)
+from tfexport.runtime.search.ranking import best_first, make_hypothesis
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.search.stopping import is_done
 from tfexport.runtime.search.topk import log_normalizer, topk
 
 NO_TOKEN = -1
@@ -55,6 +50,7 @@ class BeamSearch:
         self._width = options.beam_size // options.beam_groups
         self._filters = LogitFilters(options, requests)
         self._candidates = all_candidates(requests)
+        self._uncounted = options.uncounted(requests[0].prefix)  # prefixes are equally long
         self._finished = [[FinishedGroup() for _ in range(self._groups)] for _ in requests]
         self._sentences = np.arange(len(requests))  # (B,), those still being decoded
         self._stuck = np.zeros(len(requests), bool)  # (R,), rows without an allowed token
@@ -62,7 +58,7 @@ class BeamSearch:
     def run(self) -> list[list[Hypothesis]]:
         """Take all steps; for each request its hypotheses, best first."""
         prefilled = prefill(self._model, self._requests, self._options)
-        beams = Beams.start(prefilled, self._groups)
+        beams = Beams.start(prefilled, self._groups, self._uncounted)
         if prefilled.logits is None:
             for sentence in range(len(self._requests)):
                 self._complete(beams, sentence, 0, 0)
@@ -101,6 +97,8 @@ class BeamSearch:
         rows = beams.rows.ravel()
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = beams.tokens.reshape(len(rows), length)
+        if options.by_transformers:  # penalties and bans act on log-probabilities there
+            logits -= log_normalizer(logits)[:, None].astype(logits.dtype)
         self._filters.apply(logits, tokens, sources)
         # Enough candidates that `width` remain after those that end, and those that earlier groups
         # have chosen.
@@ -109,7 +107,9 @@ class BeamSearch:
         count = min(logits.shape[-1], wanted + (self._groups - 1) * (self._width + ends))
         ids, values = topk(logits, count)
         self._stuck = ~np.isfinite(values[:, 0])
-        scores = _log_probs(values, log_normalizer(logits))
+        left_as_is = options.by_transformers and not options.renormalize_logits
+        normalizer = np.zeros(len(logits)) if left_as_is else log_normalizer(logits)
+        scores = _log_probs(values, normalizer)
         choices: list[GroupChoice] = []
         taken = np.full((len(self._sentences), 0), NO_TOKEN, np.int64)
         for group in range(self._groups):
@@ -155,9 +155,18 @@ class BeamSearch:
                 attended,
             )
             self._complete(beams, place, group, beam, token)
-        stuck = np.isfinite(beams.sums[:, group]) & self._stuck[beams.rows[:, group]]
-        for place, beam in np.argwhere(stuck):
+        for place, beam in np.argwhere(self._without_token(beams, group)):
             self._complete(beams, place, group, beam)
+
+    def _without_token(self, beams: Beams, group: int) -> NDArray[np.bool_]:
+        """Beams that may choose no token, and are put aside as they are: (B, K)."""
+        alive = np.isfinite(beams.sums[:, group])
+        stuck: NDArray[np.bool_] = alive & self._stuck[beams.rows[:, group]]
+        if self._options.by_transformers:  # there they are worth less than any other
+            others = (alive & ~stuck).any(-1)
+            found = np.array([bool(self._finished[s][group].found) for s in self._sentences])
+            stuck[others | found] = False
+        return stuck
 
     def _complete(
         self, beams: Beams, place: int, group: int, beam: int, last: _LastToken | None = None
@@ -179,7 +188,9 @@ class BeamSearch:
                 attended = np.concatenate([attended, last.attention[None]])
         if attended is not None:
             attended = attended[:, :length]
-        finished.found.append(make_hypothesis(tokens, scores, attended, ended, self._options))
+        finished.found.append(
+            make_hypothesis(tokens, scores, attended, ended, self._options, self._uncounted)
+        )
 
     def _close(self, beams: Beams) -> None:
         """Close the groups that are done, and drop their beams."""
@@ -188,30 +199,11 @@ class BeamSearch:
             for group, finished in enumerate(self._finished[sentence]):
                 sums = beams.sums[place, group]
                 highest = float(sums.max())
-                finished.closed = finished.closed or self._is_done(finished, highest, length)
+                finished.closed = finished.closed or is_done(
+                    self._options, finished, highest, length, self._uncounted
+                )
                 if finished.closed:
                     sums[:] = -np.inf
-
-    def _is_done(self, finished: FinishedGroup, highest: float, length: int) -> bool:
-        """Whether a group needs no further step.
-
-        Args:
-            finished: its hypotheses so far.
-            highest: the greatest sum of its beams; -inf if there are none.
-            length: tokens of each of them.
-        """
-        if length >= self._options.max_length or math.isinf(highest):
-            return True
-        if self._options.early_stopping:
-            return len(finished.found) >= stopping_count(self._options)
-        wanted = hypotheses_per_group(self._options)
-        if len(finished.found) < wanted:
-            return False
-        # Further tokens only lower the sum. The best score that is left comes from the greatest
-        # length if the length penalty is positive, else from the least.
-        penalty = self._options.length_penalty
-        at_best = self._options.max_length if penalty > 0 else length + 1
-        return finished.best()[wanted - 1].score >= normalize(highest, at_best, penalty)
 
     def _results(self) -> list[list[Hypothesis]]:
         found = []

@@ -97,8 +97,11 @@ class Beams:
     rows: Rows
 
     @classmethod
-    def start(cls, prefilled: Prefilled, groups: int) -> "Beams":
-        """The prefix in every group; all groups of a sentence share one row of the decoder."""
+    def start(cls, prefilled: Prefilled, groups: int, uncounted: int = 0) -> "Beams":
+        """The prefix in every group; all groups of a sentence share one row of the decoder.
+
+        The sums leave out the first ``uncounted`` tokens.
+        """
         batch, length = prefilled.prefix.shape
         shape = (batch, groups, 1)
         attention = None
@@ -106,7 +109,7 @@ class Beams:
             before = prefilled.attention[:, None, None, :length]
             attention = np.broadcast_to(before, (*shape, *before.shape[3:]))
         return cls(
-            np.broadcast_to(prefilled.prefix_scores.sum(-1)[:, None, None], shape),
+            np.broadcast_to(prefilled.prefix_scores[:, uncounted:].sum(-1)[:, None, None], shape),
             np.broadcast_to(prefilled.prefix[:, None, None], (*shape, length)),
             np.broadcast_to(prefilled.prefix_scores[:, None, None], (*shape, length)),
             attention,

@@ -34,8 +34,10 @@ def decode(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # The graphs of a whole search take neither prefixes nor shortlists.
-    unconstrained = all(not row.prefix and row.candidates is None for row in requests)
+    # The graphs of a whole search take neither prefixes, but for the forced first token that one
+    # of them puts there itself, nor shortlists.
+    own = ((), (options.first_token,))
+    unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
     if options.beam_size > 1:
         # The graph takes the top 2 K candidates, of which at least K are not the end token.
         enough_tokens = 2 * options.beam_size <= model.vocab_size

@@ -21,6 +21,9 @@ class LogitFilters:
         self._options = options
         self._candidates = [request.candidates for request in requests]
         self._limited = any(candidates is not None for candidates in self._candidates)
+        self._first = len(requests[0].prefix) if requests else 0  # prefixes are equally long
+        size = options.encoder_no_repeat_ngram_size
+        self._of_source = [continuations(row.source_ids, size) for row in requests] if size else []
 
     def apply(self, logits: Floats, tokens: Ids, requests: NDArray[np.intp]) -> None:
         """Change logits in place; a token that is banned gets -inf.
@@ -31,18 +34,39 @@ class LogitFilters:
             requests: (R,), which request each row belongs to.
         """
         options, length = self._options, tokens.shape[1]
-        if options.repetition_penalty != 1 and length:
-            _penalize(logits, tokens, options.repetition_penalty)
-        if self._options.suppress_tokens:
-            logits[:, list(self._options.suppress_tokens)] = -np.inf
-        if length < options.min_length:
-            logits[:, list(self._options.end_tokens)] = -np.inf
-        if options.no_repeat_ngram_size and length >= options.no_repeat_ngram_size:
-            _ban_repeated(logits, tokens, options.no_repeat_ngram_size)
-        for sequence in self._options.suppress_sequences:
+        seen = tokens
+        if options.by_transformers:
+            seen = np.concatenate([np.full_like(tokens, options.bos_id, shape=(len(tokens), 1)),
+                                   tokens], axis=1)  # fmt: skip
+        if options.repetition_penalty != 1 and seen.shape[1]:
+            _penalize(logits, seen, options.repetition_penalty)
+        if options.no_repeat_ngram_size and seen.shape[1] >= options.no_repeat_ngram_size:
+            _ban_repeated(logits, seen, options.no_repeat_ngram_size)
+        if options.encoder_no_repeat_ngram_size:
+            self._ban_of_source(logits, seen, requests)
+        for sequence in options.suppress_sequences:
             _ban_completion(logits, tokens, sequence)
+        if length < options.min_length:
+            logits[:, list(options.end_tokens)] = -np.inf
+        # A forced token wins over all bans but those below, which no length or row changes.
+        if options.last_token is not None and length == options.max_length - 1:
+            logits[:] = -np.inf
+            logits[:, options.last_token] = 0
+        if options.suppress_tokens:
+            logits[:, list(options.suppress_tokens)] = -np.inf
+        if options.suppress_first_tokens and length == self._first:
+            logits[:, list(options.suppress_first_tokens)] = -np.inf
         if self._limited:
             self._keep_candidates(logits, requests)
+
+    def _ban_of_source(self, logits: Floats, seen: Ids, requests: NDArray[np.intp]) -> None:
+        """Ban tokens that would complete an n-gram of the row's source."""
+        before = self._options.encoder_no_repeat_ngram_size - 1
+        if seen.shape[1] < before:
+            return
+        for row, request in enumerate(requests):
+            tail = tuple(seen[row, seen.shape[1] - before :].tolist())
+            logits[row, self._of_source[request].get(tail, [])] = -np.inf
 
     def _keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
         """Ban tokens outside the shortlist of a row."""
@@ -52,6 +76,15 @@ class LogitFilters:
                 kept = logits[row, candidates]
                 logits[row] = -np.inf
                 logits[row, candidates] = kept
+
+
+def continuations(ids: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
+    """For each ``size`` - 1 ids in a row what comes after them."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for start in range(len(ids) - size + 1):
+        *before, last = ids[start : start + size]
+        found.setdefault(tuple(before), []).append(last)
+    return found
 
 
 def _penalize(logits: Floats, tokens: Ids, penalty: float) -> None:

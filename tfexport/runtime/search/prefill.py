@@ -25,7 +25,8 @@ class Prefilled:
         state: of the decoder, after the start token and the prefix.
         logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
         prefix: (B, P).
-        prefix_scores: (B, P), natural-log probabilities of its tokens, unfiltered.
+        prefix_scores: (B, P), natural-log probabilities of its tokens, unfiltered; that of a
+            forced first token is 0.
         attention: (B, P + 1, S), or (B, P, S) without logits; None if nothing asks for it.
     """
 
@@ -72,6 +73,8 @@ def prefill(
     scores = np.zeros(prefix.shape)
     for i in range(length):
         scores[:, i] = token_log_probs(logits[:, i], prefix[:, i])
+    if length and options.first_token is not None:
+        scores[prefix[:, 0] == options.first_token, 0] = 0  # a forced token is certain
     return Prefilled(state, None if full else logits[:, -1], prefix, scores, attention)
 
 

@@ -62,6 +62,7 @@ def make_hypothesis(
     attention: Floats | None,
     finished: bool,
     options: DecodingOptions,
+    uncounted: int = 0,
 ) -> Hypothesis:
     """Score a sequence that is complete, and keep of it what was asked for.
 
@@ -71,8 +72,10 @@ def make_hypothesis(
         attention: (T, S) over the row's own source positions.
         finished: the last token is an end token.
         options: how the score is made, and what is to be returned.
+        uncounted: tokens at the beginning that are no part of the score.
     """
-    score = normalize(math.fsum(scores), len(tokens), options.length_penalty)
+    total, length = math.fsum(scores[uncounted:]), len(tokens) - uncounted
+    score = normalize(total, length, options.length_penalty)
     if options.coverage_penalty and attention is not None and tokens:
         score += options.coverage_penalty * coverage(attention)
     kept = len(tokens) - (finished and not options.return_end_token)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model.bundle_model import Source
 
 
@@ -43,6 +44,13 @@ class Request:
     def source(self) -> Source:
         """The source as ``Model.encode`` takes it."""
         return self.ids if self.inputs is None else self.inputs
+
+    @property
+    def source_ids(self) -> list[int]:
+        """The source's ids; none if it is not ids."""
+        if self.inputs is None or INPUT_IDS not in self.inputs:
+            return self.ids
+        return [int(i) for i in self.inputs[INPUT_IDS]]
 
     @property
     def length(self) -> int:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tfexport.errors import InputError, Message, Option
 from tfexport.runtime.model.bundle_model import Ids
 from tfexport.runtime.options import DecodingOptions, changed_options
+from tfexport.runtime.text.framing import PLAIN, Framing
 
 # Options that act before the search or on what it found, so that any search serves them.
 _AROUND_SEARCH = frozenset({
@@ -16,13 +18,40 @@ _AROUND_SEARCH = frozenset({
 })  # fmt: skip
 # The options that the graphs of a whole search implement. A graph takes a batch only if every
 # option in use is listed here: one that was forgotten goes to the stepwise search.
-GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH
+# The rules of transformers differ in what acts on logits, which no graph knows, and in how a beam
+# stops late, which ``early_stopping`` says.
+GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
 BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
-    "beam_size", "num_hypotheses", "patience", "return_token_scores",
+    "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
 }  # fmt: skip
 # Of these the resolved values count, which ``_fits`` looks at one by one.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
+_RULES = frozenset({"first_token", "last_token"})  # compared with those that a graph holds
 _ALWAYS_RESOLVED = frozenset({"seed"})  # has a value even if none was given
+
+
+@dataclass(frozen=True)
+class GraphRules:
+    """What the graph of greedy search does by itself: a bundle's own defaults that it holds.
+
+    Attributes:
+        suppress_tokens: ids that it never chooses.
+        first_token: that it begins every row with, or None.
+        last_token: that it ends a row of ``max_length`` tokens with, or None.
+    """
+
+    suppress_tokens: frozenset[int] = frozenset()
+    first_token: int | None = None
+    last_token: int | None = None
+
+    @classmethod
+    def of(cls, generation: Mapping[str, Any]) -> "GraphRules":
+        """Those of a manifest's ``generation``."""
+        suppressed = frozenset(generation.get("suppress_tokens", ()))
+        return cls(suppressed, generation.get("first_token"), generation.get("last_token"))
+
+
+NO_RULES = GraphRules()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +67,30 @@ class ResolvedOptions(DecodingOptions):
         max_length: tokens of a row at most, bounded by the model's own limit.
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
+        suppress_first_tokens: ids that are never chosen first.
+        first_token: the id that every row begins with, or None; ``begin`` puts it before prefixes.
+        last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
+        usual_start: the start token is the one that the graphs of a whole search hold.
         eos_id: the model's own end token.
+        graph_rules: of the bundle's graph of greedy search.
+        framing: what stands around a source text's ids; it is not for ids that are given.
         given: options that were given and are not the defaults, with the given values.
     """
 
     seed: int = 0
     suppress_tokens: tuple[int, ...] = ()
     suppress_sequences: tuple[tuple[int, ...], ...] = ()
+    suppress_first_tokens: tuple[int, ...] = ()
+    first_token: int | None = None
+    last_token: int | None = None
     end_tokens: tuple[int, ...]
     bos_id: int
+    usual_start: bool = True
     eos_id: int
+    graph_rules: GraphRules = NO_RULES
+    framing: Framing = PLAIN
     given: Mapping[str, Any]
 
     @classmethod
@@ -67,7 +108,8 @@ class ResolvedOptions(DecodingOptions):
     ) -> "ResolvedOptions":
         """Options with their resolved values in the place of the given ones.
 
-        ``eos_id`` is the first of ``end_tokens`` by default.
+        Single tokens of ``options`` have to be ids already. ``eos_id`` is the first of
+        ``end_tokens`` by default.
         """
         values = _values(options)
         given = {name: values[name] for name in changed_options(values)}
@@ -75,6 +117,7 @@ class ResolvedOptions(DecodingOptions):
         values |= {
             "seed": seed, "max_length": max_length, "suppress_tokens": suppress_tokens,
             "suppress_sequences": suppress_sequences, "end_tokens": end_tokens,
+            "suppress_first_tokens": tuple(values["suppress_first_tokens"]),
         }  # fmt: skip
         return cls(**values, bos_id=bos_id, eos_id=eos_id, given=given)
 
@@ -83,24 +126,59 @@ class ResolvedOptions(DecodingOptions):
 
     @property
     def fits_greedy_graph(self) -> bool:
-        """Whether the graph of greedy search implements every option in use."""
-        return self._fits(GREEDY_GRAPH_OPTIONS)
+        """Whether the graph of greedy search implements every option in use, and no other."""
+        rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
+        return rules == self.graph_rules and self._fits(GREEDY_GRAPH_OPTIONS | _RULES)
 
     @property
     def fits_beam_graph(self) -> bool:
         """Whether the graph of beam search implements every option in use."""
-        return self.beam_size > 1 and self._fits(BEAM_GRAPH_OPTIONS)
+        suppresses = bool(self.suppress_tokens)
+        return self.beam_size > 1 and not suppresses and self._fits(BEAM_GRAPH_OPTIONS)
 
     def _fits(self, known: frozenset[str]) -> bool:
         # By the values too: ``dataclasses.replace`` changes them and leaves ``given`` as it was.
         in_use = self.given.keys() | (changed_options(_values(self)) - _ALWAYS_RESOLVED)
-        banned = self.suppress_tokens or self.suppress_sequences
         return (
             in_use - _RESOLVED <= known
             and self.end_tokens == (self.eos_id,)
-            and not banned
+            and not self.suppress_sequences
+            and self.usual_start
             and self.max_length > 0
         )
+
+    @property
+    def by_transformers(self) -> bool:
+        """Whether the search follows the rules of transformers."""
+        return self.search_rules == "transformers"
+
+    @property
+    def always_allowed(self) -> tuple[int, ...]:
+        """Ids that a shortlist may not leave out."""
+        return self.end_tokens + (() if self.last_token is None else (self.last_token,))
+
+    def begin(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
+        """A prefix with the forced first token before it, if there is one and it is not there.
+
+        Raises:
+            InputError: there is no room for both.
+        """
+        if self.first_token is None or prefix[:1] == (self.first_token,):
+            return prefix
+        last = self.last_token is not None and not prefix
+        if self.max_length <= last:  # a forced last token wins over the first
+            return prefix
+        if len(prefix) >= self.max_length:
+            raise InputError(Message(
+                "target prefix: with the forced first token its ", str(len(prefix) + 1),
+                " tokens are more than ", Option("max_length"), f" {self.max_length}",
+            ))  # fmt: skip
+        return (self.first_token, *prefix)
+
+    def uncounted(self, prefix: tuple[int, ...]) -> int:
+        """How many tokens of a prefix count for no score; a forced first token alone counts."""
+        forced = prefix == (self.first_token,)
+        return len(prefix) if self.by_transformers and not forced else 0
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Which tokens end a row."""

@@ -167,17 +167,17 @@ class StepwiseSearch:
         """For each request its hypotheses so far, best first, the earlier one on a tie."""
         found: list[list[Hypothesis]] = [[] for _ in self._requests]
         for sequence in self._sequences:
-            length = self._requests[sequence.request].length
-            attention = None
+            request = self._requests[sequence.request]
+            length, attention = request.length, None
             if self._options.needs_attention:
                 rows = [row[:length] for row in sequence.attention]
                 attention = np.array(rows, np.float32).reshape(len(rows), length)
             scores = np.array(sequence.scores)
-            found[sequence.request].append(
-                make_hypothesis(
-                    sequence.tokens, scores, attention, sequence.finished, self._options
-                )
+            uncounted = self._options.uncounted(request.prefix)
+            made = make_hypothesis(
+                sequence.tokens, scores, attention, sequence.finished, self._options, uncounted
             )
+            found[sequence.request].append(made)
         return [best_first(row) for row in found]
 
 

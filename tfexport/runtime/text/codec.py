@@ -9,6 +9,7 @@ import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import InputError, Message, Option, TokenizerError, shown
+from tfexport.runtime.text.framing import PLAIN, Framing
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the beginning of a word
@@ -23,12 +24,17 @@ class TextCodec:
         self._before = [special.bos] if config["add_source_bos"] else []
         self._after = [special.eos] if config["add_source_eos"] else []
 
-    @property
-    def num_special_tokens(self) -> tuple[int, int]:
+    def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
         """Numbers of special tokens in front of a source text's own tokens, and behind them."""
-        return len(self._before), len(self._after)
+        return len(framing.before) + len(self._before), len(self._after) + len(framing.after)
 
-    def encode(self, text: str, truncate: bool = False, limit: int | None = None) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        truncate: bool = False,
+        limit: int | None = None,
+        framing: Framing = PLAIN,
+    ) -> list[int]:
         """Tokenize a source text and add special tokens; a blank text gives no ids.
 
         Raises:
@@ -41,10 +47,13 @@ class TextCodec:
         if not text.strip():
             return []
         pieces = tokenizer.encode(text)
+        before, after = framing.around(pieces)
+        special = len(before) + len(self._before) + len(self._after) + len(after)
         limit = self._limit(limit)
         if truncate and limit is not None:
-            pieces = pieces[: max(0, limit - sum(self.num_special_tokens))]
-        return self.check_ids([*self._before, *pieces, *self._after], limit=limit)
+            pieces = pieces[: max(0, limit - special)]
+        whole = [*before, *self._before, *pieces, *self._after, *after]
+        return self.check_ids(whole, limit=limit)
 
     def check_ids(
         self, row: Sequence[int], truncate: bool = False, limit: int | None = None
@@ -165,7 +174,7 @@ class TextCodec:
             entry.kind,
             getattr(self._manifest.limits, f"{side}_vocab_size"),
             special.unk,
-            hidden=(special.pad, special.bos, special.eos),
+            hidden=self._manifest.hidden_ids,
         )
 
 

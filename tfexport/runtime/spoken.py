@@ -1,0 +1,105 @@
+"""The languages of a call, held against those that a bundle knows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tfexport.errors import Message, Option, Problem, join_some, shown
+from tfexport.languages import Languages
+from tfexport.near_names import nearest_name
+from tfexport.runtime.text.framing import PLAIN, Framing
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """The languages that a caller names.
+
+    Attributes:
+        source: code of the source language; None for the bundle's default.
+        target: code of the target language; None for the bundle's default.
+        as_ids: sources are ids, which say themselves what a text would be told.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    as_ids: bool = False
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the ids of languages go.
+
+    Attributes:
+        framing: around a source text.
+        first: the forced first token of the target; None for none.
+        start: the decoder's start token; None for the usual one.
+        problems: of the codes.
+    """
+
+    framing: Framing = PLAIN
+    first: int | None = None
+    start: int | None = None
+    problems: tuple[Problem, ...] = field(default=())
+
+
+UNSAID = Spoken()
+
+
+def place_languages(languages: Languages | None, spoken: Spoken) -> Placed:
+    """Place the languages of a call as the bundle says."""
+    known = languages or Languages()
+    problems = tuple(_problems(languages, known, spoken))
+    if problems:
+        return Placed(problems=problems)
+    source = _id(known, known.source_place, spoken.source or known.source)
+    target = _id(known, known.target_place, spoken.target or known.target)
+    marks, asked = frozenset[int](), None
+    before = [source] if known.source_place == "before" else []
+    after = [source] if known.source_place == "after" else []
+    if known.target_place == "source":
+        before.append(target)
+        marks = frozenset(known.ids.values())
+        told = target is not None or spoken.as_ids
+        asked = None if told else _which("target", known)
+    found = [i for i in before if i is not None], [i for i in after if i is not None]
+    return Placed(
+        Framing(tuple(found[0]), tuple(found[1]), marks, asked),
+        first=target if known.target_place == "first" else None,
+        start=target if known.target_place == "start" else None,
+    )
+
+
+def _id(known: Languages, place: str | None, code: str | None) -> int | None:
+    return None if place is None or code is None else known.ids[code]
+
+
+def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> Iterator[Problem]:
+    for side in ("source", "target"):
+        option, code = f"{side}_language", getattr(spoken, side)
+        place, default = getattr(known, f"{side}_place"), getattr(known, side)
+        of_text = side == "source" or place == "source"
+        if code is not None and not isinstance(code, str):
+            yield Problem(option, f"{shown(code)} is not a language code")
+        elif code is None:
+            # A text that lacks a mark which it may hold itself is asked for it by itself.
+            if place not in (None, "source") and default is None and not spoken.as_ids:
+                yield Problem(option, _which(side, known))
+        elif place is None:
+            if languages is None or default is None:
+                yield Problem(option, "the bundle's model is not told of one; leave it out")
+            elif code != default:
+                yield Problem(option, f"{shown(code)} is not {default!r}, the model's only one")
+        elif code not in known.ids:
+            near = nearest_name(code, known.ids)
+            hint = f"did you mean {near!r}?" if near else f"known: {_codes(known)}"
+            yield Problem(option, f"{shown(code)} is not a language of the model; {hint}")
+        elif spoken.as_ids and of_text:
+            yield Problem(option, "goes among the ids of a source, and here they are given whole")
+
+
+def _which(side: str, known: Languages) -> Message:
+    return Message("the model has to be told the ", side, " language: ",
+                   Option(f"{side}_language"), f" is one of {_codes(known)}")  # fmt: skip
+
+
+def _codes(known: Languages) -> str:
+    return join_some(sorted(known.ids), 12)
