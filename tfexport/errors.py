@@ -191,9 +191,11 @@ def _install_command(extra: str) -> str:
     try:
         requirements = metadata.requires("tfexport") or []
     except metadata.PackageNotFoundError:  # a source tree on the path, not installed
-        return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
+        requirements = []
     split = [requirement.partition(";") for requirement in requirements]
     found = [name.strip() for name, _, marker in split if marker.strip() == f'extra == "{extra}"']
+    if not found:  # or an older version is installed than the source tree's
+        return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
     return "pip install " + " ".join(f"'{name}'" for name in found)
 
 

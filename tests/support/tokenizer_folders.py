@@ -178,3 +178,45 @@ def byt5_folder(folder: Path, **settings: Any) -> Path:
         )
     write_json(folder / "config.json", {"model_type": "t5", "tokenizer_class": "ByT5Tokenizer"})
     return folder
+
+
+def words_bpe(end: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Pieces and merges of words that end in ``end``."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(end_of_word_suffix=end))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=190, show_progress=False, end_of_word_suffix=end
+    )
+    tokenizer.train_from_iterator([line.lower() for line in corpus()], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return model["vocab"], [tuple(merge) for merge in model["merges"]]
+
+
+def blenderbot_small_folder(folder: Path, **settings: Any) -> Path:
+    """blenderbot-small: pieces that go on end in @@."""
+    folder.mkdir(exist_ok=True)
+    pieces, merges = words_bpe("</w>")
+    marked = [p.removesuffix("</w>") if p.endswith("</w>") else f"{p}@@" for p in pieces]
+    special = ["__null__", "__start__", "__end__", "__unk__", "__newln__"]
+    vocabulary = {piece: i for i, piece in enumerate([*special, *dict.fromkeys(marked)])}
+    write_json(folder / "vocab.json", vocabulary)
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges), ""]
+    (folder / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "config.json", {"model_type": "blenderbot-small"})
+    return folder
+
+
+def fsmt_folder(folder: Path, **settings: Any) -> Path:
+    """FSMT: a vocabulary for each side, and merges for both."""
+    folder.mkdir(exist_ok=True)
+    pieces, merges = words_bpe("</w>")
+    first = ["<s>", "<pad>", "</s>", "<unk>"]
+    for name, ordered in (("src", [*pieces]), ("tgt", [*reversed(pieces)][:150])):
+        vocabulary = {piece: i for i, piece in enumerate([*first, *ordered])}
+        write_json(folder / f"vocab-{name}.json", vocabulary)
+    lines = [*(f"{first} {second} {7}" for first, second in merges), ""]
+    (folder / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {"langs": ["en", "de"], **settings})
+    write_json(folder / "config.json", {"model_type": "fsmt", "langs": ["en", "de"]})
+    return folder

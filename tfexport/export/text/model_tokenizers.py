@@ -13,6 +13,7 @@ from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.library import find_as_it_is, find_rebuilt
 from tfexport.export.text.families.m2m100 import find_m2m100
 from tfexport.export.text.families.marian import find_marian
+from tfexport.export.text.families.merged import find_blenderbot_small, find_fsmt
 from tfexport.export.text.families.plbart import find_plbart
 from tfexport.export.text.families.recipes import RECIPES
 
@@ -31,6 +32,8 @@ _CLASSES = {
     "m2m_100": "M2M100Tokenizer",
     "pegasus": "PegasusTokenizer",
     "blenderbot": "BlenderbotTokenizer",
+    "blenderbot-small": "BlenderbotSmallTokenizer",
+    "fsmt": "FSMTTokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
@@ -41,6 +44,8 @@ _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "M2M100Tokenizer": find_m2m100,
     "PLBartTokenizer": find_plbart,
     "ByT5Tokenizer": find_byt5,
+    "BlenderbotSmallTokenizer": find_blenderbot_small,
+    "FSMTTokenizer": find_fsmt,
     **{name: partial(find_rebuilt, name) for name in RECIPES},
     **dict.fromkeys(_AS_IT_IS, find_as_it_is),
 }

@@ -7,6 +7,8 @@ from typing import Protocol
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.lower_bpe_tokenizer import LowerBpeTokenizer
+from tfexport.runtime.text.moses_bpe_tokenizer import MosesBpeTokenizer
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
 from tfexport.runtime.text.vocabulary_files import (
@@ -202,6 +204,8 @@ class WordTokenizer:
 OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {
     "pieces": PieceTokenizer,
     "bytes": ByteTokenizer,
+    "lower_bpe": LowerBpeTokenizer,
+    "moses_bpe": MosesBpeTokenizer,
 }
 
 

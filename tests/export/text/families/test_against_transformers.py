@@ -82,6 +82,7 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "bart with a space before": merges("bart", [*FIRST, "<mask>"], add_prefix_space=True),
     "blenderbot": merges("blenderbot", ["<s>", "</s>", "<pad>", "<unk>"]),
     "t5 of code": merges("t5", [*FIRST, "<mask>"], tokenizer_class="RobertaTokenizer"),
+    "blenderbot-small": folders.blenderbot_small_folder,
     "byt5 without a file": folders.byt5_folder,
     "byt5 with settings": lambda folder: folders.byt5_folder(
         folder, extra_ids=2, pad_token={**MASK, "content": "<pad>", "lstrip": False}
@@ -119,3 +120,14 @@ def test_text_in_and_out_are_those_of_transformers(tmp_path: Path, name: str) ->
     if name in SAVED_AGAIN:
         saved = folders.saved_again(judge, folder, tmp_path / "saved")
         compare(saved, transformers.AutoTokenizer.from_pretrained(saved))
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_fsmt_is_that_of_transformers(tmp_path: Path, lower: bool) -> None:
+    pytest.importorskip("sacremoses")
+    transformers = pytest.importorskip("transformers")
+    folder = folders.fsmt_folder(tmp_path, do_lower_case=lower)
+    judge = transformers.AutoTokenizer.from_pretrained(folder)
+    source, target = folders.load_both(folder)
+    assert encode_differences(source, judge) == []
+    assert decode_differences(target, judge, range(target.size)) == []

@@ -69,19 +69,23 @@ class ModelFolder:
             raise TokenizerError(f"{self.path / name}: {shown(values)} is not an object.")
         return values
 
-    def read_vocabulary(self, name: str) -> dict[str, int]:
-        """An object from pieces to ids, which are all from 0 on.
+    def read_vocabulary(self, name: str, whole: bool = True) -> dict[str, int]:
+        """An object from pieces to ids.
+
+        Args:
+            name: of its file.
+            whole: the ids are all from 0 on, each once.
 
         Raises:
             TokenizerError: it is something else.
         """
         values = self.read_object(name)
-        wrong = [key for key, value in values.items() if type(value) is not int]
+        wrong = [key for key, value in values.items() if type(value) is not int or value < 0]
         if wrong:
             found = shown(values[wrong[0]])
             raise TokenizerError(f"{self.path / name}: {wrong[0]!r} has {found}, not an id.")
         ids = sorted(values.values())
-        if ids != [*range(len(ids))] or not ids:
+        if (whole and ids != [*range(len(ids))]) or not ids:
             place = next((i for i, found in enumerate(ids) if i != found), len(ids))
             raise TokenizerError(
                 f"{self.path / name}: {len(ids)} pieces must have the ids from 0 to "
