@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,12 +67,6 @@ def test_other_kinds_of_model_are_named_in_one_line(tmp_path: Path, model: nn.Mo
     message = refused(dict(wrapped.state_dict()), tmp_path)
     assert "which is not supported: tfexport exports Transformers of an encoder and a" in message
     assert "\n" not in message
-
-
-def test_marian_archive_is_named(tmp_path: Path) -> None:
-    np.savez(tmp_path / "model.npz", encoder_l1_self_Wq=np.zeros((2, 2)))
-    with pytest.raises(CheckpointError, match=r"a Marian-NMT model, which is not supported yet"):
-        load_checkpoint(tmp_path / "model.npz")
 
 
 @pytest.mark.parametrize("kind", [*UNSUPPORTED, "a-new-one"])

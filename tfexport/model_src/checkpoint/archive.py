@@ -62,7 +62,7 @@ def read_contents(path: Path, machine: Machine | None = None) -> Contents:
     size, machine = path.stat().st_size, machine or Machine()
     with path.open("rb") as file:
         if file.read(len(ZIP_HEAD)) == ZIP_HEAD:
-            _check_directory(file, size)
+            check_directory(file, size)
             return _read_archive(file, size, machine)
         file.seek(0)
         head = io.BytesIO(file.read(MAX_PICKLE_BYTES))
@@ -81,7 +81,12 @@ def mentions(path: Path, word: bytes) -> bool:
     return word in head
 
 
-def _check_directory(file: BinaryIO, size: int) -> None:
+def check_directory(file: BinaryIO, size: int) -> None:
+    """Refuse an archive with a longer list of names than a model has, before it is read.
+
+    Raises:
+        PickleError: too long, or there is none.
+    """
     # zipfile reads the whole directory, so its size is looked up first: at 12 of the record at the
     # end, or, where that holds 0xffffffff, at 40 of the 64-bit record before it.
     file.seek(max(0, size - 2**16 - 512))
@@ -101,7 +106,7 @@ def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
     try:
         with zipfile.ZipFile(file) as archive:
             sizes = {info.filename: info.file_size for info in archive.infolist()}
-            _check_records(archive, sizes, size)
+            check_records(archive, sizes, size)
             pickles = [name for name in sizes if name.partition("/")[2] == "data.pkl"]
             if len(pickles) != 1:
                 raise ForeignArchiveError(list(sizes))
@@ -125,7 +130,18 @@ def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
     return Contents(value, records, size, folder)
 
 
-def _check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) -> None:
+def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) -> None:
+    """Refuse records that would inflate to much more than the file, or share a name.
+
+    Args:
+        archive: the open archive.
+        sizes: its records' bytes by their names.
+        size: bytes of the file.
+
+    Raises:
+        PickleError: saying which.
+        ForeignArchiveError: a TorchScript program.
+    """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program
         raise ForeignArchiveError(list(sizes))
     if len({name.lower() for name in sizes}) < len(archive.infolist()):

@@ -95,4 +95,30 @@ class SingleRow:
         return (1, *shape)
 
 
+@dataclass(frozen=True)
+class Transposed:
+    """A matrix that is stored as (in, out)."""
+
+    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The matrix as (out, in); nothing for what is no matrix."""
+        return (tensor.T,) if tensor.dim() == 2 else ()
+
+    def original_shape(self, shape: Shape) -> Shape:
+        """The axes the other way round."""
+        return shape[::-1]
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A vector that is stored as a matrix of one row."""
+
+    def __call__(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The row."""
+        return (tensor.reshape(-1),) if tensor.dim() < 2 or tensor.size(0) == 1 else ()
+
+    def original_shape(self, shape: Shape) -> Shape:
+        """One row of it."""
+        return (1, *shape)
+
+
 UNCHANGED, THIRDS, POSITION_TABLE = Unchanged(), Split(3), Squeezed()

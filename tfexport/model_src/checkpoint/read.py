@@ -164,6 +164,8 @@ def _keys_read(
     found = {name: weights for name, weights in key_report.items() if name in tensors}
     for name, made in prepared.read.items():
         weights = tuple(weight for each in made for weight in key_report.get(each, ()))
+        if made and not weights:
+            continue  # renamed to what the table does not know
         found[name] = (*found.get(name, ()), *weights)
     return found
 

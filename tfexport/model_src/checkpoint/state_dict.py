@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
-from tfexport.model_src.checkpoint import claims
+from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,
     ForeignArchiveError,
@@ -113,6 +113,8 @@ def _load_file(path: Path) -> StateDict:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
     if not head:
         raise CheckpointError(f"{path}: the file is empty.")
+    if path.suffix == marian_file.SUFFIX:
+        return marian_file.read_marian(path)
     if path.suffix == ".safetensors":
         return _load_safetensors(path)
     if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):

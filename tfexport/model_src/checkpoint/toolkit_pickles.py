@@ -15,8 +15,8 @@ from tfexport.model_src.checkpoint.stored_tensors import read_tensors
 from tfexport.model_src.checkpoint.toolkit_words import special_ids
 from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys
 
-# What toolkits call the best checkpoint of a training: fairseq, JoeyNMT, Sockeye.
-TOOLKIT_NAMES = ("checkpoint_best.pt", "best.ckpt", "params.best")
+# What toolkits call the best checkpoint of a training: fairseq, JoeyNMT, Sockeye, Marian-NMT.
+TOOLKIT_NAMES = ("checkpoint_best.pt", "best.ckpt", "params.best", "model.npz")
 MODEL_TYPE = "model_type"
 FAIRSEQ, OPENNMT_PY = "fairseq", "opennmt-py"
 # Of a checkpoint of fairseq, beside "model" and "args" or "cfg".
