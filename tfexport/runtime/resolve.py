@@ -65,7 +65,8 @@ class Resolver:
         sound = {name: given[name] for name in given if name in DEFAULTS and name not in wrong}
         options = {**DEFAULTS, **sound}
         problems.extend(self._model_problems(options))
-        placed = place_languages(self._manifest.languages, spoken)
+        told = (options["first_token"], self._manifest.special_ids.start)
+        placed = place_languages(self._manifest.languages, spoken, told)
         if placed.first is not None and "first_token" not in keywords:
             options["first_token"] = placed.first
         tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)

@@ -1,10 +1,10 @@
 """The languages of a call, held against those that a bundle knows."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 
 from tfexport.errors import Message, Option, Problem, join_some, shown
-from tfexport.languages import Languages
+from tfexport.languages import SOURCE_PLACES, Languages
 from tfexport.near_names import nearest_name
 from tfexport.runtime.text.framing import PLAIN, Framing
 
@@ -44,25 +44,37 @@ class Placed:
 UNSAID = Spoken()
 
 
-def place_languages(languages: Languages | None, spoken: Spoken) -> Placed:
-    """Place the languages of a call as the bundle says."""
+def place_languages(
+    languages: Languages | None, spoken: Spoken, told: Collection[object]
+) -> Placed:
+    """Place the languages of a call as the bundle says.
+
+    Args:
+        languages: of the bundle.
+        spoken: by the caller.
+        told: the ids that the target begins with and that decoding starts from, if no language is
+            placed there; one of a language is as good as its code.
+    """
     known = languages or Languages()
+    if known.target is None and known.target_place in ("first", "start"):
+        codes = [code for code, number in known.ids.items() if number in told]
+        known = replace(known, target=next(iter(codes), None))
     problems = tuple(_problems(languages, known, spoken))
     if problems:
         return Placed(problems=problems)
     source = _id(known, known.source_place, spoken.source or known.source)
     target = _id(known, known.target_place, spoken.target or known.target)
-    marks, asked = frozenset[int](), None
-    before = [source] if known.source_place == "before" else []
-    after = [source] if known.source_place == "after" else []
+    around = {
+        place: () if source is None or known.source_place != place else (source,)
+        for place in SOURCE_PLACES
+    }
+    framing = Framing(around["before"], around["after"])
     if known.target_place == "source":
-        before.append(target)
-        marks = frozenset(known.ids.values())
-        told = target is not None or spoken.as_ids
-        asked = None if told else _which("target", known)
-    found = [i for i in before if i is not None], [i for i in after if i is not None]
+        unmarked = target is None and not spoken.as_ids
+        asked = _which("target", known) if unmarked else None
+        framing = replace(framing, mark=target, marks=frozenset(known.ids.values()), asked=asked)
     return Placed(
-        Framing(tuple(found[0]), tuple(found[1]), marks, asked),
+        framing,
         first=target if known.target_place == "first" else None,
         start=target if known.target_place == "start" else None,
     )

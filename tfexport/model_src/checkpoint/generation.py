@@ -151,7 +151,7 @@ def _lengths(read: Values, config: Mapping[str, Any]) -> dict[str, int | None]:
 
 def _tokens(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
     """Forced, suppressed and end tokens."""
-    ends = read.tokens_or_one("eos_token_id")
+    ends, own = read.tokens_or_one("eos_token_id"), config.get("eos_token_id")
     first = read.one_token("forced_bos_token_id")
     last = read.one_token("forced_eos_token_id")
     banned = [
@@ -166,7 +166,7 @@ def _tokens(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
         "suppress_tokens": sorted({*single, *read.tokens("suppress_tokens")}),
         "suppress_first_tokens": sorted({*read.tokens("begin_suppress_tokens")}),
         "suppress_sequences": others,
-        "end_tokens": [] if ends == [config.get("eos_token_id")] else ends,
+        "end_tokens": [] if ends in (own, [own]) else ends,
     }
 
 

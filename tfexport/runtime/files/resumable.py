@@ -271,7 +271,7 @@ def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> d
         "prefix": list(task.prefix),
         "bundle": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
         "options": asked,
-        "languages": None if told == PLAIN else (told.before, told.after),
+        "languages": None if told == PLAIN else (told.before, told.mark, told.after),
         **task.line_format.identity(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(made, default=str))

@@ -32,7 +32,7 @@ _ALWAYS_RESOLVED = frozenset({"seed"})  # has a value even if none was given
 
 @dataclass(frozen=True)
 class GraphRules:
-    """What the graph of greedy search does by itself: a bundle's own defaults that it holds.
+    """The defaults of a bundle that its graph of greedy search keeps by itself.
 
     Attributes:
         suppress_tokens: ids that it never chooses.

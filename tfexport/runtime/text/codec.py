@@ -26,7 +26,8 @@ class TextCodec:
 
     def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
         """Numbers of special tokens in front of a source text's own tokens, and behind them."""
-        return len(framing.before) + len(self._before), len(self._after) + len(framing.after)
+        before, after = framing.sizes
+        return before + len(self._before), len(self._after) + after
 
     def encode(
         self,

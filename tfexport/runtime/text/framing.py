@@ -13,12 +13,14 @@ class Framing:
     Attributes:
         before: ids before everything else.
         after: ids after everything else.
-        marks: ids of which a text may hold one itself, as its first, in the place of ``before``.
+        mark: the id after ``before``, unless the text holds one of ``marks`` itself; None for none.
+        marks: ids of which a text may hold one, as its first.
         asked: the problem of a text that holds none; None if it need not.
     """
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    mark: int | None = None
     marks: frozenset[int] = frozenset()
     asked: Message | None = None
 
@@ -31,7 +33,13 @@ class Framing:
         marked = bool(pieces) and pieces[0] in self.marks
         if self.asked is not None and not marked:
             raise InputError(self.asked)
-        return () if marked else self.before, self.after
+        mark = () if marked or self.mark is None else (self.mark,)
+        return (*self.before, *mark), self.after
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many ids stand before those of a text and after; its own mark is one of them."""
+        return len(self.before) + bool(self.marks), len(self.after)
 
 
 PLAIN = Framing()
