@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import TokenizerError, shown
+from tfexport.errors import Message, Option, TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
@@ -21,7 +21,7 @@ from tfexport.export.text.families.recipes import RECIPES
 _FILES = (
     "tokenizer.json", "source.spm", "target.spm", "vocab.json", "target_vocab.json", "merges.txt",
     "sentencepiece.bpe.model", "spiece.model", "vocab-src.json", "vocab-tgt.json",
-    "tokenizer.model",
+    "tokenizer.model", "vocab.txt",
 )  # fmt: skip
 # The class of each model's tokenizer, where the folder names none.
 _CLASSES = {
@@ -83,10 +83,10 @@ def find_model_tokenizers(
     Raises:
         TokenizerError: its files are incomplete, contradict each other, or are of another family.
     """
-    found = ModelFolder(folder, config)
-    named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
     if model_type not in _CLASSES:
         return None
+    found = ModelFolder(folder, config)
+    named = found.settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named != "ByT5Tokenizer" and not any(map(found.has, _FILES)):
         return None
     name = named.removesuffix("Fast") if isinstance(named, str) else _CLASSES[model_type]
@@ -95,11 +95,11 @@ def find_model_tokenizers(
     if _CLASSES[model_type] in _AS_IT_IS:
         name = _CLASSES[model_type]
     if name not in _FINDERS:
-        known = ", ".join(sorted(_FINDERS))
-        raise TokenizerError(
-            f"{folder}: {shown(named)} is not a tokenizer that is read; known are {known}. Give "
-            "the tokenizer in another form, or none, for a model of ids."
-        )
+        raise TokenizerError(Message(
+            f"{folder}: {shown(named)} is not a tokenizer that is made of a folder; those are "
+            f"{', '.join(sorted(_FINDERS))}. Name a file that is taken as it is, such as a "
+            "tokenizer.json, with ", Option("tokenizer"), ".",
+        ))  # fmt: skip
     tokenizers = _FINDERS[name](found)
     _check_end(found, tokenizers)
     return tokenizers

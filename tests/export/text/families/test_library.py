@@ -66,6 +66,7 @@ def other(folder: Path, **settings: Any) -> Path:
     ("make", "settings", "message"),
     [
         (t5, {"extra_ids": "x"}, "extra_ids 'x' is not of type int"),
+        (t5, {"extra_ids": 10**9}, "extra_ids 1000000000 is not a number of tokens from 0"),
         (t5, {"split_special_tokens": True}, "split_special_tokens True is not supported"),
         (
             t5,

@@ -19,7 +19,7 @@ def find_byt5(folder: ModelFolder) -> ModelTokenizers:
     Raises:
         TokenizerError: its settings contradict each other.
     """
-    count: int = folder.setting("extra_ids", 125, int)
+    count: int = folder.count("extra_ids", 125)
     special = folder.special_tokens(_SPECIAL, [f"<extra_id_{i}>" for i in range(count)])
     first = [folder.named(name, _SPECIAL[name]) or _SPECIAL[name] for name in _FIRST]
     known = {token: i for i, token in enumerate(first)}
@@ -37,7 +37,8 @@ def find_byt5(folder: ModelFolder) -> ModelTokenizers:
     clean: bool = folder.setting("clean_up_tokenization_spaces", False, bool)
     table = ByteTable(len(_FIRST), added, clean)
     built = BuiltTokenizer("bytes", _FILE, {_FILE: table.to_json()})
-    return ModelTokenizers(folder.path, built, built, (), None)
+    file = "tokenizer_config.json" if folder.has("tokenizer_config.json") else "config.json"
+    return ModelTokenizers(folder.path, built, built, (folder.path / file,))
 
 
 def _strips(folder: ModelFolder, name: str) -> dict[str, Any]:

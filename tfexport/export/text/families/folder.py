@@ -15,6 +15,7 @@ from tfexport.errors import TokenizerError, shown
 from tfexport.runtime.text.piece_table import read_json
 
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of transformers
+_MOST_TOKENS = 100_000
 _SIZE = 2**28  # bytes of the largest file that is read
 
 
@@ -126,6 +127,20 @@ class ModelFolder:
                 f"{kind.__name__}."
             )
         return value
+
+    def count(self, name: str, default: int) -> int:
+        """A setting that is a number of tokens.
+
+        Raises:
+            TokenizerError: it is none.
+        """
+        number: int = self.setting(name, default, int)
+        if not 0 <= number <= _MOST_TOKENS:
+            raise TokenizerError(
+                f"{self.path / 'tokenizer_config.json'}: {name} {number} is not a number of tokens "
+                f"from 0 to {_MOST_TOKENS}."
+            )
+        return number
 
     @cached_property
     def listed(self) -> dict[int, dict[str, Any]]:

@@ -105,7 +105,7 @@ def _nllb(library: Any, parts: Parts, folder: ModelFolder) -> Any:
 
 def _pegasus_tokens(folder: ModelFolder) -> tuple[str | None, int]:
     sentence = folder.settings.get("mask_token_sent", "<mask_1>")
-    return sentence if isinstance(sentence, str) else None, folder.setting("offset", 103, int)
+    return sentence if isinstance(sentence, str) else None, folder.count("offset", 103)
 
 
 def _pegasus(library: Any, parts: Parts, folder: ModelFolder) -> Any:
@@ -141,7 +141,7 @@ def _t5(library: Any, parts: Parts, folder: ModelFolder) -> Any:
 
 
 def _sentinel_scores(folder: ModelFolder) -> list[Scored]:
-    count: int = folder.setting("extra_ids", 100, int)
+    count: int = folder.count("extra_ids", 100)
     return [(f"<extra_id_{i}>", 0.0) for i in range(count - 1, -1, -1)]
 
 
@@ -192,7 +192,7 @@ def _pegasus_special(parts: Parts, folder: ModelFolder) -> SpecialTokens:
 
 
 def _t5_special(parts: Parts, folder: ModelFolder) -> SpecialTokens:
-    count: int = folder.setting("extra_ids", 100, int)
+    count: int = folder.count("extra_ids", 100)
     further = _further(parts, folder)
     if not any("<extra_id_" in str(token) for token in further):
         further += [f"<extra_id_{i}>" for i in range(count)]
