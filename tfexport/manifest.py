@@ -66,7 +66,8 @@ class TokenizerEntry:
     """One tokenizer of the bundle.
 
     Attributes:
-        kind: "tokenizers", "sentencepiece", "words" or "vocabulary".
+        kind: "tokenizers", "sentencepiece", "words", "vocabulary", "pieces", "bytes", "lower_bpe"
+            or "moses_bpe".
         file: its file inside the bundle.
     """
 

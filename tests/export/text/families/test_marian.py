@@ -84,7 +84,10 @@ def change(name: str, **values: Any) -> Any:
         (change("config.json", share_encoder_decoder_embeddings=False), "separate_vocabs"),
         (change("tokenizer_config.json", separate_vocabs=True), r"target_vocab\.json"),
         (change("tokenizer_config.json", separate_vocabs=1), "is not of type bool"),
-        (change("tokenizer_config.json", tokenizer_class="BertTokenizer"), "is not a tokenizer that"),
+        (
+            change("tokenizer_config.json", tokenizer_class="BertTokenizer"),
+            "is not a tokenizer that",
+        ),
         (change("tokenizer_config.json", sp_model_kwargs={"alpha": 0.1}), "sp_model_kwargs"),
         (change("tokenizer_config.json", unk_token=5), "neither a text nor a token"),
         (change("tokenizer_config.json", added_tokens_decoder={"x": "a"}), "'x' is not an id"),
