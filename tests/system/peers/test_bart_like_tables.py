@@ -86,3 +86,11 @@ def test_bias_of_zeros_is_left_out(tmp_path: Path, family: str) -> None:
     checkpoint = load_checkpoint(folder)
     assert not checkpoint.config.output_bias
     assert checkpoint.key_report["final_logits_bias"] == ()
+
+
+def test_config_json_of_another_folder_says_what_a_file_is(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "bart", "bin")
+    whole = load_checkpoint(folder)
+    moved = (folder / "config.json").rename(tmp_path / "bart.json")
+    alone = load_checkpoint(folder / "pytorch_model.bin", config=moved)
+    assert (alone.layout, alone.config) == ("bart", whole.config)

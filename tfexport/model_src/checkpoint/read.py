@@ -177,9 +177,12 @@ def _find_layout(
     require_layout_name(layout_name)
     names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
     known = [name for key in raw.tensors if (name := names[key]) is not None]
-    beside = next((source.values for source in sources if source.optional), None)
+    named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
+    # A config.json that the caller names says what the file is, and else what lies beside it.
+    told = [it.values for it in sources if it.optional]
+    told = [it.values for it in named if not it.optional] + told
     try:
-        detected = detect_layout(raw, known, layout_name, beside)
+        detected = detect_layout(raw, known, layout_name, told[0] if told else None)
     except CheckpointError as error:
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
