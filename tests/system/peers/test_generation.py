@@ -1,0 +1,130 @@
+"""``generate`` of a bundle beside ``generate`` of transformers, on the same folders."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.hf_generation import Found, draw_rows, draw_settings, generate, own_ids
+from tests.support.hf_models import change_json, make_model, save_folder
+from tfexport.export import export_bundle
+from tfexport.model_src.checkpoint.generation import read_generation
+from tfexport.runtime import Hypothesis, Translator
+from tfexport.runtime.own_defaults import with_own
+
+transformers = pytest.importorskip("transformers", reason="make optional installs it")
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
+
+DRAWN = int(os.environ.get("DRAWN_SETTINGS", "40"))  # a family
+FOLDERS = int(os.environ.get("DRAWN_FOLDERS", "1"))  # a family, each exported by itself
+TOLERANCE = 1e-4  # of scores, relative to max(1, |score|)
+FAMILIES = os.environ.get("GENERATION_FAMILIES", "marian bart").split()
+# Options that a caller gives to be rid of what a bundle has.
+NOTHING: dict[str, Any] = {"suppress_tokens": [], "first_token": None, "last_token": None}
+
+
+def likely_end(model: Any) -> Any:
+    """The model, which ends rows more often."""
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias[0, model.config.eos_token_id] += 2.0
+    return model
+
+
+@pytest.fixture(name="opened", scope="module", params=FAMILIES)
+def _opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Translator]:
+    folder = tmp_path_factory.mktemp(request.param)
+    model = likely_end(make_model(request.param, 3))
+    save_folder(model, folder / "model")
+    export_bundle(folder / "model", folder / "model.bundle", verify=False)
+    return model, Translator(folder / "model.bundle", threads=1)
+
+
+def options_of(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as options that a caller gives."""
+    defaults = read_generation(model.config.to_dict(), settings).defaults
+    return {**NOTHING, **with_own(defaults, {})}
+
+
+def differs(ours: Hypothesis, theirs: Found) -> str | None:
+    """How a hypothesis is another than theirs, and no better one; None if it is not."""
+    far = 0.0
+    if theirs.score is not None:
+        far = (ours.score - theirs.score) / max(1, abs(theirs.score))
+    if ours.tokens == theirs.tokens and abs(far) < TOLERANCE:
+        return None
+    return f"{ours.tokens} {ours.score}, transformers {theirs.tokens} {theirs.score}"
+
+
+def test_all_settings_give_the_same_tokens(opened: tuple[Any, Translator]) -> None:
+    model, translator = opened
+    wrong, rows_of_beams = [], 0
+    for seed in range(DRAWN):
+        settings = {**own_ids(model), **draw_settings(seed, model)}
+        rows = draw_rows(seed, model, 3)
+        found = translator.generate(rows, **options_of(model, settings))
+        for row, result in zip(rows, found, strict=True):
+            ours, theirs = result.hypotheses[0], generate(model, row, settings)
+            rows_of_beams += theirs.score is not None
+            if problem := differs(ours, theirs):
+                better = theirs.score is not None and ours.score > theirs.score
+                wrong.append((better, f"seed {seed} {settings}: {problem}"))
+    assert [text for better, text in wrong if not better] == []
+    assert len(wrong) <= 0.02 * rows_of_beams
+
+
+def test_a_prefix_counts_as_it_does_there(opened: tuple[Any, Translator]) -> None:
+    model, translator = opened
+    for seed in range(DRAWN // 2):
+        settings = {**own_ids(model), **draw_settings(seed, model), "max_length": 14}
+        settings.pop("max_new_tokens", None)
+        # There a prefix that was given stands for the forced first token too.
+        settings.pop("forced_bos_token_id", None)
+        draw = random.Random(seed)
+        (row,), prefix = draw_rows(seed, model, 1), draw.sample(range(5, 50), draw.randint(1, 3))
+        ends = settings["eos_token_id"]
+        if set(prefix) & {*(ends if isinstance(ends, list) else [ends])}:
+            continue
+        if draw.random() < 0.5 and "min_new_tokens" in settings:
+            del settings["min_new_tokens"]
+        elif "min_new_tokens" in settings:  # which counts behind the prefix there
+            continue
+        options = options_of(model, settings)
+        (result,) = translator.generate([row], target_prefix=[prefix], **options)
+        problem = differs(result.hypotheses[0], generate(model, row, settings, prefix))
+        assert problem is None, f"seed {seed} {settings} {prefix}: {problem}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folders_own_settings_are_kept_with_no_option_given(tmp_path: Path, family: str) -> None:
+    for seed in range(FAMILIES.index(family), FAMILIES.index(family) + FOLDERS):
+        model = likely_end(make_model(family, seed))
+        folder = save_folder(model, tmp_path / f"{seed}")
+        settings = {**own_ids(model), **draw_settings(1000 + seed, model)}
+        if seed % 2:  # an old folder
+            (folder / "generation_config.json").unlink()
+            ends = settings.pop("eos_token_id")
+            change_json(folder / "config.json", **settings)
+            settings["eos_token_id"] = ends[0] if isinstance(ends, list) else ends
+        else:
+            (folder / "generation_config.json").write_text(json.dumps(settings))
+        export_bundle(folder, tmp_path / f"{seed}.bundle")
+        loaded = type(model).from_pretrained(folder, attn_implementation="eager").eval()
+        rows = draw_rows(seed, model, 3)
+        found = Translator(tmp_path / f"{seed}.bundle", threads=1).generate(rows)
+        for row, result in zip(rows, found, strict=True):
+            problem = differs(result.hypotheses[0], generate(loaded, row, None))
+            assert problem is None, f"seed {seed} {settings}: {problem}"
+
+
+def test_a_folder_that_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
+    folder = save_folder(make_model("bart"), tmp_path / "model")
+    change_json(folder / "generation_config.json", penalty_alpha=0.6, top_k=4, num_beam_groups=2)
+    with pytest.raises(ValueError, match="2 problems") as error:
+        export_bundle(folder, tmp_path / "model.bundle")
+    assert "penalty_alpha" in str(error.value)
+    assert not (tmp_path / "model.bundle").exists()
