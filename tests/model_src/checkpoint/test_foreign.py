@@ -47,7 +47,6 @@ def keys(*names: str) -> dict[str, Tensor]:
             "of mt5, t5, umt5",
             "config.json",
         ),
-        (["encoder.layers.0.self_attention.ff_in.weight"], "a Sockeye Transformer", "not support"),
         (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "not supported"),
         (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "not supported"),
     ],

@@ -28,7 +28,6 @@ _TELL_TALES = (
         _CONVERT,
     ),
     ("an Eole Transformer", r"^(src|tgt)_emb\.embeddings\.weight$", _CTRANSLATE2),
-    ("a Sockeye Transformer", r"\.(self_attention|enc_attention)\.ff_(in|q)\.weight$", _ALONE),
     ("a recurrent network (LSTM or GRU)", r"\b(weight|bias)_[ih]h_l\d", _ENCODER_DECODER),
     (
         "a decoder-only language model",

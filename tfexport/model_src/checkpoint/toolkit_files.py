@@ -9,9 +9,12 @@ from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
 from tfexport.model_src.checkpoint.wrappers import StateDict
 from tfexport.model_src.checkpoint.yaml_values import read_yaml
 
-JOEYNMT = "joeynmt"
+JOEYNMT, SOCKEYE = "joeynmt", "sockeye"
 # Patterns of keys that only a toolkit has, with its file of options and its ``model_type``.
-_BESIDE = ((re.compile(r"\.(src_src|trg_trg)_att\."), "config.yaml", JOEYNMT),)
+_BESIDE = (
+    (re.compile(r"\.(src_src|trg_trg)_att\."), "config.yaml", JOEYNMT),
+    (re.compile(r"\.(self_attention|enc_attention)\.ff_(in|kv)\."), "config", SOCKEYE),
+)
 
 
 def with_options_beside(found: StateDict) -> StateDict:

@@ -137,8 +137,8 @@ def test_table_makes_every_weight_of_a_model_from_one_key(name: str) -> None:
     shared = layout.defaults.get("share_encoder_layers", False)
     bias = layout.defaults.get("norm") != "rms"
     config = dataclasses.replace(
-        CONFIG, share_encoder_layers=shared, share_decoder_layers=shared, attention_bias=bias,
-        feed_forward_bias=bias, norm="layer" if bias else "rms", encoder_final_norm=bias,
+        CONFIG, share_encoder_layers=shared, share_decoder_layers=shared,
+        attention_bias=layout.defaults.get("attention_bias", bias), feed_forward_bias=bias, norm="layer" if bias else "rms", encoder_final_norm=bias,
         decoder_final_norm=bias, output_bias=layout.defaults.get("output_bias", True),
     )  # fmt: skip
     for weight, shape in expected_shapes(config).items():
