@@ -153,7 +153,7 @@ class ModelFolder:
         if isinstance(decoder, dict):
             return {self._id(key): self._token(value) for key, value in decoder.items()}
         special = {_content(self.settings.get(f"{name}_token")) for name in NAMED}
-        special |= {_content(token) for token in self.extra or ()}
+        special |= {_content(token) for token in self.extra_listed or ()}
         found = {
             self._id(value): {"content": key, "special": key in special}
             for key, value in self.read_object("added_tokens.json").items()
@@ -177,13 +177,21 @@ class ModelFolder:
 
     @cached_property
     def extra_listed(self) -> Sequence[Any] | None:
-        """The special tokens without a name that tokenizer_config.json lists, if it does."""
+        """The special tokens without a name that are listed under the newer of two keys.
+
+        tokenizer_config.json may have them under either. Under the older key of
+        special_tokens_map.json they count less: the tokenizer's class may put its own before.
+        """
         values = self.read_object("tokenizer_config.json")
         found = values.get("extra_special_tokens")
         if not found and "additional_special_tokens" in values:
             found = values["additional_special_tokens"]
-        if isinstance(found, dict):
-            return list(found.values())
+        found = list(found.values()) if isinstance(found, dict) else found
+        if "added_tokens_decoder" not in values:
+            more = self.read_object("special_tokens_map.json").get("extra_special_tokens")
+            if isinstance(more, list):
+                before = found if isinstance(found, list) else []
+                found = [*before, *(token for token in more if token not in before)]
         return found if isinstance(found, list) else None
 
     @property

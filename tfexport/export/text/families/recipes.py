@@ -183,9 +183,9 @@ def _behind(codes: Sequence[str], first: bool) -> Callable[[Parts, ModelFolder],
 
 
 def _pegasus_special(parts: Parts, folder: ModelFolder) -> SpecialTokens:
-    del parts
     sentence, offset = _pegasus_tokens(folder)
-    extra = [] if sentence is None or sentence in (folder.extra or ()) else [sentence]
+    further = _further(parts, folder)
+    extra = [] if sentence is None or sentence in further else [sentence]
     extra += [f"<unk_{i}>" for i in range(2, offset)]
     named = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask_2>"}
     return SpecialTokens(named, None, extra)
