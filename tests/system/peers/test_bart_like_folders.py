@@ -170,6 +170,25 @@ def test_padding_that_starts_decoding_has_no_position(tmp_path: Path, family: st
     assert "decoder_start_token_id is pad_token_id" in refusal(folder)
 
 
+def test_padding_that_starts_decoding_in_the_other_file(tmp_path: Path) -> None:
+    folder = save_folder(make_model("fsmt"), tmp_path / "model", decoder_start_token_id=1)
+    with pytest.raises(
+        ConfigError, match=r"generation_config\.json: decoder_start_token_id is pad"
+    ):
+        load_checkpoint(folder).read_generation()
+
+
+@pytest.mark.parametrize(
+    ("family", "start"), [("fsmt", 2), ("bart", 2), ("pegasus", 0), ("blenderbot", 1)]
+)
+def test_old_folders_leave_the_start_to_the_class(tmp_path: Path, family: str, start: int) -> None:
+    folder = saved(tmp_path, family)
+    (folder / "generation_config.json").unlink()
+    change_json(folder / "config.json", "decoder_start_token_id")
+    checkpoint = load_checkpoint(folder)
+    assert checkpoint.config.decoder_start_id == checkpoint.read_generation().start_id == start
+
+
 @pytest.mark.parametrize("family", BART_LIKE)
 def test_published_legacy_keys_are_not_contradictions(tmp_path: Path, family: str) -> None:
     folder = saved(tmp_path, family)

@@ -15,7 +15,7 @@ from torch import Tensor
 from tfexport.errors import ConfigError, join_problems, shown
 from tfexport.model_src.checkpoint.bart_like_tables import Tables, read_positions, share_tables
 from tfexport.model_src.checkpoint.conversions import RowsFrom, SingleRow
-from tfexport.model_src.checkpoint.generation import read_generation
+from tfexport.model_src.checkpoint.generation import Generation, read_generation
 from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 
@@ -66,6 +66,7 @@ _ALWAYS: Mapping[str, Any] = {
     "gated_feed_forward": False,
     "decoder_norm_placement": "same",
 }
+_STARTS_WITH_PADDING = "decoder_start_token_id is pad_token_id, which has no position here"
 _ELSEWHERE = "Export it as a module of your own (docs/modules.md)."
 
 
@@ -111,7 +112,7 @@ class BartLike:
             model_types=(self.model_type,),
             needs_config=True,
             prepare=self.prepare,
-            generation=read_generation,
+            generation=self.read_generation,
             reference="bart_like",
         )
 
@@ -122,7 +123,7 @@ class BartLike:
             ConfigError: naming all that is not supported, or contradicts the class.
         """
         given = self._given(config)
-        counted = self.facts["positions"] == "sinusoidal_t2t"
+        counted = self._counts_padding
         if problems := [*self._contradictions(config), *_unsupported(given, counted)]:
             raise ConfigError(join_problems(f"config.json of {self.title}", problems, _ELSEWHERE))
         heads, decoder_heads = given["encoder_attention_heads"], given["decoder_attention_heads"]
@@ -142,6 +143,18 @@ class BartLike:
         if counted:
             values["first_position"] = first_position(given)
         return values
+
+    def read_generation(
+        self, config: Mapping[str, Any], generation: Mapping[str, Any]
+    ) -> Generation:
+        """See ``read_generation``; an old config.json leaves the start to its class."""
+        start = self.class_defaults.get("decoder_start_token_id")
+        given = config if start is None else {"decoder_start_token_id": start, **config}
+        found = read_generation(given, generation)
+        pad, counted = self._given(config).get("pad_token_id"), self._counts_padding
+        if counted and found.start_id is not None and found.start_id == pad:
+            raise ConfigError(f"generation_config.json: {_STARTS_WITH_PADDING}.")
+        return found
 
     def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
         """Tied tables under every name, a saved table of sinusoids checked, no zero bias."""
@@ -165,6 +178,11 @@ class BartLike:
             problems=(*_beside(tensors, prefix), *shared.problems, *found.problems),
             notes=(*shared.notes, *found.notes),
         )
+
+    @property
+    def _counts_padding(self) -> bool:
+        """Whether positions are those of ids that are not padding."""
+        return bool(self.facts["positions"] == "sinusoidal_t2t")
 
     def _given(self, config: Mapping[str, Any]) -> dict[str, Any]:
         aliases = {own: config[name] for name, own in _ALIASES.items() if name in config}
@@ -266,7 +284,7 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     problems = []
     start = given.get("decoder_start_token_id")
     if counted and start is not None and start == given.get("pad_token_id"):
-        problems.append("decoder_start_token_id is pad_token_id, which has no position here")
+        problems.append(_STARTS_WITH_PADDING)
     activation = given["activation_function"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
