@@ -34,7 +34,7 @@ from tfexport.runtime.text.splitting import KNOWN
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
 from tfexport.runtime.text.vocabulary_files import Vocabulary, read_words
 
-_KINDS = {".json": "tokenizers", ".model": "sentencepiece"}
+_KINDS = {".json": "tokenizers", ".model": "sentencepiece", ".spm": "sentencepiece"}
 _NAMES = {
     "tokenizers": "tokenizer.json",
     "sentencepiece": "tokenizer.model",
@@ -172,13 +172,15 @@ class TokenizerFiles:
         path, split = getattr(self, side), getattr(self, f"{side}_split")
         kind = kind_of(path)
         if kind == "vocabulary":
+            found = read_vocabulary_file(path)
+            split = found.split if split is None else split
             if split is None:
                 raise TokenizerError(Message(
                     f"{path}: a vocabulary, which does not say how text is split into its words; "
                     "say it with ", Option("split"), ", or ", Option("source_split"), " and ",
                     Option("target_split"), f": {KNOWN}.",
                 ))  # fmt: skip
-            return Vocabulary(read_vocabulary_file(path).words, split)
+            return Vocabulary(found.words, split)
         if split is None:
             return None
         if kind == "words":

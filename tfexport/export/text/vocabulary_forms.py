@@ -29,10 +29,12 @@ class FoundWords:
     Attributes:
         words: by id.
         default: the id of words that are not in it, if the vocabulary object has one.
+        split: how text is split into them, where the kind of file says it.
     """
 
     words: list[str]
     default: int | None = None
+    split: str | None = None
 
 
 def choose_entry(value: Any, entry: str | None) -> Any:

@@ -1,10 +1,16 @@
-"""Vocabularies read from files: JSON, and pickles of Python, torch and torchtext."""
+"""Vocabularies read from files: JSON, pickles of Python, torch and torchtext, and toolkits' own."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError
+from tfexport.export.text.toolkit_vocabularies import (
+    is_dictionary,
+    read_dictionary,
+    vocabularies_inside,
+)
 from tfexport.export.text.vocabulary_forms import (
     FoundWords,
     VocabularyFormError,
@@ -14,6 +20,7 @@ from tfexport.export.text.vocabulary_forms import (
 )
 from tfexport.model_src.checkpoint.pickled import PickleError
 from tfexport.model_src.checkpoint.plain_pickle import read_pickle
+from tfexport.runtime.text.splitting import WHITESPACE
 
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
 _MAX_JSON_BYTES = 2**24
@@ -41,7 +48,7 @@ def is_file(path: Path) -> bool:
 def holds_vocabulary(path: Path) -> bool:
     """Whether a file is read by ``read_vocabulary_file``, by its name, begin or JSON content."""
     file, entry = split_name(path)
-    if entry is not None or file.suffix in _PICKLE_SUFFIXES:
+    if entry is not None or file.suffix in _PICKLE_SUFFIXES or is_dictionary(file):
         return True
     try:
         return _is_pickle(file) or (file.suffix == ".json" and is_vocabulary(_read_json(file)))
@@ -53,17 +60,22 @@ def read_vocabulary_file(path: Path) -> FoundWords:
     """Read a vocabulary, without running anything that the file holds.
 
     Args:
-        path: a JSON file, or one of ``pickle.dump`` or ``torch.save``; where it holds several
-            vocabularies, with a colon and the name of one behind it.
+        path: a JSON file, a dictionary of fairseq, or a file of ``pickle.dump`` or ``torch.save``,
+            such as a checkpoint of OpenNMT-py, with the vocabularies "src" and "tgt"; where it
+            holds several vocabularies, with a colon and the name of one behind it.
 
     Raises:
         TokenizerError: it is missing, damaged, or holds no vocabulary, or several.
     """
     file, entry = split_name(path)
     try:
+        if is_dictionary(file):
+            return read_dictionary(file)
         is_json = file.suffix == ".json" and not _is_pickle(file)
         value = _read_json(file) if is_json else read_pickle(file)
-        return find_words(choose_entry(value, entry))
+        inside = vocabularies_inside(value)
+        found = find_words(choose_entry(inside or value, entry))
+        return dataclasses.replace(found, split=WHITESPACE) if inside else found
     except OSError as error:
         raise TokenizerError(f"{file}: cannot be read: {error.strerror}") from None
     except (PickleError, VocabularyFormError) as error:

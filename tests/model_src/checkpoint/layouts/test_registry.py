@@ -137,9 +137,10 @@ def test_table_makes_every_weight_of_a_model_from_one_key(name: str) -> None:
     shared = layout.defaults.get("share_encoder_layers", False)
     bias = layout.defaults.get("norm") != "rms"
     config = dataclasses.replace(
-        CONFIG, share_encoder_layers=shared, share_decoder_layers=shared,
-        attention_bias=layout.defaults.get("attention_bias", bias), feed_forward_bias=bias, norm="layer" if bias else "rms", encoder_final_norm=bias,
+        CONFIG, share_encoder_layers=shared, share_decoder_layers=shared, feed_forward_bias=bias,
+        attention_bias=layout.defaults.get("attention_bias", bias), encoder_final_norm=bias,
         decoder_final_norm=bias, output_bias=layout.defaults.get("output_bias", True),
+        norm="layer" if bias else "rms",
     )  # fmt: skip
     for weight, shape in expected_shapes(config).items():
         if weight.endswith("positions.table"):
