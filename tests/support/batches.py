@@ -8,7 +8,7 @@ hypothesis satisfies.
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,18 @@ class Batches:
             prefixes = self._prefixes(draw, rows, options["max_length"])
         return Drawn(rows, prefixes, options, mapped=draw.random() < 0.3)
 
+    def draw_forced(self, seed: int) -> Drawn:
+        """The batch of this seed, with options besides that models of Hugging Face have."""
+        drawn, draw = self.draw(seed), random.Random(f"forced {seed}")
+        options = {**drawn.options, **self._forced(draw)}
+        if options.get("search_rules") and options.get("beam_size", 1) > 1:
+            _by_other_rules(draw, options)
+        longest = max(len(prefix or ()) for prefix in drawn.prefixes)
+        ends = options.get("end_tokens", ())
+        if options.get("first_token") in ends or longest >= options["max_length"]:
+            options.pop("first_token", None)
+        return replace(drawn, options=options)
+
     def _common(self, draw: random.Random) -> dict[str, Any]:
         options: dict[str, Any] = {
             "max_length": draw.choice([1, 2, 4, 8, 12]),
@@ -80,6 +92,21 @@ class Batches:
             options["suppress_tokens"] = draw.sample(self._target, draw.randint(1, 9))
         if draw.random() < 0.2:
             options["return_attention"] = True
+        return options
+
+    def _forced(self, draw: random.Random) -> dict[str, Any]:
+        """What a model of Hugging Face adds: forced tokens, and bans of its own."""
+        options: dict[str, Any] = {}
+        if draw.random() < 0.2:
+            options["first_token"] = draw.choice(self._target)
+        if draw.random() < 0.2:
+            options["last_token"] = draw.choice([self._end, self._end, *self._target[:2]])
+        if draw.random() < 0.2:
+            options["suppress_first_tokens"] = draw.sample([self._end, *self._target], 4)
+        if draw.random() < 0.2:
+            options["encoder_no_repeat_ngram_size"] = draw.randint(1, 3)
+        if draw.random() < 0.3:
+            options["search_rules"] = "transformers"
         return options
 
     def _prefixes(
@@ -163,6 +190,15 @@ def _groups(draw: random.Random) -> dict[str, Any]:
         "diversity_penalty": draw.choice([0.0, 0.5, 2.0]),
         "num_hypotheses": draw.randint(1, size),
     }
+
+
+def _by_other_rules(draw: random.Random, options: dict[str, Any]) -> None:
+    """Make the options of a beam those that the rules of transformers have."""
+    for name in ("patience", "beam_groups", "diversity_penalty"):
+        options.pop(name, None)
+    options["early_stopping"] = draw.random() < 0.5
+    options["exhaustive"] = not options["early_stopping"] and draw.random() < 0.5
+    options["renormalize_logits"] = draw.random() < 0.5
 
 
 def _alternatives(draw: random.Random) -> dict[str, Any]:

@@ -17,7 +17,8 @@ def prepare(bundle: Path) -> None:
 def run(rng: Random, scratch: Path, bundle: Path) -> None:
     """Decode a batch, and each sentence of it alone."""
     batches = _batches(bundle)
-    drawn = batches.draw(rng.randrange(2**32))
+    draw = rng.choice([batches.draw, batches.draw_forced])
+    drawn = draw(rng.randrange(2**32))
     differences = batches.differences(drawn)
     assert not differences, f"{drawn}: {differences}"
 

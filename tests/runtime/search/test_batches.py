@@ -23,6 +23,12 @@ def test_a_sentence_decodes_in_a_batch_as_it_does_alone(batches: Batches, seed: 
     assert not batches.differences(drawn), drawn
 
 
+@pytest.mark.parametrize("seed", range(2000, 2060))
+def test_so_it_does_with_forced_tokens_and_other_rules(batches: Batches, seed: int) -> None:
+    drawn = batches.draw_forced(seed)
+    assert not batches.differences(drawn), drawn
+
+
 def test_a_beam_goes_on_with_its_own_source_when_a_neighbour_ends(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, threads=1)
     options: dict[str, Any] = {

@@ -98,6 +98,8 @@ class BeamSearch:
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = beams.tokens.reshape(len(rows), length)
         if options.by_transformers:  # penalties and bans act on log-probabilities there
+            # A shortlist is no ban: the row's probabilities are those of its own candidates.
+            self._filters.keep_candidates(logits, sources)
             logits -= log_normalizer(logits)[:, None].astype(logits.dtype)
         self._filters.apply(logits, tokens, sources)
         # Enough candidates that `width` remain after those that end, and those that earlier groups

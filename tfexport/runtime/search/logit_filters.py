@@ -56,8 +56,7 @@ class LogitFilters:
             logits[:, list(options.suppress_tokens)] = -np.inf
         if options.suppress_first_tokens and length == self._first:
             logits[:, list(options.suppress_first_tokens)] = -np.inf
-        if self._limited:
-            self._keep_candidates(logits, requests)
+        self.keep_candidates(logits, requests)
 
     def _ban_of_source(self, logits: Floats, seen: Ids, requests: NDArray[np.intp]) -> None:
         """Ban tokens that would complete an n-gram of the row's source."""
@@ -68,8 +67,10 @@ class LogitFilters:
             tail = tuple(seen[row, seen.shape[1] - before :].tolist())
             logits[row, self._of_source[request].get(tail, [])] = -np.inf
 
-    def _keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
-        """Ban tokens outside the shortlist of a row."""
+    def keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
+        """Ban tokens outside the shortlist of a row; see ``apply``."""
+        if not self._limited:
+            return
         for row, request in enumerate(requests):
             candidates = self._candidates[request]
             if candidates is not None:
