@@ -166,6 +166,7 @@ def forward_graph(
     vocab_size: int | None,
     attention_biases: bool = False,
     log_probs: bool = False,
+    decoder_num_heads: int | None = None,
 ) -> GraphSpec:
     """A source and a whole target to logits; the causal mask is part of the graph.
 
@@ -175,7 +176,9 @@ def forward_graph(
         vocab_size: V; None for a model without embeddings, from vectors to hidden states.
         attention_biases: add three inputs, which are added to the attention scores.
         log_probs: add an output, the log-softmax of the logits.
+        decoder_num_heads: H of the decoder, where it differs.
     """
+    heads = num_heads if decoder_num_heads is None else decoder_num_heads
     masks = (
         TensorSpec(ATTENTION_MASK, "int64", (BATCH, SOURCE)),
         TensorSpec(DECODER_ATTENTION_MASK, "int64", (BATCH, TARGET)),
@@ -196,8 +199,8 @@ def forward_graph(
             outputs.append(TensorSpec(LOG_PROBS, "float32", (BATCH, TARGET, vocab_size)))
     biases = (
         TensorSpec("encoder_attention_bias", "float32", (BATCH, num_heads, SOURCE, SOURCE)),
-        TensorSpec("decoder_attention_bias", "float32", (BATCH, num_heads, TARGET, TARGET)),
-        TensorSpec("cross_attention_bias", "float32", (BATCH, num_heads, TARGET, SOURCE)),
+        TensorSpec("decoder_attention_bias", "float32", (BATCH, heads, TARGET, TARGET)),
+        TensorSpec("cross_attention_bias", "float32", (BATCH, heads, TARGET, SOURCE)),
     )
     return GraphSpec(
         "forward",

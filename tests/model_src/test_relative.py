@@ -11,11 +11,19 @@ from torch import Tensor
 from tests.support.originals.weights import shake
 from tfexport.errors import ConfigError
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
-from tfexport.model_src.relative import RelativeBias, bucket_lookup
+from tfexport.model_src.attention import Attention
+from tfexport.model_src.relative import (
+    RelativeBias,
+    RelativeVectors,
+    RotaryPositions,
+    bucket_lookup,
+)
 
 SIZES: dict[str, Any] = {
     "d_model": 12,
     "num_heads": 3,
+    "decoder_num_heads": 2,
+    "head_dim": 4,
     "num_encoder_layers": 2,
     "num_decoder_layers": 2,
     "d_ff": 12,
@@ -74,12 +82,64 @@ def test_bias(bidirectional: bool) -> None:
             assert torch.equal(found[sentence, :, query, key], 1 + relative.table[row])
 
 
+def attention(relative: RelativeVectors | RotaryPositions) -> Attention:
+    made = Attention(6, 3, 4)
+    made.relative = relative
+    return shake(made)
+
+
+@torch.no_grad()
+def test_vectors() -> None:
+    """Every score and every sum has the distance's vector added to key and value."""
+    found = attention(RelativeVectors(4, 3))
+    x, table = torch.randn(2, 9, 6), found.get_parameter("relative.table")
+    q = found.split_heads(found.q_proj(x))
+    k, v = found.project_key_value(x, x)
+    relations = torch.stack(
+        [torch.stack([table[min(max(j - i, -3), 3) + 3] for j in range(9)]) for i in range(9)]
+    )
+    scores = torch.zeros(2, 3, 9, 9)
+    for i, j in itertools.product(range(9), range(9)):
+        scores[:, :, i, j] = (q[:, :, i] * (k[:, :, j] + relations[i, j])).sum(-1) / 4**0.5
+    mask = torch.zeros(9, 9).masked_fill(torch.ones(9, 9).triu(1).bool(), -math.inf)
+    weights = (scores + mask).softmax(-1)
+    context = (weights[..., None] * (v[:, :, None] + relations)).sum(-2)
+    expected = found.out_proj(context.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found(x, x, x, mask), expected)
+    past = k[:, :, :5], v[:, :, :5]
+    cached, _, _ = found.attend_cached(x[:, 5:], *past, mask[5:])
+    torch.testing.assert_close(cached, expected[:, 5:])
+
+
+@torch.no_grad()
+def test_rotations() -> None:
+    """Pairs of neighbouring values as complex numbers, each times its position's."""
+    found = attention(RotaryPositions(4))
+    x = torch.randn(2, 9, 6)
+    q = found.split_heads(found.q_proj(x))
+    k, v = found.project_key_value(x, x)
+    angles = torch.outer(torch.arange(9.0), 10000.0 ** (-torch.arange(0, 4, 2) / 4))
+    turns = torch.polar(torch.ones_like(angles), angles)
+    q, k = (
+        torch.view_as_real(torch.view_as_complex(it.unflatten(-1, (2, 2)).contiguous()) * turns)
+        for it in (q, k)
+    )
+    q, k = q.flatten(3), k.flatten(3)
+    mask = torch.zeros(9, 9).masked_fill(torch.ones(9, 9).triu(1).bool(), -math.inf)
+    weights = (q @ k.transpose(2, 3) / 4**0.5 + mask).softmax(-1)
+    expected = found.out_proj((weights @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(found(x, x, x, mask), expected)
+    cached, key, _ = found.attend_cached(x[:, 5:], k[:, :, :5], v[:, :, :5], mask[5:])
+    torch.testing.assert_close(cached, expected[:, 5:])
+    torch.testing.assert_close(key, k)
+
+
 def targets() -> tuple[Tensor, Tensor, Tensor]:
     source, target = torch.randint(0, 11, (2, 15)), torch.randint(0, 13, (2, 17))
     return source, (torch.arange(15) < torch.tensor([[15], [8]])).long(), target
 
 
-@pytest.mark.parametrize("kind", ["buckets", "buckets_every_layer"])
+@pytest.mark.parametrize("kind", ["buckets", "buckets_every_layer", "shaw", "rotary"])
 @pytest.mark.parametrize("width", [1, 5])
 @torch.no_grad()
 def test_steps(kind: str, width: int) -> None:
@@ -95,7 +155,7 @@ def test_steps(kind: str, width: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["buckets", "buckets_every_layer"])
+@pytest.mark.parametrize("kind", ["buckets", "buckets_every_layer", "shaw", "rotary"])
 @torch.no_grad()
 def test_every_stack_and_layer_counts(kind: str) -> None:
     """A change of any table changes the logits, in TorchScript too."""
@@ -105,9 +165,9 @@ def test_every_stack_and_layer_counts(kind: str) -> None:
     before = built(*given)
     torch.testing.assert_close(torch.jit.script(built)(*given), before, atol=1e-5, rtol=1e-5)
     tables = {name: it for name, it in built.named_parameters() if "relative" in name}
-    assert len(tables) == (2 if kind == "buckets" else 4)
+    assert len(tables) == {"buckets": 2, "rotary": 0}.get(kind, 4)
     for table in tables.values():
-        table[-1] += 1
+        table[0] += 1
         after = built(*given)
         assert (after - before).abs().max() > 1e-3
         before = after
@@ -129,3 +189,7 @@ def test_bounds() -> None:
         model("buckets", relative_buckets=3)
     with pytest.raises(ConfigError, match="relative_max_distance: 4 is not above"):
         model("buckets", relative_max_distance=4)
+    with pytest.raises(ConfigError, match="relative_max_distance: 0 is not positive"):
+        model("shaw", relative_max_distance=0)
+    with pytest.raises(ConfigError, match="the size of a head is odd"):
+        model("rotary", decoder_num_heads=4)

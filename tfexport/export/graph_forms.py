@@ -168,8 +168,9 @@ def _export_generate_file(build: GraphBuild, extras: Extras) -> ir.Model:
 def _forward_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
     vocab_size = config.target_vocab_size
     return graph_io.forward_graph(
-        config.d_model, config.num_heads, vocab_size, extras.attention_biases, extras.log_probs
-    )
+        config.d_model, config.num_heads, vocab_size, extras.attention_biases, extras.log_probs,
+        config.decoder.num_heads,
+    )  # fmt: skip
 
 
 def _export_forward(build: GraphBuild, extras: Extras) -> ir.Model:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from tfexport.model_src.relative import NoRelativeBias
+from tfexport.model_src.relative import RelativePositions
 
 
 class Attention(nn.Module):
@@ -19,7 +19,7 @@ class Attention(nn.Module):
     Source: Vaswani et al. 2017, section 3.2.
 
     Attributes:
-        relative: biases of relative positions, of a self-attention that has its own.
+        relative: relative positions, of a self-attention that has its own.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(d_model if value_dim is None else value_dim, inner, bias=bias)
         self.out_proj = nn.Linear(inner, d_model, bias=bias)
         self.dropout = nn.Dropout(dropout)
-        self.relative: nn.Module = NoRelativeBias()
+        self.relative = RelativePositions()
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
@@ -75,13 +75,17 @@ class Attention(nn.Module):
             output: (B, T, E).
             weights: (B, H, T, S), each row summing to 1.
         """
-        queries = self.split_heads(self.q_proj(query)) * self.scale
+        queries = self.split_heads(self.q_proj(query))
+        queries = self.relative.rotate_last(queries, keys.size(2)) * self.scale
         # (B, H, T, D) x (B, H, D, S) -> (B, H, T, S)
-        scores = torch.matmul(queries, keys.transpose(-2, -1)) + bias
+        scores = torch.matmul(queries, keys.transpose(-2, -1))
+        scores = self.relative.add_to_scores(scores, queries) + bias
         weights = self.dropout(torch.softmax(scores, dim=-1))
         # (B, H, T, S) x (B, H, S, D) -> (B, H, T, D) -> (B, T, H * D)
-        context = torch.matmul(weights, values).transpose(1, 2)
-        joined = context.reshape([query.size(0), query.size(1), self.num_heads * self.head_dim])
+        context = self.relative.add_to_context(torch.matmul(weights, values), weights)
+        joined = context.transpose(1, 2).reshape(
+            [query.size(0), query.size(1), self.num_heads * self.head_dim]
+        )
         return self.out_proj(joined), weights
 
     def attend_cached(
@@ -101,6 +105,7 @@ class Attention(nn.Module):
         """
         bias = self.relative(bias, x.size(1), past_key.size(2))
         key, value = self.project_key_value(x, x)
+        key = self.relative.rotate(key, past_key.size(2))
         key = torch.cat([past_key, key], dim=2)
         value = torch.cat([past_value, value], dim=2)
         output, _ = self.attend(x, key, value, bias)
@@ -110,5 +115,6 @@ class Attention(nn.Module):
         """Project and attend in one call: (B, T, E), twice (B, S, E) and a bias to (B, T, E)."""
         bias = self.relative(bias, query.size(1), 0)
         keys, values = self.project_key_value(key, value)
+        keys = self.relative.rotate(keys, 0)
         output, _ = self.attend(query, keys, values, bias)
         return output

@@ -28,7 +28,12 @@ from tfexport.model_src.position import (
     sinusoidal_table,
     t2t_table,
 )
-from tfexport.model_src.relative import NoRelativeBias, RelativeBias
+from tfexport.model_src.relative import (
+    RelativeBias,
+    RelativePositions,
+    RelativeVectors,
+    RotaryPositions,
+)
 from tfexport.model_src.transformer import Decoder, Encoder, Transformer
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -136,7 +141,7 @@ def _encoder(config: TransformerConfig, attention_class: type[Attention]) -> Enc
     ]
     positions = _positions(config) if config.positions_every_layer else NoPositions()
     norm = _norm(config) if config.encoder_final_norm else nn.Identity()
-    relative = _relative_bias(config, "buckets", config.num_heads, bidirectional=True)
+    relative = _of_a_stack(config, config.num_heads, bidirectional=True)
     return Encoder(layers, config.num_encoder_layers, positions, norm, relative)
 
 
@@ -157,17 +162,30 @@ def _decoder(config: TransformerConfig, attention_class: type[Attention]) -> Dec
         for _ in range(count)
     ]
     norm = _norm(config) if config.decoder_final_norm else nn.Identity()
-    relative = _relative_bias(config, "buckets", sizes.num_heads, bidirectional=False)
+    relative = _of_a_stack(config, sizes.num_heads, bidirectional=False)
     return Decoder(layers, config.num_decoder_layers, norm, relative)
 
 
-def _relative_bias(
-    config: TransformerConfig, owner: str, num_heads: int, bidirectional: bool
-) -> nn.Module:
-    if config.relative_positions != owner:
-        return NoRelativeBias()
+def _of_a_stack(
+    config: TransformerConfig, num_heads: int, bidirectional: bool
+) -> RelativePositions:
+    if config.relative_positions != "buckets":
+        return RelativePositions()
     buckets, distance = config.relative_buckets, config.relative_max_distance
     return RelativeBias(num_heads, buckets, distance, bidirectional)
+
+
+def _of_a_layer(
+    config: TransformerConfig, num_heads: int, head_dim: int, bidirectional: bool
+) -> RelativePositions:
+    buckets, distance = config.relative_buckets, config.relative_max_distance
+    if config.relative_positions == "buckets_every_layer":
+        return RelativeBias(num_heads, buckets, distance, bidirectional)
+    if config.relative_positions == "shaw":
+        return RelativeVectors(head_dim, distance)
+    if config.relative_positions == "rotary":
+        return RotaryPositions(head_dim)
+    return RelativePositions()
 
 
 def _self_attention(
@@ -178,7 +196,7 @@ def _self_attention(
     bidirectional: bool,
 ) -> Attention:
     attention = _attention(config, attention_class, num_heads, head_dim)
-    attention.relative = _relative_bias(config, "buckets_every_layer", num_heads, bidirectional)
+    attention.relative = _of_a_layer(config, num_heads, head_dim, bidirectional)
     return attention
 
 

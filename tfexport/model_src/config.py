@@ -70,7 +70,8 @@ class TransformerConfig:
         gated_feed_forward: the feed-forward is down(activation(gate(x)) * up(x)).
         scale_scores: attention scores are divided by sqrt(head_dim).
         relative_positions: of self-attention: "buckets" (T5: one table of biases a stack),
-            "buckets_every_layer", "shaw" (vectors added to keys and values) or "rotary".
+            "buckets_every_layer", "shaw" (vectors added to keys and values) or "rotary" (each
+            pair of neighbouring values is turned).
         relative_buckets: rows of a table of buckets.
         relative_max_distance: the distance from which on all share the last bucket; for "shaw" the
             largest distance that is told apart.

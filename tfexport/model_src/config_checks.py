@@ -123,6 +123,10 @@ def _wrong_decoder(config: Any) -> Iterable[str]:
             yield f"relative_max_distance: {distance} is not above relative_buckets / 2"
     elif config.relative_positions == "shaw" and config.relative_max_distance < 1:
         yield f"relative_max_distance: {config.relative_max_distance} is not positive"
+    elif config.relative_positions == "rotary" and any(
+        it and inner % it == 0 and inner // it % 2 for it in (config.num_heads, heads)
+    ):
+        yield "relative_positions: rotary turns pairs of values, and the size of a head is odd"
 
 
 def _wrong_ids(config: Any) -> Iterable[str]:

@@ -1,6 +1,6 @@
-"""Relative positions as a bias of attention scores.
+"""Relative positions of self-attention: biases, vectors and rotations.
 
-Axes: B batch, H heads, T queries, P cached positions.
+Axes: B batch, H heads, D head size, T queries, P cached positions, K = P + T keys.
 """
 
 import math
@@ -10,15 +10,41 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class NoRelativeBias(nn.Module):
-    """Adds nothing."""
+class RelativePositions(nn.Module):
+    """None; and the places of an attention in which the other kinds act.
+
+    Attributes:
+        only_bias: ``forward`` is all that the kind changes, so that any operator that adds a bias
+            to the scores will do.
+    """
+
+    only_bias = True
 
     def forward(self, bias: Tensor, length: int, past_length: int) -> Tensor:
-        """See ``RelativeBias``."""
+        """The bias of T queries after P positions, from one that broadcasts to (B, H, T, K).
+
+        A bias of one value is the same for all scores; it may be left out.
+        """
         return bias
 
+    def rotate(self, x: Tensor, past_length: int) -> Tensor:
+        """Queries or keys (B, H, T, D) of T positions after P."""
+        return x
 
-class RelativeBias(nn.Module):
+    def rotate_last(self, queries: Tensor, length: int) -> Tensor:
+        """Queries (B, H, T, D) of the last T of K positions."""
+        return queries
+
+    def add_to_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
+        """Scores (B, H, T, K) of scaled queries (B, H, T, D)."""
+        return scores
+
+    def add_to_context(self, context: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of values, (B, H, T, D), by weights (B, H, T, K)."""
+        return context
+
+
+class RelativeBias(RelativePositions):
     """A trained bias of each head for each bucket of distances between key and query.
 
     Only as many distances differ as the last bucket is far away: their buckets are looked up, not
@@ -41,18 +67,89 @@ class RelativeBias(nn.Module):
         self.register_buffer("lookup", lookup, persistent=False)
 
     def forward(self, bias: Tensor, length: int, past_length: int) -> Tensor:
-        """Add the biases of T queries after P positions to one that broadcasts to (B, H, T, P + T).
-
-        A bias of one value is the same for all scores and is left out.
-        """
+        """See ``RelativePositions``; the biases of all heads are added."""
         strip = F.embedding(self.lookup, self.table).t()
-        keys = torch.arange(past_length + length, device=self.table.device)
-        queries = torch.arange(past_length, past_length + length, device=self.table.device)
-        distances = keys.unsqueeze(0) - queries.unsqueeze(1)
+        distances = _distances(length, past_length, self.table.device)
         index = distances.clamp(self.nearest, self.furthest) - self.nearest
         shape = [1, self.num_heads, length, past_length + length]
         own = strip.index_select(1, index.flatten()).reshape(shape)
         return own if bias.dim() == 1 else bias + own
+
+
+class RelativeVectors(RelativePositions):
+    """A trained vector for each distance up to a largest one, added to keys and to values.
+
+    Keys and values have one table, which all heads share.
+    Source: Shaw et al. 2018, section 3; with one table as in OpenNMT-py.
+    """
+
+    only_bias = False
+
+    def __init__(self, head_dim: int, max_distance: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * max_distance + 1, head_dim))
+        self.max_distance = max_distance
+
+    def add_to_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
+        """See ``RelativePositions``."""
+        vectors = self._vectors(queries.size(2), scores.size(3))
+        return scores + _matmul_by_query(queries, vectors.transpose(1, 2))
+
+    def add_to_context(self, context: Tensor, weights: Tensor) -> Tensor:
+        """See ``RelativePositions``."""
+        vectors = self._vectors(weights.size(2), weights.size(3))
+        return context + _matmul_by_query(weights, vectors)
+
+    def _vectors(self, queries: int, keys: int) -> Tensor:
+        """(T, K, D), of the last T of K positions."""
+        distances = _distances(queries, keys - queries, self.table.device)
+        index = distances.clamp(-self.max_distance, self.max_distance) + self.max_distance
+        return F.embedding(index, self.table)
+
+
+class RotaryPositions(RelativePositions):
+    """Each pair of neighbouring values of queries and keys is turned by its position's angle.
+
+    The angle of pair i is position / 10000^(2 i / D), in float32 as there.
+    Source: Su et al. 2021 (RoFormer), section 3.2; OpenNMT-py with ``rotary_interleave``.
+    """
+
+    only_bias = False
+    frequencies: Tensor
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        exponents = torch.arange(0, head_dim, 2).float() / head_dim
+        self.register_buffer("frequencies", 1.0 / 10000**exponents, persistent=False)
+
+    def rotate_last(self, queries: Tensor, length: int) -> Tensor:
+        """See ``RelativePositions``."""
+        return self.rotate(queries, length - queries.size(2))
+
+    def rotate(self, x: Tensor, past_length: int) -> Tensor:
+        """See ``RelativePositions``."""
+        positions = torch.arange(past_length, past_length + x.size(2), device=x.device)
+        angles = positions.unsqueeze(1).float() * self.frequencies  # (T, D / 2)
+        cos, sin = angles.cos(), angles.sin()
+        pairs = x.reshape([x.size(0), x.size(1), x.size(2), x.size(3) // 2, 2])
+        first, second = pairs[:, :, :, :, 0], pairs[:, :, :, :, 1]
+        turned = [first * cos - second * sin, first * sin + second * cos]
+        return torch.stack(turned, dim=-1).reshape(x.shape)
+
+
+def _distances(length: int, past_length: int, device: torch.device) -> Tensor:
+    """(T, K): key minus query, of T queries after P positions."""
+    keys = torch.arange(past_length + length, device=device)
+    queries = torch.arange(past_length, past_length + length, device=device)
+    return keys.unsqueeze(0) - queries.unsqueeze(1)
+
+
+def _matmul_by_query(x: Tensor, matrices: Tensor) -> Tensor:
+    """(B, H, T, M) times a matrix for each query, (T, M, N), to (B, H, T, N)."""
+    rows = x.permute(2, 0, 1, 3).reshape([x.size(2), x.size(0) * x.size(1), x.size(3)])
+    product = torch.matmul(rows, matrices)  # (T, B * H, N)
+    shape = [x.size(2), x.size(0), x.size(1), matrices.size(2)]
+    return product.reshape(shape).permute(1, 2, 0, 3)
 
 
 def bucket_lookup(num_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:

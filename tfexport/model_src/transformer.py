@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.layer import DecoderLayer, EncoderLayer
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
-from tfexport.model_src.relative import NoRelativeBias
+from tfexport.model_src.relative import RelativePositions
 
 
 class Encoder(nn.Module):
@@ -27,10 +27,10 @@ class Encoder(nn.Module):
         num_layers: int,
         positions: nn.Module,
         norm: nn.Module,
-        relative: nn.Module | None = None,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
-        self.relative = NoRelativeBias() if relative is None else relative
+        self.relative = RelativePositions() if relative is None else relative
         self.layers = nn.ModuleList(layers)
         self.passes = num_layers // len(layers)
         self.positions = positions
@@ -58,10 +58,10 @@ class Decoder(nn.Module):
         layers: list[DecoderLayer],
         num_layers: int,
         norm: nn.Module,
-        relative: nn.Module | None = None,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
-        self.relative = NoRelativeBias() if relative is None else relative
+        self.relative = RelativePositions() if relative is None else relative
         self.layers = nn.ModuleList(layers)
         self.passes = num_layers // len(layers)
         self.norm = norm

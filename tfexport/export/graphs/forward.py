@@ -48,6 +48,7 @@ def export_forward(
     """
     config = model.config
     spec = graph_io.forward_graph(
-        config.d_model, config.num_heads, config.target_vocab_size, attention_biases, log_probs
-    )
+        config.d_model, config.num_heads, config.target_vocab_size, attention_biases, log_probs,
+        config.decoder.num_heads,
+    )  # fmt: skip
     return exporter.export_graph_module(ForwardGraph(model, log_probs), spec, opset)

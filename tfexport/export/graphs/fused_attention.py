@@ -23,7 +23,9 @@ class FusedSelfAttention(Attention):
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See ``Attention``."""
+        """See ``Attention``, which has what no bias can say."""
+        if not self.relative.only_bias:
+            return super().attend_cached(x, past_key, past_value, bias)
         bias = self.relative(bias, x.size(1), past_key.size(2))
         queries = self.q_proj(x)
         batch, heads, past, head_dim = past_key.shape
@@ -41,7 +43,9 @@ class FusedSelfAttention(Attention):
         return self.out_proj(context), key, value
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """See ``Attention``."""
+        """See ``Attention``, likewise."""
+        if not self.relative.only_bias:
+            return super().forward(query, key, value, bias)
         bias = self.relative(bias, query.size(1), 0)
         queries = self.q_proj(query)
         inputs = [queries, self.k_proj(key), self.v_proj(value), None, None]
@@ -67,6 +71,8 @@ class FusedAttention(FusedSelfAttention):
         self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See ``Attention``; the weights are empty."""
+        if not self.relative.only_bias:
+            return super().attend(query, keys, values, bias)
         queries = self.q_proj(query)
         inputs = [queries, keys, values, None, None, _expand(bias, query.size(1))]
         return self._attend(queries, inputs), queries.new_empty(0)
