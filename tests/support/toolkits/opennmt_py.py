@@ -30,10 +30,12 @@ def options(rng: random.Random, version: int) -> dict[str, Any]:
         "dropout": [0.1], "lambda_align": 0.0,
     }  # fmt: skip
     size = heads * rng.choice([4, 6])
+    relative = not found["position_encoding"] and rng.random() < 0.7
+    if relative:
+        found["max_relative_positions"] = rng.choice([2, 5] if version == 2 else [-1, 3, 20, 40])
     if version == 2:
         return found | {"rnn_size": size, "word_vec_size": size, "generator_function": "softmax"}
-    if not found["position_encoding"] and rng.random() < 0.5:
-        found["max_relative_positions"] = rng.choice([20, 40])
+    if found["max_relative_positions"] >= 20:
         found["relative_positions_buckets"] = rng.choice([4, 8])
     return found | {
         "hidden_size": size, "model_task": "seq2seq",
@@ -83,6 +85,9 @@ def layer(name: str, opt: dict[str, Any]) -> Sizes:
             found |= linear(f"{name}.{attention}.{each}", size, size, opt.get("add_qkvbias", True))
     if buckets := opt.get("relative_positions_buckets"):
         found[f"{name}.self_attn.relative_attention_bias.weight"] = (buckets, opt["heads"])
+    elif (most := opt["max_relative_positions"]) > 0:
+        table = f"{name}.self_attn.relative_positions_embeddings.weight"
+        found[table] = (2 * most + 1, size // opt["heads"])
     for each in ("layer_norm_1", "layer_norm_2") if decoder else ("layer_norm",):
         found |= norm(f"{name}.{each}", opt)
     bias = opt.get("add_ffnbias", True)
@@ -97,8 +102,13 @@ def expected(opt: dict[str, Any]) -> dict[str, Any]:
     kind = POSITIONS[opt.get("position_encoding_type", "SinusoidalInterleaved")]
     activations = {"silu": "silu", "gated-gelu": "gelu"}
     activation = opt["pos_ffn_activation_fn"]
+    most, relative = opt["max_relative_positions"], "none"
+    if most:
+        relative = "rotary" if most < 0 else "shaw"
+        relative = "buckets_every_layer" if opt.get("relative_positions_buckets") else relative
     return {
         "num_heads": opt["heads"],
+        "relative_positions": relative,
         "positions": kind if opt["position_encoding"] else "none",
         "scale_embeddings": opt["position_encoding"],
         "activation": activations.get(activation, activation),

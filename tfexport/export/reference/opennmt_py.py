@@ -48,13 +48,32 @@ class OpenNMTReference(ToolkitReference):
         parts = ("linear_query", "linear_keys", "linear_values", "final_linear")
         return [self.affine(f"{name}.{part}") for part in parts]
 
-    def relative(self, stack: str, layer: int, sublayer: str, length: int) -> Tensor | None:
-        """See ``ToolkitReference``; the table of T5's buckets, one a layer."""
-        name = f"{_LAYERS[stack]}.{layer}.self_attn.relative_attention_bias.weight"
-        table = self.state.get(name)
-        if table is None or sublayer != "self":
-            return None
+    def mix(
+        self, where: tuple[str, int, str], q: Tensor, k: Tensor, v: Tensor, blocked: Tensor
+    ) -> Tensor:
+        """See ``ToolkitReference``; self-attention may have one of three relative positions."""
+        stack, layer, sublayer = where
+        if sublayer != "self" or self.config.relative_positions == "none":
+            return super().mix(where, q, k, v, blocked)
+        name = f"{_LAYERS[stack]}.{layer}.self_attn"
+        if self.config.relative_positions == "rotary":
+            return super().mix(where, _turned(q), _turned(k), v, blocked)
+        size, length = q.size(-1), q.size(2)
+        scores = q @ k.transpose(-2, -1) / math.sqrt(size)
         distance = torch.arange(length)[None] - torch.arange(length)[:, None]  # key minus query
+        if self.config.relative_positions == "shaw":
+            most = self.config.relative_max_distance
+            table = self.state[f"{name}.relative_positions_embeddings.weight"]
+            vectors = table[distance.clamp(-most, most) + most]
+            scores = scores + torch.einsum("bhtd,tkd->bhtk", q, vectors) / math.sqrt(size)
+            weights = scores.masked_fill(blocked, self.config.mask_fill).softmax(-1)
+            return weights @ v + torch.einsum("bhtk,tkd->bhtd", weights, vectors)
+        table = self.state[f"{name}.relative_attention_bias.weight"]
+        scores = scores + self._biases(table, distance, stack)
+        return scores.masked_fill(blocked, self.config.mask_fill).softmax(-1) @ v
+
+    def _biases(self, table: Tensor, distance: Tensor, stack: str) -> Tensor:
+        """(H, T, T), of T5's buckets of distances; an encoder's have half for either direction."""
         count, first = table.size(0), torch.zeros_like(distance)
         if stack == "encoder":
             count //= 2
@@ -89,6 +108,14 @@ class OpenNMTReference(ToolkitReference):
         if weight is None:
             weight = self.state["decoder.embeddings.make_embedding.emb_luts.0.weight"]
         return weight, self.state.get(f"generator.{index}bias")
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Queries or keys, neighbours of which are one complex number, turned by their position."""
+    size = x.size(-1)
+    angle = torch.arange(x.size(2))[:, None] / 10000 ** (torch.arange(0, size, 2) / size)
+    turn = torch.polar(torch.ones_like(angle), angle)
+    return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
 
 
 ORIGINAL = Original(OpenNMTReference, covers_toolkits)

@@ -1,13 +1,12 @@
 """The formulas that the Transformers of all toolkits share, without their names of tensors."""
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.reference.formulas import ACTIVATIONS, causal
+from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
@@ -42,10 +41,6 @@ class ToolkitReference:
     def norm(self, stack: str, layer: int | None, sublayer: str) -> Affine | None:
         """Scale and shift of a sublayer's norm, or of a stack's last ("last"), if there is one."""
         raise NotImplementedError
-
-    def relative(self, stack: str, layer: int, sublayer: str, length: int) -> Tensor | None:
-        """Biases (H, T, T) that an attention adds to its scores, if it does."""
-        return None
 
     def output(self) -> Affine:
         """The projection to logits."""
@@ -110,11 +105,14 @@ class ToolkitReference:
             F.linear(given, *part).unflatten(-1, (heads, -1)).transpose(1, 2)
             for given, part in zip((x, memory, memory), parts, strict=True)
         )
-        scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
-        relative = self.relative(*where, x.size(1))
-        scores = scores if relative is None else scores + relative
-        mixed = scores.masked_fill(blocked, self.config.mask_fill).softmax(-1) @ v
+        mixed = self.mix(where, q, k, v, blocked)
         return F.linear(mixed.transpose(1, 2).flatten(2), *last)
+
+    def mix(
+        self, where: tuple[str, int, str], q: Tensor, k: Tensor, v: Tensor, blocked: Tensor
+    ) -> Tensor:
+        """An attention of heads, (B, H, T, D); ``where`` are its stack, layer and sublayer."""
+        return attend(q, k, v, blocked, self.config.mask_fill)
 
     def _feed_forward(self, stack: str, layer: int, x: Tensor) -> Tensor:
         *parts, down = self.feed_forward(stack, layer)
@@ -146,7 +144,7 @@ def covers_toolkits(config: TransformerConfig) -> bool:
     return (
         config.norm in ("layer", "rms")
         and "res_post" not in (config.norm_placement, config.decoder.norm_placement)
-        and config.relative_positions in ("none", "buckets_every_layer")
+        and config.relative_positions != "buckets"
         and config.scale_scores
         and not (config.share_encoder_layers or config.share_decoder_layers)
         and not config.positions_every_layer

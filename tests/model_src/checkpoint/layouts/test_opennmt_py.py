@@ -53,6 +53,16 @@ REFUSED: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"rotary_interleave": False}, {"rotary_theta": 500000}, {"rotary_dim": 2}],
+)
+def test_other_rotary_positions_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = opennmt_py.write(2, tmp_path, 3, max_relative_positions=-1, **changes).path
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        load_checkpoint(path)
+
+
 @pytest.mark.parametrize("option", REFUSED)
 def test_option_that_is_not_supported_is_named(tmp_path: Path, option: str) -> None:
     path, value = saved(tmp_path)

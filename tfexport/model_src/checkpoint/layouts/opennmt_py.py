@@ -18,6 +18,7 @@ _WORDS = {
     "linear": {"keys": "k", "values": "v", "query": "q"},
     "matrix": {"w_1": "up", "w_2": "down", "w_3": "gate"},
     "decoder_norm": {"1": "self_attn", "2": "cross_attn"},
+    "relative": {"relative_attention_bias": "", "relative_positions_embeddings": ""},
     "index": {"": "", "0.": ""},  # version 2 has the generator's projection in a list
 }
 _TABLE: Entries = {
@@ -26,8 +27,7 @@ _TABLE: Entries = {
     "{layers}.{layer}.self_attn.linear_{linear}.{kind}":
         "{layers}.{layer}.self_attn.{linear}_proj.{kind}",
     "{layers}.{layer}.self_attn.final_linear.{kind}": "{layers}.{layer}.self_attn.out_proj.{kind}",
-    "{layers}.{layer}.self_attn.relative_attention_bias.weight":
-        "{layers}.{layer}.self_attn.relative.table",
+    "{layers}.{layer}.self_attn.{relative}.weight": "{layers}.{layer}.self_attn.relative.table",
     "decoder.transformer_layers.{layer}.context_attn.linear_{linear}.{kind}":
         "decoder.layers.{layer}.cross_attn.{linear}_proj.{kind}",
     "decoder.transformer_layers.{layer}.context_attn.final_linear.{kind}":
@@ -74,7 +74,6 @@ _REFUSED_KEYS = {
     r"^generator\.(linear|linear_copy)\.": "a generator that copies words",
     r"\.(a_2|b_2)$": "the norm of versions before 1",
     r"self_attn\.(average_layer|gating_layer)\.": "average attention",
-    r"\.relative_positions_embeddings\.": "Shaw's relative positions",
     r"\.(qweight|qzeros|scales|SCB)$": "a quantized layer",
     r"\.layer_norm_res\.": "attention and feed-forward side by side",
     r"feed_forward\.(gate|experts)\.": "a mixture of experts",
@@ -119,17 +118,26 @@ def _positions(given: Options) -> dict[str, Any]:
     if added:
         kind = "position_encoding_type"
         found["positions"] = given.choice(kind, _POSITIONS, "SinusoidalInterleaved")
-    buckets, distance = (
-        given.integer(name, 0) or 0
-        for name in ("relative_positions_buckets", "max_relative_positions")
-    )
-    if buckets > 0:
-        found |= {"relative_positions": "buckets_every_layer", "relative_max_distance": distance}
-    elif distance:
-        kinds = {-1: "rotary positions", -2: "ALiBi's positions"}
-        name = kinds.get(distance, "Shaw's relative positions")
-        given.problems.append(f"max_relative_positions: {distance}: {name} are not supported")
-    return found
+    return found | _relative(given)
+
+
+def _relative(given: Options) -> dict[str, Any]:
+    """Relative positions, of which the sign of one number says the kind."""
+    distance = given.integer("max_relative_positions", 0) or 0
+    if (given.integer("relative_positions_buckets", 0) or 0) > 0:
+        return {"relative_positions": "buckets_every_layer", "relative_max_distance": distance}
+    if distance > 0:
+        return {"relative_positions": "shaw", "relative_max_distance": distance}
+    if distance == -1:
+        if not given.flag("rotary_interleave", True):
+            given.problems.append("rotary_interleave: false: pairs of halves are not supported")
+        if (base := given.number("rotary_theta", 1e4)) != 1e4:
+            given.problems.append(f"rotary_theta: {base} is not supported; 10000 is")
+        given.refuse({"rotary_dim": "turning a part of a head"})
+        return {"relative_positions": "rotary"}
+    if distance:
+        given.problems.append(f"max_relative_positions: {distance}: ALiBi is not supported")
+    return {}
 
 
 def prepare_opennmt(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
