@@ -1,0 +1,84 @@
+"""docs/families/: the commands of every page run on a small model of its kind."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import read_blocks, run_in_shell
+from tests.support.hf_models import change_json, make_model, save_folder
+from tests.support.paths import REPOSITORY
+from tests.support.tokenizer_folders import marian_folder
+from tests.support.toolkits import fairseq, joeynmt, opennmt_py
+
+PAGES = sorted((REPOSITORY / "docs" / "families").glob("*.md"))
+pytestmark = [pytest.mark.peers, pytest.mark.slow]
+
+
+def hugging_face(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    text = marian_folder(folder / "text")
+    size = len(json.loads((text / "vocab.json").read_text()))
+    model = make_model(
+        "marian", vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1
+    )
+    saved = save_folder(model, folder / "opus-mt-de-en")
+    for file in text.iterdir():
+        if file.name != "config.json":
+            shutil.copy(file, saved)
+    change_json(saved / "config.json", share_encoder_decoder_embeddings=True)
+
+
+def of_fairseq(folder: Path) -> None:
+    case = fairseq.write(1, folder)
+    for language, size in zip(("de", "en"), case.vocab, strict=True):
+        lines = [f"w{i} {size - i}" for i in range(size - 4)]
+        (folder / f"dict.{language}.txt").write_text("\n".join(lines) + "\n")
+    (folder / "words.txt").write_text("w1 w2 w3\nw4 unheard w5\n")
+
+
+def of_opennmt_py(folder: Path) -> None:
+    case = opennmt_py.write(1, folder)
+    for file in folder.glob("model_step_10*"):
+        file.rename(folder / file.name.replace("_10", "_100"))
+    assert min(case.vocab) > 12
+
+
+def of_joeynmt(folder: Path) -> None:
+    (folder / "model").mkdir()
+    case = joeynmt.write(1, folder / "model")
+    special = ["<unk>", "<pad>", "<s>", "</s>"]
+    for side, size in zip(("src", "trg"), case.vocab, strict=True):
+        words = [*special, *(f"w{i}" for i in range(size - 4))]
+        (folder / "model" / f"{side}_vocab.txt").write_text("\n".join(words) + "\n")
+    (folder / "words.txt").write_text("w1 w2 w3\nw4 unheard w5\n")
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "fairseq": of_fairseq,
+    "hugging-face": hugging_face,
+    "joeynmt": of_joeynmt,
+    "opennmt-py": of_opennmt_py,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    MAKERS[page.stem](tmp_path)
+    (block,) = read_blocks(page)
+    assert len(block.text.splitlines()) < 15
+    commands = [line for line in block.commands if not line.startswith("pip install")]
+    # Comparing takes long, and other tests do it.
+    script = "\n".join(commands).replace(" -o ", " --no-verify -o ")
+    printed = run_in_shell(script, tmp_path).splitlines()
+    assert (tmp_path / commands[-1].partition("translate ")[2].split()[0]).is_dir()
+    lines = tmp_path / "words.txt"
+    assert printed[-1].strip() or lines.exists()
+    assert not lines.exists() or len(printed) >= 2
+
+
+def test_every_page_is_in_the_table() -> None:
+    table = (REPOSITORY / "docs" / "families.md").read_text()
+    assert all(f"(families/{page.name})" in table for page in PAGES)
