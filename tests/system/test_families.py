@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.documents import read_blocks, run_in_shell
-from tests.support.hf_models import change_json, make_model, save_folder
+from tests.support.hf_models import make_model, save_folder
 from tests.support.paths import REPOSITORY
 from tests.support.tokenizer_folders import marian_folder
 from tests.support.toolkits import fairseq, joeynmt, opennmt_py
@@ -19,16 +19,18 @@ pytestmark = [pytest.mark.peers, pytest.mark.slow]
 
 def hugging_face(folder: Path) -> None:
     pytest.importorskip("transformers")
-    text = marian_folder(folder / "text")
-    size = len(json.loads((text / "vocab.json").read_text()))
-    model = make_model(
-        "marian", vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1
+    text = marian_folder(folder / "text", separate=True)
+    size, target_size = (
+        len(json.loads((text / name).read_text())) for name in ("vocab.json", "target_vocab.json")
     )
+    model = make_model(
+        "marian", vocab_size=size, decoder_vocab_size=target_size, pad_token_id=target_size - 1,
+        decoder_start_token_id=target_size - 1, share_encoder_decoder_embeddings=False,
+    )  # fmt: skip
     saved = save_folder(model, folder / "opus-mt-de-en")
     for file in text.iterdir():
         if file.name != "config.json":
             shutil.copy(file, saved)
-    change_json(saved / "config.json", share_encoder_decoder_embeddings=True)
 
 
 def of_fairseq(folder: Path) -> None:
