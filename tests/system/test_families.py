@@ -11,7 +11,7 @@ from tests.support.documents import read_blocks, run_in_shell
 from tests.support.hf_models import make_model, save_folder
 from tests.support.paths import REPOSITORY
 from tests.support.tokenizer_folders import marian_folder
-from tests.support.toolkits import fairseq, joeynmt, opennmt_py
+from tests.support.toolkits import fairseq, joeynmt, marian_nmt, opennmt_py, sockeye
 
 PAGES = sorted((REPOSITORY / "docs" / "families").glob("*.md"))
 pytestmark = [pytest.mark.peers, pytest.mark.slow]
@@ -19,15 +19,12 @@ pytestmark = [pytest.mark.peers, pytest.mark.slow]
 
 def hugging_face(folder: Path) -> None:
     pytest.importorskip("transformers")
-    text = marian_folder(folder / "text", separate=True)
-    size, target_size = (
-        len(json.loads((text / name).read_text())) for name in ("vocab.json", "target_vocab.json")
-    )
-    model = make_model(
-        "marian", vocab_size=size, decoder_vocab_size=target_size, pad_token_id=target_size - 1,
-        decoder_start_token_id=target_size - 1, share_encoder_decoder_embeddings=False,
-    )  # fmt: skip
-    saved = save_folder(model, folder / "opus-mt-de-en")
+    text = marian_folder(folder / "text")
+    vocabulary = (text / "vocab.json").read_text().replace(">>", "--")  # of one target language
+    (text / "vocab.json").write_text(vocabulary)
+    size = len(json.loads(vocabulary))
+    ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
+    saved = save_folder(make_model("marian", vocab_size=size, **ids), folder / "opus-mt-de-en")
     for file in text.iterdir():
         if file.name != "config.json":
             shutil.copy(file, saved)
@@ -58,11 +55,25 @@ def of_joeynmt(folder: Path) -> None:
     (folder / "words.txt").write_text("w1 w2 w3\nw4 unheard w5\n")
 
 
+def of_marian_nmt(folder: Path) -> None:
+    case = marian_nmt.write(1, folder)
+    case.path.rename(folder / "model.npz")
+    assert min(case.vocab) > 12
+
+
+def of_sockeye(folder: Path) -> None:
+    (folder / "model").mkdir()
+    case = sockeye.write(1, folder / "model")
+    assert min(case.vocab) > 12
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "fairseq": of_fairseq,
     "hugging-face": hugging_face,
     "joeynmt": of_joeynmt,
+    "marian-nmt": of_marian_nmt,
     "opennmt-py": of_opennmt_py,
+    "sockeye": of_sockeye,
 }
 
 
@@ -77,8 +88,8 @@ def test_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     printed = run_in_shell(script, tmp_path).splitlines()
     assert (tmp_path / commands[-1].partition("translate ")[2].split()[0]).is_dir()
     lines = tmp_path / "words.txt"
-    assert printed[-1].strip() or lines.exists()
-    assert not lines.exists() or len(printed) >= 2
+    wanted = len(lines.read_text().splitlines()) if lines.exists() else 1
+    assert len(printed) >= wanted  # a line each, which may be empty: weights are drawn
 
 
 def test_every_page_is_in_the_table() -> None:
