@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def hugging_face(folder: Path) -> None:
     vocabulary = (text / "vocab.json").read_text().replace(">>", "--")  # of one target language
     (text / "vocab.json").write_text(vocabulary)
     size = len(json.loads(vocabulary))
-    ids = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
+    ids: dict[str, Any] = {"pad_token_id": size - 1, "decoder_start_token_id": size - 1}
     saved = save_folder(make_model("marian", vocab_size=size, **ids), folder / "opus-mt-de-en")
     for file in text.iterdir():
         if file.name != "config.json":
