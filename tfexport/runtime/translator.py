@@ -440,7 +440,7 @@ class Translator:
         return translate_file(self.engine, source, output, task, resume=resume, force=force)
 
     def encode(self, text: str, truncate: bool = False) -> list[int]:
-        """Tokenize a source text, special tokens included; see ``TextCodec.encode``."""
+        """Tokenize a source text, special tokens but those of languages included."""
         return self.engine.texts.encode(text, truncate)
 
     def decode(self, tokens: Sequence[int]) -> str:
