@@ -138,12 +138,22 @@ def build_marian(checkpoint: Checkpoint) -> Any:
     return model
 
 
-def save_optimum(checkpoint: Checkpoint, folder: Path) -> None:
-    """Export that model with Optimum, in memory: a saved one loses its position table."""
-    _export_optimum(build_marian(checkpoint), folder)
+def open_marian(checkpoint: Path) -> Any:
+    """A folder of Hugging Face, or ``build_marian`` of a checkpoint of this project.
+
+    The latter is built, not loaded: a saved Marian forgets its position table, and takes another.
+    """
+    from transformers import MarianMTModel
+
+    from tfexport.model_src import load_checkpoint
+
+    if checkpoint.is_dir():
+        return MarianMTModel.from_pretrained(checkpoint)
+    return build_marian(load_checkpoint(checkpoint))
 
 
-def _export_optimum(model: Any, folder: Path) -> None:
+def save_optimum(model: Any, folder: Path) -> None:
+    """Export a model with Optimum, in memory."""
     from optimum.exporters.onnx import onnx_export_from_model
 
     task = "text2text-generation-with-past"
@@ -180,11 +190,4 @@ def _marian_value(name: str, weights: Weights, own: Tensor) -> Tensor:
 if __name__ == "__main__":  # in the environment that has Optimum
     import sys
 
-    if Path(sys.argv[1]).is_dir():
-        from transformers import MarianMTModel
-
-        _export_optimum(MarianMTModel.from_pretrained(sys.argv[1]), Path(sys.argv[2]))
-    else:
-        from tfexport.model_src import load_checkpoint
-
-        save_optimum(load_checkpoint(sys.argv[1]), Path(sys.argv[2]))
+    save_optimum(open_marian(Path(sys.argv[1])), Path(sys.argv[2]))

@@ -120,16 +120,11 @@ def _ctranslate2(name: str) -> Callable[[Setup], Decode]:
 def transformers(setup: Setup) -> Decode:
     """MarianMTModel.generate of Hugging Face Transformers."""
     import torch
-    from transformers import MarianMTModel
 
-    from benchmarks.peers import build_marian
-    from tfexport.model_src import load_checkpoint
+    from benchmarks.peers import open_marian
 
     torch.set_num_threads(setup.threads)
-    if setup.checkpoint.is_dir():
-        model = MarianMTModel.from_pretrained(setup.checkpoint)
-    else:  # built, not loaded: a saved Marian forgets its position table, and takes one of its own
-        model = build_marian(load_checkpoint(setup.checkpoint))
+    model = open_marian(setup.checkpoint)
     model.set_attn_implementation(setup.options["attention"])
     return _generating(model, setup.beam)
 

@@ -49,7 +49,7 @@ class GreedyRules:
         return self.first_token is not None or self.last_token is not None
 
     def bias(self, size: int) -> Tensor:
-        """What is added to the logits of a vocabulary, (V,)."""
+        """The bias that is added to the logits of a vocabulary, (V,)."""
         bias = torch.zeros(size)
         bias[list(self.suppress_tokens)] = BANNED
         return bias
@@ -76,7 +76,7 @@ def force_tokens(
     trips: ir.Value,
     opset: int,
 ) -> tuple[ir.Value, ir.Value]:
-    """Append what the last forced token needs behind a loop.
+    """Append the last forced token behind a loop.
 
     Args:
         graph: which ends with the loop.
