@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.hf_generation import Found, draw_rows, draw_settings, generate, own_ids
 from tests.support.hf_models import change_json, make_model, save_folder
+from tests.support.tokenizer_folders import model_file_folder
 from tfexport.export import export_bundle
 from tfexport.model_src.checkpoint.generation import read_generation
 from tfexport.runtime import Hypothesis, Translator
@@ -119,6 +120,36 @@ def test_a_folders_own_settings_are_kept_with_no_option_given(tmp_path: Path, fa
         for row, result in zip(rows, found, strict=True):
             problem = differs(result.hypotheses[0], generate(loaded, row, None))
             assert problem is None, f"seed {seed} {settings}: {problem}"
+
+
+@pytest.mark.parametrize("kind", ["MBartTokenizer", "MBart50Tokenizer"])
+def test_texts_of_models_that_are_told_languages(tmp_path: Path, kind: str) -> None:
+    folder = model_file_folder(
+        tmp_path / "model", "mbart", "sentencepiece.bpe.model", tokenizer_class=kind
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    size = max(theirs.get_vocab().values()) + 1
+    model = likely_end(make_model("mbart", 1, vocab_size=size))
+    of_tokenizer = {path.name: path.read_bytes() for path in folder.iterdir()}
+    save_folder(model, folder, num_beams=3, max_length=20)
+    for name, content in of_tokenizer.items():
+        if name != "config.json":
+            (folder / name).write_bytes(content)
+    export_bundle(folder, tmp_path / "model.bundle", verify=False)
+    translator = Translator(tmp_path / "model.bundle", threads=1)
+    told = translator.manifest.languages
+    assert told is not None
+    place = "forced_bos_token_id" if told.target_place == "first" else "decoder_start_token_id"
+    theirs.src_lang = "de_DE"
+    texts = ["hello world", "the second one is longer, and so on", "x"]
+    found = translator.translate(texts, source_language="de_DE", target_language="fr_XX")
+    for text, ours in zip(texts, found, strict=True):
+        source = theirs(text)["input_ids"]
+        assert ours.source_tokens == source
+        settings = {**model.generation_config.to_dict(), place: told.ids["fr_XX"]}
+        expected = generate(model, source, settings)
+        assert differs(ours.hypotheses[0], expected) is None
+        assert ours.text == theirs.decode(expected.tokens, skip_special_tokens=True)
 
 
 def test_a_folder_that_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
