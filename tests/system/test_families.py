@@ -44,6 +44,7 @@ def of_opennmt_py(folder: Path) -> None:
     for file in folder.glob("model_step_10*"):
         file.rename(folder / file.name.replace("_10", "_100"))
     assert min(case.vocab) > 12
+    (folder / "words.txt").write_text("w1 w2 w3\nw4 unheard w5\n")
 
 
 def of_joeynmt(folder: Path) -> None:
