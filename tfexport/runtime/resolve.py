@@ -240,8 +240,11 @@ class _Tokens:
                 if number is None:
                     text = problem or f"{token!r} is no token of the vocabulary"
                     self.problems.append(Problem(option, text))
-                else:
+                elif number < self.size:
                     found.append(number)
+                else:
+                    text = f"{token!r} is id {number}, beyond the model's {self.size} ids"
+                    self.problems.append(Problem(option, text))
             elif 0 <= token < self.size:
                 found.append(int(token))
             else:

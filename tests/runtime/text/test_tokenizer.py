@@ -131,3 +131,19 @@ def test_command_that_a_message_gives_makes_a_list_of_words(tmp_path: Path) -> N
 def test_word_may_hold_what_unicode_counts_as_the_end_of_a_line(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("a\u2028b\x85\nc\n", encoding="utf-8")
     assert read_words(tmp_path / "v.txt") == ["a\u2028b\x85", "c"]
+
+
+def test_special_tokens_may_lie_beyond_the_model(tmp_path: Path) -> None:
+    """As <mask> of facebook/bart-large-cnn, whose table ends at the id before it."""
+    mask = {
+        "id": 2, "content": "<mask>", "single_word": False, "lstrip": False, "rstrip": False,
+        "normalized": False, "special": True,
+    }  # fmt: skip
+    path = write(tmp_path / "t.json", {"added_tokens": [mask]})
+    tokenizer = load_tokenizer(path, "tokenizers", 2, None)
+    assert tokenizer.encode("a<mask>b") == [0, 2, 1]  # which the codec refuses by its id
+    with pytest.raises(TokenizerError, match="its ids go up to 2"):
+        load_tokenizer(path, "tokenizers", 1, None)
+    path = write(tmp_path / "t.json", {"added_tokens": [{**mask, "special": False}]})
+    with pytest.raises(TokenizerError, match="its ids go up to 2"):
+        load_tokenizer(path, "tokenizers", 2, None)

@@ -38,6 +38,9 @@ _CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
 }
+# Classes that frame a text by themselves otherwise than these models' layouts do.
+_FRAMED = ("RobertaTokenizer", "BartTokenizer", "BlenderbotTokenizer")
+_UNFRAMED_TYPES = ("t5", "mt5", "umt5")
 _AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
 _FINDERS: Mapping[str, Callable[[ModelFolder], ModelTokenizers]] = {
     "MarianTokenizer": find_marian,
@@ -99,6 +102,13 @@ def find_model_tokenizers(
             f"{folder}: {shown(named)} is not a tokenizer that is made of a folder; those are "
             f"{', '.join(sorted(_FINDERS))}. Name a file that is taken as it is, such as a "
             "tokenizer.json, with ", Option("tokenizer"), ".",
+        ))  # fmt: skip
+    if model_type in _UNFRAMED_TYPES and name in _FRAMED:
+        raise TokenizerError(Message(
+            f"{folder}: a {name} puts a start token before every text, and a {model_type} as it is "
+            "read here has none. Name the tokenizer's file with ", Option("tokenizer"),
+            " and say how texts are framed with ",
+            Option("settings", ["bos_id=…", "start_id=…", "add_source_bos=true"]), ".",
         ))  # fmt: skip
     tokenizers = _FINDERS[name](found)
     _check_end(found, tokenizers)

@@ -89,9 +89,9 @@ _RENAMED = {
 # Keys that change the mathematics, with the values that leave it as it is.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (True,),
-    "is_decoder": (False,),
+    "is_decoder": (False, None),
     "pruned_heads": ({}, None),
-    "tie_encoder_decoder": (False,),
+    "tie_encoder_decoder": (False, None),
     "quantization_config": (None,),
 }
 
@@ -253,10 +253,10 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
         problems.append(f"feed_forward_proj: {shown(kind)} is not supported")
         return {}
     activation = ACTIVATIONS[name]
-    also = values.get("dense_act_fn", name)
-    if not isinstance(also, str) or ACTIVATIONS.get(also) != activation:
+    also = values.get("dense_act_fn")
+    if also is not None and (not isinstance(also, str) or ACTIVATIONS.get(also) != activation):
         problems.append(f"dense_act_fn: {shown(also)} contradicts feed_forward_proj {kind!r}")
-    if values.get("is_gated_act", gated) is not gated:
+    if values.get("is_gated_act") not in (None, gated):
         problems.append(
             f"is_gated_act: {shown(values['is_gated_act'])} contradicts feed_forward_proj {kind!r}"
         )

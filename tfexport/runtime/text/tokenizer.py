@@ -74,7 +74,10 @@ class JsonTokenizer:
         # A file may hold truncation settings from training, which would silently cut inputs.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.size = max(self._tokenizer.get_vocab().values(), default=-1) + 1
+        every = self._tokenizer.get_vocab().values()
+        special = {i for i, it in self._tokenizer.get_added_tokens_decoder().items() if it.special}
+        self.size = max(every, default=-1) + 1
+        self.ordinary_size = max((i for i in every if i not in special), default=-1) + 1
         self.unknown_is_word = type(self._tokenizer.model).__name__ in ("WordLevel", "WordPiece")
         self.whole_words = self.unknown_is_word or "Fuse" in repr(self._tokenizer.decoder)
 
@@ -250,7 +253,10 @@ def check_size(path: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
     Raises:
         TokenizerError: it has ids that the model lacks.
     """
-    if tokenizer.size > vocab_size:
+    # Special tokens may lie beyond the model's table, as <mask> of BART's summarisers does. A text
+    # that holds one is refused by its id.
+    used = tokenizer.ordinary_size if isinstance(tokenizer, JsonTokenizer) else tokenizer.size
+    if used > vocab_size:
         raise TokenizerError(
             f"{path}: its ids go up to {tokenizer.size - 1}, the model's vocabulary ends at "
             f"{vocab_size - 1}. Give the tokenizer that the model was trained with."

@@ -61,8 +61,12 @@ class VocabularyMap:
         for where, source, found in pairs:
             try:
                 if isinstance(source, str):
-                    key = -1 if not source else _find(texts.source.find(source), source)
-                    ids = [_find(texts.target.find(token), token) for token in _pieces(found)]
+                    key = -1
+                    if source:
+                        number = _find(texts.source.find(source), source)
+                        key = check_id(number, limits.source_vocab_size)
+                    chosen = [_find(texts.target.find(token), token) for token in _pieces(found)]
+                    ids = check_ids(chosen, limits.target_vocab_size)
                 else:
                     key = check_id(source, limits.source_vocab_size, least=-1)
                     ids = check_ids(found, limits.target_vocab_size)

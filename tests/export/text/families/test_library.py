@@ -73,6 +73,7 @@ def other(folder: Path, **settings: Any) -> Path:
             {"tokenizer_class": "MarianTokenizer"},
             r"source\.spm and target\.spm and vocab\.json",
         ),
+        (t5, {"tokenizer_class": "RobertaTokenizer"}, "puts a start token before every text"),
         (t5, {"extra_special_tokens": [5]}, "neither a text nor a token"),
         (t5, {"added_tokens_decoder": {"9": {"content": "<x>"}}}, "with the id 9, and gets 228"),
         (t5, {"tokenizer_class": "PreTrainedTokenizerFast"}, r"tokenizer\.json of the tokenizer"),
