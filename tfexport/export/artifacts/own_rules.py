@@ -1,8 +1,17 @@
 """A model's own way of decoding, as far as files that decode greedily by themselves can keep it."""
 
+import contextlib
 import dataclasses
 
-from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.errors import (
+    ConfigError,
+    Message,
+    MissingDependencyError,
+    Option,
+    TokenizerError,
+    join_problems,
+)
+from tfexport.export.text.model_tokenizers import find_beside
 from tfexport.model_src.checkpoint.generation import GENERATION_FILE
 from tfexport.model_src.checkpoint.read import Checkpoint
 
@@ -24,6 +33,23 @@ def start_as_files_say(found: Checkpoint) -> Checkpoint:
     return dataclasses.replace(found, config=config, origins=origins)
 
 
+def needs_language(checkpoint: Checkpoint) -> bool:
+    """Whether decoding begins with a target language that the model's files do not name."""
+    languages = None
+    if checkpoint.path is not None and checkpoint.own_config:
+        with contextlib.suppress(TokenizerError, MissingDependencyError):  # it takes ids
+            found = find_beside(checkpoint.path.parent)
+            languages = found.languages if found is not None else None
+    if languages is None:
+        return False
+    first = checkpoint.read_generation().defaults.get("first_token")
+    start = checkpoint.config.decoder_start_id
+    ids = languages.ids.values()
+    return (languages.target_place == "first" and first not in ids) or (
+        languages.target_place == "start" and start not in ids
+    )
+
+
 def check_greedy_file(checkpoint: Checkpoint) -> None:
     """Refuse a file that decodes by itself for a model whose own rules it would not keep.
 
@@ -32,6 +58,8 @@ def check_greedy_file(checkpoint: Checkpoint) -> None:
     """
     defaults = checkpoint.read_generation().defaults
     lost = [f"{name}={defaults[name]!r}" for name in defaults if name not in _KEPT]
+    if needs_language(checkpoint):
+        lost.append("the target language, which every call names")
     if lost:
         remedy = Message(
             "A bundle keeps them all (leave ", Option("graph"), " out); or take them out of ",
