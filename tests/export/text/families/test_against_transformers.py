@@ -81,7 +81,6 @@ CASES: dict[str, Callable[[Path], Path]] = {
     "bart": merges("bart", [*FIRST, "<mask>"], clean_up_tokenization_spaces=True),
     "bart with a space before": merges("bart", [*FIRST, "<mask>"], add_prefix_space=True),
     "blenderbot": merges("blenderbot", ["<s>", "</s>", "<pad>", "<unk>"]),
-    "t5 of code": merges("t5", [*FIRST, "<mask>"], tokenizer_class="RobertaTokenizer"),
     "blenderbot-small": folders.blenderbot_small_folder,
     "byt5 without a file": folders.byt5_folder,
     "byt5 with settings": lambda folder: folders.byt5_folder(
