@@ -1,13 +1,31 @@
-"""The requests of all rows of a call; the problems of all of them are in one message."""
+"""The requests of all rows of a call, and options that its rows exclude.
 
-from collections.abc import Callable, Sequence
+The problems of all rows are in one message.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfexport.errors import InputError, Message, join_problems
+from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.search import Request, ResolvedOptions
 
 Prefixes = Sequence[tuple[int, ...]]
+
+
+def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
+    """The problem of an option that acts on source text, for a call that has none."""
+    if given.get("replace_unknowns") is not True:
+        return []
+    text = f" acts on text; {call} has none"
+    return [Problem(None, Message(Option("replace_unknowns"), text))]
+
+
+def cut_ids(given: Mapping[str, Any]) -> list[Problem]:
+    """The problems of options that cut rows of ids, for rows of arrays."""
+    text = " cuts rows of ids; rows of arrays are taken as they are"
+    names = [name for name in ("truncate", "max_input_length") if given.get(name)]
+    return [Problem(None, Message(Option(name), text)) for name in names]
 
 
 def requests_of(

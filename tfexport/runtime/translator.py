@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
-from tfexport.errors import Message, Option, Problem
-from tfexport.runtime.call_rows import requests_from, requests_of
+from tfexport.runtime.call_rows import acts_on_text, cut_ids, requests_from, requests_of
 from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_task import LineTask
@@ -45,21 +44,6 @@ from tfexport.runtime.text_streams import (
 from tfexport.typing import Unpack
 
 Result = TypeVar("Result")
-
-
-def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
-    """The problem of an option that acts on source text, for a call that has none."""
-    if given.get("replace_unknowns") is not True:
-        return []
-    text = f" acts on text; {call} has none"
-    return [Problem(None, Message(Option("replace_unknowns"), text))]
-
-
-def cut_ids(given: Mapping[str, Any]) -> list[Problem]:
-    """The problems of options that cut rows of ids, for rows of arrays."""
-    text = " cuts rows of ids; rows of arrays are taken as they are"
-    names = [name for name in ("truncate", "max_input_length") if given.get(name)]
-    return [Problem(None, Message(Option(name), text)) for name in names]
 
 
 class Translator:

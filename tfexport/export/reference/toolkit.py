@@ -1,5 +1,6 @@
 """The formulas that the Transformers of all toolkits share, without their names of tensors."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ from tfexport.model_src.config import TransformerConfig
 Affine = tuple[Tensor, Tensor | None]  # a matrix (out, in) and a bias
 
 
-class ToolkitReference:
+class ToolkitReference(ABC):
     """An encoder and a decoder; a subclass finds the tensors of one toolkit.
 
     Sublayers are called "self", "cross" and "ff", stacks "encoder" and "decoder".
@@ -26,25 +27,25 @@ class ToolkitReference:
         self.config = checkpoint.config
         self.state = {key: tensor.float() for key, tensor in checkpoint.state_dict.items()}
 
+    @abstractmethod
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """Ids (B, T) to vectors (B, T, E), with positions."""
-        raise NotImplementedError
 
+    @abstractmethod
     def projections(self, stack: str, layer: int, sublayer: str) -> Sequence[Affine]:
         """The projections to queries, keys, values, and of the output of an attention."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feed_forward(self, stack: str, layer: int) -> Sequence[Affine]:
         """The projections up and down; of a gated one the gate, up and down."""
-        raise NotImplementedError
 
+    @abstractmethod
     def norm(self, stack: str, layer: int | None, sublayer: str) -> Affine | None:
         """Scale and shift of a sublayer's norm, or of a stack's last ("last"), if there is one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def output(self) -> Affine:
         """The projection to logits."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def encode(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
