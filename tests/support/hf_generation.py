@@ -54,6 +54,8 @@ def draw_settings(seed: int, model: Any) -> dict[str, Any]:
         }
         if draw.random() < 0.4:
             settings["renormalize_logits"] = True
+    if config.model_type == "fsmt":  # which writes no padding here
+        settings["suppress_tokens"] = [*settings.get("suppress_tokens", []), config.pad_token_id]
     return settings
 
 

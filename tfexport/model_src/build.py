@@ -77,6 +77,7 @@ def build_transformer(
             config.target_vocab_size,
             config.scale_embeddings and config.scale_target_embeddings,
             config.target_embedding_norm,
+            unplaced_id=None if config.padding_has_position else config.pad_id,
         ),
         encoder=_encoder(config, attention_class) if encoder is None else encoder,
         decoder=_decoder(config, attention_class) if decoder is None else decoder,
@@ -97,7 +98,11 @@ def _output_proj(config: TransformerConfig) -> nn.Module:
 
 
 def _embedding(
-    config: TransformerConfig, vocab_size: int | None, scaled: bool, norm: EmbeddingNorm
+    config: TransformerConfig,
+    vocab_size: int | None,
+    scaled: bool,
+    norm: EmbeddingNorm,
+    unplaced_id: int | None = None,
 ) -> nn.Module:
     if vocab_size is None:
         return NoEmbedding()
@@ -108,6 +113,7 @@ def _embedding(
         positions=NoPositions() if config.positions_every_layer else _positions(config),
         token_norm=_norm(config) if norm == "tokens" else nn.Identity(),
         norm=_norm(config) if norm == "sum" else nn.Identity(),
+        unplaced_id=unplaced_id,
     )
 
 

@@ -78,6 +78,8 @@ class TransformerConfig:
         decoder_num_heads: heads of the decoder; 0 for as many as the encoder has.
         decoder_d_ff: width inside the decoder's feed-forward; 0 for the encoder's.
         decoder_norm_placement: of the decoder's layers, or "same" as in the encoder.
+        padding_has_position: a padding token that the decoder itself writes has a position like
+            any other; in M2M-100 it has none.
         residual_scale: factor of the residual stream x where a sublayer's output is added to it.
     """
 
@@ -129,6 +131,7 @@ class TransformerConfig:
     decoder_d_ff: int = 0
     decoder_norm_placement: Literal["same", "post", "pre", "res_post"] = "same"
     residual_scale: float = 1.0
+    padding_has_position: bool = True
 
     def __post_init__(self) -> None:
         problems = list(wrong_types(self))

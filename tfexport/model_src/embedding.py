@@ -1,11 +1,13 @@
 """Token ids to vectors: table, scale, positions, norm."""
 
+import torch
 from torch import Tensor, nn
 
 
 class Embedding(nn.Module):
     """norm(token_norm(scale * table[id]) + position).
 
+    The token ``unplaced_id`` gets no position; those behind it are counted as if it had one.
     Source: Vaswani et al. 2017, sections 3.4 and 3.5; the norms are those of BART and its kin.
     """
 
@@ -17,6 +19,7 @@ class Embedding(nn.Module):
         positions: nn.Module,
         token_norm: nn.Module,
         norm: nn.Module,
+        unplaced_id: int | None = None,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model)
@@ -24,11 +27,15 @@ class Embedding(nn.Module):
         self.token_norm = token_norm
         self.norm = norm
         self.scale = scale
+        self.unplaced_id = unplaced_id
 
     def forward(self, inputs: Tensor, start: int) -> Tensor:
         """Embed ids whose first column stands at position ``start``: (B, T) to (B, T, E)."""
         x: Tensor = self.token_norm(self.tokens(inputs) * self.scale)
-        x = self.norm(self.positions(x, start))
+        placed: Tensor = self.positions(x, start)
+        if self.unplaced_id is not None:
+            placed = torch.where((inputs == self.unplaced_id).unsqueeze(-1), x, placed)
+        x = self.norm(placed)
         return x
 
 

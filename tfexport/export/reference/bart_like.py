@@ -108,7 +108,10 @@ class BartLikeReference:
             x = x * math.sqrt(x.size(-1))
         if small:
             x = self._norm(f"{stack}.layernorm_embedding", x)
-        x = x + self._positions(stack, ids.size(1), x.size(-1))
+        positions = self._positions(stack, ids.size(1), x.size(-1))
+        if stack == "decoder" and not self._config.padding_has_position:
+            positions = positions * ids.ne(self._config.pad_id or 0)[..., None]
+        x = x + positions
         if self._family.embedding_norm and not small:
             x = self._norm(f"{stack}.layernorm_embedding", x)
         return x

@@ -7,7 +7,7 @@ Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -82,6 +82,7 @@ class BartLike:
         class_defaults: values of its config class where config.json has none.
         framing: config values for what stands around a source text.
         skipped_rows: of a learned position table, before that of the first token.
+        writes_padding: decoding may write the padding token, as any other.
         has_start_alone: decoding starts from an id that is no bos.
         tables: names of its embedding tables.
         source_vocabulary: the key of config.json with the source's size.
@@ -95,6 +96,7 @@ class BartLike:
     class_defaults: Mapping[str, Any]
     framing: Mapping[str, Any] = field(default_factory=lambda: {"add_source_eos": True})
     skipped_rows: int = 0
+    writes_padding: bool = True
     has_start_alone: bool = False
     tables: Tables = field(default_factory=Tables)
     source_vocabulary: str = "vocab_size"
@@ -123,8 +125,7 @@ class BartLike:
             ConfigError: naming all that is not supported, or contradicts the class.
         """
         given = self._given(config)
-        counted = self._counts_padding
-        if problems := [*self._contradictions(config), *_unsupported(given, counted)]:
+        if problems := [*self._contradictions(config), *_unsupported(given, self._counts_padding)]:
             raise ConfigError(join_problems(f"config.json of {self.title}", problems, _ELSEWHERE))
         heads, decoder_heads = given["encoder_attention_heads"], given["decoder_attention_heads"]
         values = {
@@ -140,20 +141,21 @@ class BartLike:
         if "encoder_ffn_dim" in config and "decoder_ffn_dim" in config:
             inner = config["decoder_ffn_dim"]
             values["decoder_d_ff"] = 0 if inner == config["encoder_ffn_dim"] else inner
-        if counted:
+        if self._counts_padding:
             values["first_position"] = first_position(given)
         return values
 
     def read_generation(
         self, config: Mapping[str, Any], generation: Mapping[str, Any]
     ) -> Generation:
-        """See ``read_generation``; an old config.json leaves the start to its class."""
-        start = self.class_defaults.get("decoder_start_token_id")
-        given = config if start is None else {"decoder_start_token_id": start, **config}
-        found = read_generation(given, generation)
-        pad, counted = self._given(config).get("pad_token_id"), self._counts_padding
-        if counted and found.start_id is not None and found.start_id == pad:
+        """See ``read_generation``; an old config.json leaves its class's values out."""
+        found = read_generation({**self.class_defaults, **config}, generation)
+        pad = self._given(config).get("pad_token_id")
+        if self._counts_padding and found.start_id is not None and found.start_id == pad:
             raise ConfigError(f"generation_config.json: {_STARTS_WITH_PADDING}.")
+        if not self.writes_padding and pad is not None:
+            banned = sorted({*found.defaults.get("suppress_tokens", ()), pad})
+            found = replace(found, defaults={**found.defaults, "suppress_tokens": banned})
         return found
 
     def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
@@ -198,9 +200,8 @@ class BartLike:
         return {key: size for key, size in sizes.items() if size is not None}
 
     def _ids(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        start, bos = given.get("decoder_start_token_id"), given.get("bos_token_id")
-        if self.has_start_alone:
-            bos = start
+        start = given.get("decoder_start_token_id")
+        bos = start if self.has_start_alone else given.get("bos_token_id")
         eos = given.get("eos_token_id")
         return {
             "pad_id": given.get("pad_token_id"),

@@ -16,6 +16,7 @@ BART = BartLike(
         "pad_token_id": 1,
         "bos_token_id": 0,
         "eos_token_id": 2,
+        "forced_eos_token_id": 2,
         "decoder_start_token_id": 2,
     },
     framing={"add_source_bos": True, "add_source_eos": True},

@@ -26,6 +26,7 @@ BLENDERBOT_SMALL = BartLike(
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
+        "forced_eos_token_id": 2,
         "decoder_start_token_id": 1,
     },
     framing={},

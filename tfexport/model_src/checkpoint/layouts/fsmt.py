@@ -1,7 +1,8 @@
 """FSMT of Hugging Face: fairseq's models of WMT19 and others.
 
 Both sides have vocabularies of their own. The class has no bias of the logits. Its positions begin
-after that of padding, and have no end; ``max_position_embeddings`` is taken for one.
+after that of padding, and have no end; ``max_position_embeddings`` is taken for one. Padding
+is never written, as in fairseq: transformers 4 and 5 give what follows it different positions.
 """
 
 from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike
@@ -12,6 +13,7 @@ FSMT = BartLike(
     title="FSMT of Hugging Face",
     model_type="fsmt",
     facts={**POST_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
+    writes_padding=False,
     class_defaults={
         "encoder_attention_heads": 16,
         "decoder_attention_heads": 16,
@@ -22,6 +24,9 @@ FSMT = BartLike(
         "pad_token_id": 1,
         "bos_token_id": 0,
         "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "max_length": 200,
+        "num_beams": 5,
         "decoder_start_token_id": 2,
     },
     # Before transformers 5, the class tied its output projection, which files then lack.

@@ -10,7 +10,12 @@ M2M_100 = BartLike(
     name="m2m-100",
     title="M2M-100 of Hugging Face (NLLB)",
     model_type="m2m_100",
-    facts={**PRE_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
+    facts={
+        **PRE_NORM,
+        "positions": "sinusoidal_t2t",
+        "padding_has_position": False,
+        "output_bias": False,
+    },
     class_defaults={
         "encoder_attention_heads": 16,
         "decoder_attention_heads": 16,

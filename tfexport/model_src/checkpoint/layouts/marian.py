@@ -19,6 +19,7 @@ MARIAN = BartLike(
         "scale_embedding": False,
         "pad_token_id": 58100,
         "eos_token_id": 0,
+        "forced_eos_token_id": 0,
         "decoder_start_token_id": 58100,
     },
     has_start_alone=True,

@@ -16,6 +16,7 @@ MBART = BartLike(
         "pad_token_id": 1,
         "bos_token_id": 0,
         "eos_token_id": 2,
+        "forced_eos_token_id": 2,
     },
     skipped_rows=2,
 ).layout()

@@ -18,6 +18,7 @@ PEGASUS = BartLike(
         "scale_embedding": False,
         "pad_token_id": 0,
         "eos_token_id": 1,
+        "forced_eos_token_id": 1,
         "decoder_start_token_id": 0,
     },
     has_start_alone=True,
