@@ -60,7 +60,7 @@ bench: .venv/ready .venv-runtime/ready
 	$(PYTHON) -m venv .venv-runtime
 	@rm -rf build/lib
 	$(RUNTIME)/python $(INSTALL) --force-reinstall --no-deps .
-	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece]'
+	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece,corpus]'
 	@touch $@
 
 # The oldest onnxruntime that portable and other graphs name, to load them in.

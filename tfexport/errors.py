@@ -11,6 +11,7 @@ TfexportError
 ├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
 ├── InputError               (ValueError)       one input that cannot be decoded
 ├── ForkError                (RuntimeError)     a translator used in a fork of its process
+├── ClusterError             (RuntimeError)     a cluster that failed under a run
 └── MissingDependencyError   (ImportError)      an optional library that is not installed
 
 Every message names what was found, what was expected and what to do. Options in it are ``Option``
@@ -151,6 +152,10 @@ class InputError(TfexportError, ValueError):
 
 class ForkError(TfexportError, RuntimeError):
     """A translator with threads was opened before its process was forked."""
+
+
+class ClusterError(TfexportError, RuntimeError):
+    """A cluster, or what should run on it, failed while a corpus was translated."""
 
 
 class MissingDependencyError(TfexportError, ImportError):

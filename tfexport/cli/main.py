@@ -15,6 +15,7 @@ import click
 from tfexport import __version__
 from tfexport.atomic import naming
 from tfexport.cli.bench_command import bench
+from tfexport.cli.corpus_command import corpus
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
@@ -72,7 +73,18 @@ def cli() -> None:
     """
 
 
-for _command in (onnx, torchscript, verify, translate, score, quantize, bench, inspect, demo):
+for _command in (
+    onnx,
+    torchscript,
+    verify,
+    translate,
+    corpus,
+    score,
+    quantize,
+    bench,
+    inspect,
+    demo,
+):
     cli.add_command(_command)
 
 

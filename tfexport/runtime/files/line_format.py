@@ -67,6 +67,9 @@ class LineFormat:
     def _text(self, result: TranslationResult, index: int) -> str:
         if self.ids:
             return " ".join(map(str, result.hypotheses[index].tokens))
-        text = result.texts[index]
-        # A decoded text may contain line breaks; each input line must stay one output line.
-        return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.rstrip("\r\n")
+        return one_line(result.texts[index])
+
+
+def one_line(text: str) -> str:
+    """A decoded text without its line breaks: each input line has to stay one output line."""
+    return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.rstrip("\r\n")

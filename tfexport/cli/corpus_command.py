@@ -1,0 +1,196 @@
+"""``tfexport corpus``."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError
+from tfexport.runtime.options import SPECS
+from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+
+if TYPE_CHECKING:
+    from tfexport.corpus import Advance, CorpusReport
+
+# More of a row than its translation and score, for which a corpus has no column.
+_NO_PLACE = {
+    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives",
+}  # fmt: skip
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - _NO_PLACE
+_LINE_EVERY = 30.0  # seconds, where there is no terminal
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Arguments and options of the command; ``decoding`` has those of ``DecodingOptions``."""
+
+    bundle: str
+    input: str
+    output: str
+    column: str
+    file_format: str | None
+    engine: str
+    address: str | None
+    workers: str | None
+    threads_per_worker: int
+    batch_rows: int
+    source_language: str | None
+    target_language: str | None
+    target_prefix: str | None
+    vocabulary_map: str | None
+    as_json: bool
+    decoding: dict[str, Any]
+
+
+@click.command(short_help="Translate folders of files over a cluster, on Ray. Needs no torch.")
+@click.argument("bundle", type=click.Path())
+@click.argument("input")
+@click.argument("output")
+@click.option("--column", default="text", show_default=True, metavar="NAME",
+              help="With the texts, of JSON lines and Parquet.")  # fmt: skip
+@click.option("--format", "file_format", type=click.Choice(["text", "jsonl", "parquet"]),
+              help="Of all files.  [default: what each file's suffix says]")  # fmt: skip
+@click.option("--engine", type=click.Choice(["ray"]), default="ray", show_default=True,
+              help="What runs the workers.")  # fmt: skip
+@click.option("--address", metavar="A", help="Of a running Ray cluster, or 'auto'.  [default: "
+              "this machine alone]")  # fmt: skip
+@click.option("--workers", metavar="N|MIN:MAX", help="Workers, or the fewest and the most that Ray "
+              "starts as there is work.  [default: as many as there are cores for]")  # fmt: skip
+@click.option(
+    "--threads-per-worker",
+    type=click.IntRange(1, MOST_THREADS),
+    default=1,
+    show_default=True,
+    help="Cores of a worker, which share one set of weights.",
+)
+@click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=4096, show_default=True,
+              help="Rows that a worker sorts by length and decodes together, and that are lost "
+              "with it.")  # fmt: skip
+@click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")
+@language_options
+@click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
+              help="Target tokens that source tokens allow.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+@decoding_options(_OPTIONS)
+@click.pass_context
+def corpus(ctx: click.Context, /, **values: Any) -> None:
+    """Translate INPUT, a file or a folder of files, into OUTPUT, its like.
+
+    Files are lines of text, JSON lines or Parquet, compressed or not; paths, or URIs such as
+    s3://bucket/folder. JSON lines and Parquet keep their columns, and get 'translation', 'score'
+    and 'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
+    and the exit status is 1.
+
+    A file of OUTPUT is whole or absent. The same command again goes on where one was killed: what
+    is there, made of the same input by the same bundle with the same options, is not done again.
+
+    \b
+    tfexport corpus de-en.bundle pages/ translated/
+    tfexport corpus de-en.bundle pages/ translated/ --address auto --beam-size 4
+    """
+    call = as_call(_Call, values)
+    from tfexport.corpus import translate_corpus
+
+    with _progress() as tell:
+        report = translate_corpus(
+            call.bundle, call.input, call.output, call.column,
+            file_format=call.file_format, address=call.address, workers=_bounds(call.workers),
+            threads_per_worker=call.threads_per_worker, batch_rows=call.batch_rows,
+            source_language=call.source_language, target_language=call.target_language,
+            target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
+            tell=tell, spell=spell, **given(call.decoding),
+        )  # fmt: skip
+    if call.as_json:
+        click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+    _print(report, call.output)
+    if not report.complete:
+        ctx.exit(1)
+
+
+def _bounds(text: str | None) -> int | tuple[int, int] | None:
+    if text is None:
+        return None
+    numbers = text.split(":")
+    if len(numbers) > 2 or not all(word.isascii() and word.isdigit() for word in numbers):
+        raise ConfigError(f"--workers: {text!r} is neither N nor MIN:MAX")
+    found = [int(word) for word in numbers]
+    return (found[0], found[1]) if len(found) == 2 else found[0]
+
+
+def _print(report: "CorpusReport", output: str) -> None:
+    """The report for a reader, on stderr."""
+    for name, found in sorted(report.row_errors.items()):
+        for row, error in found:
+            click.echo(f"{name}:{row}: {error}", err=True)
+    for name, reason in sorted(report.failed.items()):
+        click.echo(f"{name}: {reason}. It has no output.", err=True)
+    values = report.to_dict()
+    lines = [
+        f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "
+        f"{report.rows:,} rows, {report.errors:,} of them with an error"
+    ]
+    if report.already:
+        lines.append(f"{report.already:,} files were there, made of the same")
+    if report.outdated:
+        lines.append(f"{report.outdated:,} files were there, made of other input, bundle or "
+                     "options, and are replaced")  # fmt: skip
+    lines.append(
+        f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in {report.seconds:,.1f} s: "
+        f"{values['tokens_per_second']:,.0f} tokens a second, "
+        f"{values['tokens_per_second_and_core']:,.0f} a core"
+    )
+    if report.stopped is not None:
+        lines.append(f"Stopped: {report.stopped}. The same command goes on.")
+    elif report.failed:
+        lines.append(f"{len(report.failed):,} files could not be translated; see above.")
+    click.echo("\n".join(lines), err=True)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[["Advance"], object]]:
+    """Give a callback that shows a bar on stderr, or a line now and then without a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _liner()
+        return
+    columns = (
+        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
+        progress.TaskProgressColumn(), progress.TimeElapsedColumn(), "left:",
+        progress.TimeRemainingColumn(elapsed_when_finished=False),
+    )  # fmt: skip
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting workers", total=None)
+
+        def show(advance: "Advance") -> None:
+            bar.update(task, total=1.0, completed=advance.done, description=_text(advance))
+
+        yield show
+
+
+def _liner() -> Callable[["Advance"], object]:
+    begun = said = time.monotonic()
+
+    def say(advance: "Advance") -> None:
+        nonlocal said
+        now = time.monotonic()
+        if now - said < _LINE_EVERY:
+            return
+        said = now
+        left = (now - begun) * (1 / advance.done - 1) if advance.done else 0.0
+        click.echo(f"{_text(advance)}, {advance.done:.1%}, {left / 60:,.0f} min left", err=True)
+
+    return say
+
+
+def _text(advance: "Advance") -> str:
+    bad = f", {advance.errors:,} errors" if advance.errors else ""
+    return f"{advance.rows:,} rows, {advance.tokens:,} tokens{bad}"

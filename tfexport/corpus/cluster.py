@@ -1,0 +1,131 @@
+"""The Ray cluster: one that runs, or one of this machine alone; and the workers in it."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.data import ActorPoolStrategy, DataContext
+
+from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.option_checks import is_whole
+from tfexport.runtime.parallel.cpu import usable_cores
+from tfexport.runtime.parallel.thread_layout import MOST_THREADS, ThreadLayout
+
+MOST_WORKERS = 100_000
+Bounds = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """The workers of a run.
+
+    Attributes:
+        workers: how many, or the fewest and the most; None for as many as the cluster has cores
+            for.
+        threads: of each worker, which are the CPUs that Ray counts for it.
+        batch_rows: rows that a worker sorts by length and decodes together.
+
+    Raises:
+        ConfigError: naming every number that is out of bounds.
+    """
+
+    workers: int | Bounds | None = None
+    threads: int = 1
+    batch_rows: int = 4096
+
+    def __post_init__(self) -> None:
+        low, high = self._bounds or (1, 1)
+        problems = [
+            Problem(name, f"{shown(value)} is not a whole number from 1 to {most}")
+            for name, value, most in (
+                ("workers", low, MOST_WORKERS),
+                ("workers", high, MOST_WORKERS),
+                ("threads_per_worker", self.threads, MOST_THREADS),
+                ("batch_rows", self.batch_rows, 1 << 20),
+            )
+            if not is_whole(value) or not 1 <= value <= most
+        ]
+        if not problems and low > high:
+            problems.append(Problem("workers", f"{low} at least are more than {high} at most"))
+        if problems:
+            raise ConfigError(join_problems("corpus", list(dict.fromkeys(problems))))
+
+    @property
+    def _bounds(self) -> tuple[Any, Any] | None:
+        given = self.workers
+        return given if isinstance(given, tuple) or given is None else (given, given)
+
+    @property
+    def layout(self) -> ThreadLayout:
+        """Of a worker's translator: a batch a thread, over one set of weights."""
+        return ThreadLayout(workers=self.threads, threads=1)
+
+    def bounds(self) -> Bounds:
+        """The fewest and the most workers, in the cluster that is connected.
+
+        Raises:
+            ConfigError: no machine of the cluster has as many CPUs as a worker needs.
+        """
+        nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
+        room = sum(int(cores // self.threads) for cores in nodes)
+        if self._bounds is not None:
+            return self._bounds
+        if not room:
+            most = int(max(nodes, default=0))
+            text = f"{self.threads} are more than the {most} CPUs of the largest machine"
+            raise ConfigError(join_problems("corpus", [Problem("threads_per_worker", text)]))
+        return room, room
+
+    def strategy(self) -> ActorPoolStrategy:
+        """The pool of actors that hold a translator each."""
+        low, high = self.bounds()
+        return ActorPoolStrategy(min_size=low, max_size=high)
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[bool]:
+    """Connect to a cluster for the block; whether it is one of this machine alone, begun here.
+
+    A program that has called ``ray.init`` itself stays connected as it is.
+
+    Args:
+        address: of a running cluster; None for a new one with this process' cores.
+
+    Raises:
+        ConfigError: there is no cluster at the address.
+    """
+    if ray.is_initialized():
+        yield False
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    for handler in logging.getLogger("ray.data").handlers:
+        if type(handler).__name__ != "SessionFileHandler":  # its log files stay as they are
+            handler.setLevel(logging.ERROR)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        if address is None:
+            ray.init(num_cpus=usable_cores(), include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, ValueError, TimeoutError) as error:
+        raise ConfigError(f"no Ray cluster at {address}: {error}") from None
+    try:
+        yield address is None
+    finally:
+        ray.shutdown()
+
+
+def prepare_data() -> None:
+    """Give every row a block of its own, and keep Ray Data from showing its own progress.
+
+    A block is what a worker takes. ``Dataset.repartition`` would need a CPU, which workers hold.
+    """
+    context = DataContext.get_current()
+    context.target_max_block_size = 1
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False

@@ -1,0 +1,103 @@
+"""Translation of a Ray dataset."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray.data
+
+from tfexport.corpus.cluster import Bounds, WorkerPlan
+from tfexport.corpus.row_decoder import Task
+from tfexport.corpus.shipping import ship
+from tfexport.corpus.worker import TableWorker, open_decoder
+from tfexport.errors import Option
+from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.typing import Unpack
+
+
+def translate_dataset(
+    dataset: ray.data.Dataset,
+    bundle: str | os.PathLike[str],
+    column: str = "text",
+    *,
+    workers: int | Bounds | None = None,
+    threads_per_worker: int = 1,
+    batch_rows: int = 4096,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    target_prefix: str | None = None,
+    vocabulary_map: str | os.PathLike[str] | None = None,
+    options: DecodingOptions | None = None,
+    **keywords: Unpack[DecodingKeywords],
+) -> ray.data.Dataset:
+    """Translate a column of a dataset, on actors that hold a translator each.
+
+    Long: the decoding options of every call, and the three numbers that size a cluster.
+
+    Args:
+        dataset: with a column of texts. Its columns ``source_language``, ``target_language`` and
+            ``target_prefix``, where it has them, hold for their own row; null leaves it to the
+            argument of that name. Languages count for models that are told them.
+        bundle: its folder; nodes that do not see it are sent its files.
+        column: with the texts.
+        workers: actors, or the fewest and the most of them, which Ray starts as there is work; by
+            default as many as the cluster has cores for.
+        threads_per_worker: batches that an actor decodes at a time, over one set of weights; Ray
+            counts as many CPUs for it.
+        batch_rows: rows that an actor sorts by length and decodes together.
+        source_language: see ``Translator.translate``.
+        target_language: see ``Translator.translate``.
+        target_prefix: the beginning of every translation.
+        vocabulary_map: a file; see ``Translator``.
+        options: decoding options; ``keywords`` are put over them.
+        **keywords: see ``DecodingOptions``. ``seed`` is 0 unless it is given.
+
+    Returns:
+        The dataset with the columns ``translation`` (text), ``score`` (float64) and ``error``
+        (text). A row that cannot be decoded has its reason in ``error``, and null in the others;
+        an empty text gives an empty one. Rows keep their other columns. Nothing runs before the
+        dataset is used, as everywhere in Ray Data.
+
+    Raises:
+        BundleError: the bundle is missing or damaged.
+        ConfigError: naming every option that is wrong.
+    """
+    plan = WorkerPlan(workers, threads_per_worker, batch_rows)
+    task = make_task(
+        given_options(options, keywords), source_language, target_language, target_prefix,
+        vocabulary_map,
+    )  # fmt: skip
+    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
+    return dataset.map_batches(
+        TableWorker,
+        fn_constructor_kwargs={
+            "bundle": ship(bundle, shared=False),
+            "layout": plan.layout,
+            "task": task,
+            "column": column,
+        },
+        batch_size=plan.batch_rows,
+        batch_format="pyarrow",
+        num_cpus=plan.threads,
+        compute=plan.strategy(),
+        udf_modifying_row_count=False,
+    )
+
+
+def make_task(
+    options: dict[str, Any],
+    source_language: str | None,
+    target_language: str | None,
+    target_prefix: str | None,
+    vocabulary_map: str | os.PathLike[str] | None,
+    spell: Callable[[Option], str] = str,
+) -> Task:
+    """A task for the workers; the shortlist's file is read here.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    shortlist = None if vocabulary_map is None else Path(vocabulary_map).read_bytes()
+    return Task(options, source_language, target_language, target_prefix, shortlist, spell)

@@ -1,0 +1,10 @@
+"""The formats of a corpus' files."""
+
+from collections.abc import Mapping
+
+from tfexport.corpus.formats.json_lines import JsonLines
+from tfexport.corpus.formats.parquet import Parquet
+from tfexport.corpus.formats.text import Text
+from tfexport.corpus.pieces import Format
+
+FORMATS: Mapping[str, Format] = {found.name: found for found in (Text(), JsonLines(), Parquet())}

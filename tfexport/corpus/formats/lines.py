@@ -1,0 +1,143 @@
+"""Files of lines: cutting them into pieces, and reading the lines of one."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scanned, Source
+from tfexport.corpus.places import BLOCK, opened
+from tfexport.corpus.row_decoder import MAX_ROW_BYTES
+
+# A line of JSON may hold more than its text.
+MAX_LINE_BYTES = 16 * MAX_ROW_BYTES
+_NEWLINE = ord("\n")
+
+
+class LongLine:
+    """Stands for a line that is too long to be kept in memory.
+
+    Attributes:
+        size: of the line in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    @property
+    def problem(self) -> str:
+        """Why it is not decoded."""
+        return f"a line of {self.size:,} bytes; the longest that is read has {MAX_LINE_BYTES:,}"
+
+
+def scan_lines(source: Source, batch_rows: int) -> Scanned:
+    """Cut a file into pieces of whole lines.
+
+    Raises:
+        PartitionError: it cannot be read or decompressed.
+    """
+    digest, cutter = hashlib.sha256(), _Cutter(batch_rows)
+    try:
+        with opened(source.system, source.path, source.compression) as stream:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+                cutter.feed(block)
+    except (OSError, pa.ArrowException) as error:
+        raise PartitionError(f"cannot be read: {error}") from None
+    return Scanned(digest.hexdigest(), tuple(cutter.end()))
+
+
+class _Cutter:
+    """Cuts a stream of bytes behind every so many lines, or after so many bytes."""
+
+    def __init__(self, batch_rows: int) -> None:
+        self._batch_rows, self._pieces = batch_rows, list[Piece]()
+        self._size = self._first = self._start = self._rows = 0
+        self._ended = 0  # where the last whole line ended
+
+    def feed(self, block: bytes) -> None:
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE) + 1 + self._size
+        self._size += len(block)
+        while ends.size:
+            room = self._batch_rows - self._rows
+            full = int(np.searchsorted(ends, self._start + MAX_PIECE_BYTES))
+            take = min(room, max(full, 1), ends.size)
+            self._rows, self._ended = self._rows + take, int(ends[take - 1])
+            if take == room or self._ended - self._start >= MAX_PIECE_BYTES or take < ends.size:
+                self._cut()
+            ends = ends[take:]
+
+    def end(self) -> list[Piece]:
+        if self._size > self._ended:  # a last line without its end
+            self._rows += 1
+            self._ended = self._size
+        if self._rows:
+            self._cut()
+        return self._pieces
+
+    def _cut(self) -> None:
+        piece = Piece(len(self._pieces), self._first, self._rows, self._start)
+        self._pieces.append(piece)
+        self._first, self._start, self._rows = self._first + self._rows, self._ended, 0
+
+
+def read_piece(source: Source, piece: Piece) -> list[bytes | LongLine]:
+    """The lines of a piece, with their ends.
+
+    Raises:
+        PartitionError: the file cannot be read any more, or has fewer lines than before.
+    """
+    try:
+        with opened(source.system, source.path, source.compression) as stream:
+            _skip(stream, piece.start, source.compression is None)
+            found = list(_lines(stream, piece.rows))
+    except (OSError, pa.ArrowException) as error:
+        raise PartitionError(f"cannot be read: {error}") from None
+    if len(found) != piece.rows:
+        raise PartitionError("was changed while it was read")
+    return found
+
+
+def _skip(stream: Any, count: int, seekable: bool) -> None:
+    if seekable and stream.seekable():
+        stream.seek(count)
+        return
+    while count:
+        block = stream.read(min(count, BLOCK))
+        if not block:
+            return
+        count -= len(block)
+
+
+def _lines(stream: Any, count: int) -> Iterator[bytes | LongLine]:
+    kept, size, found = list[bytes](), 0, 0
+    while found < count:
+        block = stream.read(BLOCK)
+        if not block:
+            if size:
+                yield _line(kept, size)
+            return
+        begin = 0
+        while found < count and (end := block.find(b"\n", begin) + 1):
+            size += end - begin
+            if size <= MAX_LINE_BYTES:
+                kept.append(block[begin:end])
+            yield _line(kept, size)
+            kept, size, begin, found = [], 0, end, found + 1
+        size += len(block) - begin
+        if size <= MAX_LINE_BYTES:
+            kept.append(block[begin:])
+        else:
+            kept = []
+
+
+def _line(kept: list[bytes], size: int) -> bytes | LongLine:
+    return b"".join(kept) if size <= MAX_LINE_BYTES else LongLine(size)
+
+
+def join_bytes(bodies: Iterable[bytes], sink: Any) -> None:
+    """Write bodies one behind the other."""
+    for body in bodies:
+        sink.write(body)

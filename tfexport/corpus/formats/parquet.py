@@ -1,0 +1,115 @@
+"""Parquet: the columns stay, and the translation's are added."""
+
+import hashlib
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from tfexport.corpus.pieces import (
+    MAX_PIECE_BYTES,
+    PartitionError,
+    Piece,
+    Scanned,
+    Source,
+    cut,
+)
+from tfexport.corpus.places import BLOCK, opened
+from tfexport.corpus.row_decoder import Decoded, Row
+from tfexport.corpus.tables import rows_of, schema_problems, with_results
+from tfexport.errors import join_some
+
+_ROWS_OF_A_GROUP = 1 << 17  # that are written, unless they are large
+
+
+class Parquet:
+    """A Parquet file; a row is a row."""
+
+    name = "parquet"
+    suffixes = (".parquet", ".pq")
+
+    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+        """See ``Format``."""
+        digest, pieces, first = hashlib.sha256(), list[Piece](), 0
+        with _reading(source) as file:
+            problems = [*schema_problems(file.schema_arrow, column)]
+            if problems:
+                raise PartitionError(join_some(problems))
+            for group in range(file.num_row_groups):
+                found = file.metadata.row_group(group)
+                size = max(1, found.total_byte_size // max(found.num_rows, 1))
+                for start, rows in cut(found.num_rows, _rows(batch_rows, size)):
+                    pieces.append(Piece(len(pieces), first + start, rows, start, group))
+                first += found.num_rows
+        with opened(source.system, source.path) as stream:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+        return Scanned(digest.hexdigest(), tuple(pieces))
+
+    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+        """See ``Format``."""
+        with _reading(source) as file:
+            table = _part(file, piece)
+        return table, rows_of(table, column, piece.first)
+
+    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+        """See ``Format``."""
+        sink = io.BytesIO()
+        pq.write_table(with_results(given, decoded), sink)
+        return sink.getvalue()
+
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+        """See ``Format``."""
+        with _reading(source) as file:
+            schema = with_results(file.schema_arrow.empty_table(), ()).schema
+        with pq.ParquetWriter(sink, schema) as writer:
+            waiting, rows, size = list[pa.Table](), 0, 0
+            for body in bodies:
+                waiting.append(pq.read_table(io.BytesIO(body)).cast(schema))
+                rows, size = rows + waiting[-1].num_rows, size + waiting[-1].nbytes
+                if rows >= _ROWS_OF_A_GROUP or size >= MAX_PIECE_BYTES:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting, rows, size = [], 0, 0
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))
+
+
+def _rows(batch_rows: int, row_size: int) -> int:
+    return max(1, min(batch_rows, MAX_PIECE_BYTES // row_size))
+
+
+@contextmanager
+def _reading(source: Source) -> Iterator[pq.ParquetFile]:
+    """An open file.
+
+    Raises:
+        PartitionError: it cannot be read, or is damaged.
+    """
+    try:
+        with (
+            source.system.open_input_file(source.path) as stream,
+            pq.ParquetFile(stream) as file,
+        ):
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise PartitionError(f"cannot be read as Parquet: {error}") from None
+
+
+def _part(file: pq.ParquetFile, piece: Piece) -> pa.Table:
+    """The rows of a piece, without keeping the rest of its group."""
+    kept, before = list[pa.RecordBatch](), 0
+    for batch in file.iter_batches(batch_size=max(piece.rows, 1), row_groups=[piece.group]):
+        begin = max(piece.start - before, 0)
+        end = min(piece.start + piece.rows - before, batch.num_rows)
+        if begin < end:
+            kept.append(batch.slice(begin, end - begin))
+        before += batch.num_rows
+        if before >= piece.start + piece.rows:
+            break
+    table = pa.Table.from_batches(kept, file.schema_arrow)
+    if table.num_rows != piece.rows:
+        raise PartitionError("was changed while it was read")
+    return table

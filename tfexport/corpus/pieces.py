@@ -1,0 +1,108 @@
+"""Partitions, pieces of them, and the protocol of a file format.
+
+A partition is one file of the corpus. A piece is a run of its rows: the unit that a worker
+translates, that is lost with a worker, and that is not done again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pyarrow import fs
+
+from tfexport.corpus.row_decoder import Decoded, Row
+
+MAX_PIECE_BYTES = 64 << 20  # of a piece's rows as they are read
+
+ADDED = ("translation", "score", "error")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that rows are read from.
+
+    Attributes:
+        system: that it lies on.
+        path: on that system.
+        compression: of its bytes, by pyarrow's names.
+    """
+
+    system: fs.FileSystem
+    path: str
+    compression: str | None = None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of rows.
+
+    Attributes:
+        index: of the piece in its partition, from 0.
+        first: number of its first row in the partition, from 0.
+        rows: that it has.
+        start: bytes before it in the decompressed file, or rows before it in its group.
+        group: row group of a Parquet file.
+    """
+
+    index: int
+    first: int
+    rows: int
+    start: int
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A partition's content.
+
+    Attributes:
+        digest: sha256 of it.
+        pieces: of its rows, in order.
+    """
+
+    digest: str
+    pieces: tuple[Piece, ...]
+
+
+class PartitionError(Exception):
+    """A partition that cannot be read; the others can."""
+
+
+class Format(Protocol):
+    """One format of files of rows."""
+
+    @property
+    def name(self) -> str:
+        """As options say it."""
+        ...
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of its files; "" for none."""
+        ...
+
+    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+        """Read a file once, and cut it into pieces.
+
+        Raises:
+            PartitionError: it cannot be read.
+        """
+        ...
+
+    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+        """The rows of a piece: as ``write`` wants them back, and to be decoded."""
+        ...
+
+    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+        """A piece of the output."""
+        ...
+
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+        """Write the pieces of a whole partition to a stream of bytes."""
+        ...
+
+
+def cut(rows: int, batch_rows: int) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each piece of ``rows`` rows."""
+    for first in range(0, rows, batch_rows):
+        yield first, min(batch_rows, rows - first)

@@ -1,0 +1,144 @@
+"""Files on any file system that pyarrow knows, and writing them whole or not at all."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tfexport.errors import ConfigError
+
+Result = TypeVar("Result")
+BLOCK = 1 << 20  # bytes that are read or written at a time
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
+
+
+def file_system(place: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path on it.
+
+    Raises:
+        ConfigError: a URI of a kind that pyarrow does not know.
+    """
+    if "://" not in place:
+        return fs.LocalFileSystem(), Path(place).resolve().as_posix()
+    try:
+        found, path = fs.FileSystem.from_uri(place)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(
+            f"{place}: no file system that pyarrow knows: {error}. Give a path, or a URI such as "
+            "s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
+        ) from None
+    return found, path
+
+
+def local_path(system: fs.FileSystem, path: str) -> Path | None:
+    """The path on this machine's disk; None on another file system."""
+    return Path(path) if isinstance(system, fs.LocalFileSystem) else None
+
+
+def files_in(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    """The files in a folder and its folders, by name, without hidden ones."""
+    found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    return sorted(
+        (info for info in found if info.type == fs.FileType.File and not _hidden(info, folder)),
+        key=lambda info: info.path,
+    )
+
+
+def _hidden(info: fs.FileInfo, folder: str) -> bool:
+    parts = relative(info.path, folder).split("/")
+    return any(part.startswith((".", "_")) for part in parts)
+
+
+def relative(path: str, folder: str) -> str:
+    """The path inside a folder, with forward slashes."""
+    return path.removeprefix(folder).replace("\\", "/").strip("/")
+
+
+def exists(system: fs.FileSystem, path: str) -> bool:
+    """Whether there is a file."""
+    return bool(system.get_file_info(path).type == fs.FileType.File)
+
+
+@contextmanager
+def opened(system: fs.FileSystem, path: str, compression: str | None = None) -> Iterator[Any]:
+    """A stream of a file's bytes, decompressed."""
+    with system.open_input_stream(path, compression=compression, buffer_size=BLOCK) as stream:
+        yield stream
+
+
+def write_whole(
+    system: fs.FileSystem,
+    path: str,
+    write: Callable[[Any], Result],
+    *,
+    beside: str | None = None,
+    compression: str | None = None,
+) -> Result:
+    """Write a file under another name, and rename it when it is complete.
+
+    Args:
+        system: with the file.
+        path: of the file, which is replaced if it exists.
+        write: is given a stream of bytes.
+        beside: the folder of the other name; the file's own by default.
+        compression: of the bytes.
+
+    Raises:
+        OSError: it cannot be written; then nothing is left.
+    """
+    folder, _, name = path.rpartition("/")
+    partial = f"{beside or folder}/.{name}.{uuid.uuid4().hex[:12]}"
+    system.create_dir(beside or folder, recursive=True)
+    system.create_dir(folder, recursive=True)
+    try:
+        with system.open_output_stream(
+            partial, compression=compression, buffer_size=BLOCK
+        ) as stream:
+            result = write(stream)
+        if local := local_path(system, partial):
+            with local.open("rb+") as file:
+                os.fsync(file.fileno())
+        system.move(partial, path)
+    except BaseException:
+        if exists(system, partial):
+            system.delete_file(partial)
+        raise
+    return result
+
+
+def read_json_file(system: fs.FileSystem, path: str) -> bytes | None:
+    """The content of a small file; None if there is none."""
+    if not exists(system, path):
+        return None
+    with opened(system, path) as stream:
+        content: bytes = stream.read(1 << 24)
+    return content
+
+
+def remove_folder(system: fs.FileSystem, path: str) -> None:
+    """Remove a folder and what is in it, if it exists."""
+    if system.get_file_info(path).type == fs.FileType.Directory:
+        system.delete_dir(path)
+
+
+def remove_left_parts(system: fs.FileSystem, place: str, wanted: set[str]) -> None:
+    """Remove the pieces of files that are no more in a corpus, which an earlier run has left.
+
+    Args:
+        system: of the output.
+        place: of the output; only a folder can hold any.
+        wanted: paths of all outputs.
+    """
+    _, root = file_system(place)
+    found = system.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    for info in found if system.get_file_info(root).type == fs.FileType.Directory else []:
+        folder, _, name = info.path.rpartition("/")
+        if not (info.type == fs.FileType.Directory and name.endswith(".parts")):
+            continue
+        if name.startswith(".") and f"{folder}/{name[1:-6]}" not in wanted:
+            system.delete_dir(info.path)

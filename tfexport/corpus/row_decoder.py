@@ -1,0 +1,233 @@
+"""Decoding of a batch of rows, each of which may have languages and a prefix of its own.
+
+A row that cannot be decoded gives an error, and never costs the others theirs.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
+from tfexport.languages import Languages
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.results import TranslationResult
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.spoken import Spoken
+
+MAX_ROW_BYTES = 1 << 20  # of a row's text; no model's longest sequence comes near
+# Options that say more about a row than a translation and its score, for which there is no place.
+_NO_PLACE = (
+    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    """How every row is decoded, as values that any machine can be sent.
+
+    Attributes:
+        options: decoding options by name, as given.
+        source_language: of rows that name none.
+        target_language: of rows that name none.
+        target_prefix: of rows that have none.
+        vocabulary_map: the content of a lexical shortlist's file; None without one.
+        spell: writes options in the error of a row.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    source_language: str | None = None
+    target_language: str | None = None
+    target_prefix: str | None = None
+    vocabulary_map: bytes | None = None
+    spell: Callable[[Option], str] = str
+
+    def identity(self) -> dict[str, Any]:
+        """Everything of it that results depend on, as JSON values."""
+        shortlist = self.vocabulary_map
+        without_influence = ("batch_size", "batch_type")
+        return {
+            "options": {
+                name: list(value) if isinstance(value, tuple | set | frozenset) else value
+                for name, value in sorted(self.options.items())
+                if name not in without_influence
+            },
+            "languages": [self.source_language, self.target_language],
+            "target_prefix": self.target_prefix,
+            "vocabulary_map": shortlist and hashlib.sha256(shortlist).hexdigest(),
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row to decode.
+
+    Attributes:
+        source: a text; anything else is an error of the row.
+        number: seeds its random numbers.
+        source_language: None for the task's.
+        target_language: None for the task's.
+        target_prefix: None for the task's.
+        problem: why there is no source.
+    """
+
+    source: Any
+    number: int
+    source_language: str | None = None
+    target_language: str | None = None
+    target_prefix: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What became of a row: a translation with its score, or an error.
+
+    Attributes:
+        translation: None with an error.
+        score: of the translation; None with an error.
+        error: a sentence; None for a row that was decoded.
+        tokens: that were decoded.
+    """
+
+    translation: str | None
+    score: float | None
+    error: str | None = None
+    tokens: int = 0
+
+
+class RowDecoder:
+    """An open bundle that decodes batches of rows."""
+
+    def __init__(self, engine: Engine, task: Task) -> None:
+        """Check the task against the bundle.
+
+        Raises:
+            ConfigError: naming every option that is wrong, or has no place in a row.
+            TokenizerError: the bundle has no tokenizer.
+        """
+        self._engine, self._task = engine, task
+        engine.manifest.require_ids()
+        engine.texts.encode_target("")
+        # Sampled rows are the same in every attempt at them.
+        samples = with_own(engine.manifest.generation, task.options).get("sampling")
+        self._keywords = {"seed": 0, **task.options} if samples else task.options
+        misplaced = [
+            Problem(name, "a row of a corpus has no place for it")
+            for name in _NO_PLACE
+            if task.options.get(name) not in (None, False, 1)
+        ]
+        self._resolve(self._stand_in(), misplaced)
+        self._resolved: dict[Spoken, ResolvedOptions | Message] = {}
+
+    @property
+    def told_languages(self) -> bool:
+        """Whether the model is told languages, so that columns of them count."""
+        return self._engine.manifest.languages is not None
+
+    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
+        """Decode rows in batches of similar length; results are in the order of the rows."""
+        results: list[Decoded | None] = [None] * len(rows)
+        groups: dict[Spoken, list[tuple[int, Request]]] = {}
+        for place, row in enumerate(rows):
+            try:
+                spoken = self._spoken(row)
+                request = self._request(row, self._options(spoken))
+            except TfexportError as error:
+                results[place] = self._failed(error)
+                continue
+            if request is None:
+                results[place] = Decoded("", 0.0)
+            else:
+                groups.setdefault(spoken, []).append((place, request))
+        for spoken, members in groups.items():
+            options = self._options(spoken)
+            found = self._decode([request for _, request in members], options)
+            for (place, request), result in zip(members, found, strict=True):
+                results[place] = self._made(rows[place], request, result, options)
+        return [result for result in results if result is not None]
+
+    def _stand_in(self) -> Spoken:
+        """The task's languages, and any of the model's where each row has to name one."""
+        known = self._engine.manifest.languages or Languages()
+        unsaid = next(iter(known.ids), None)
+        source, target = self._task.source_language, self._task.target_language
+        if known.source_place is not None and known.source is None:
+            source = source or unsaid
+        if known.target_place is not None and known.target is None:
+            target = target or unsaid
+        return Spoken(source, target)
+
+    def _spoken(self, row: Row) -> Spoken:
+        return Spoken(
+            row.source_language or self._task.source_language,
+            row.target_language or self._task.target_language,
+        )
+
+    def _resolve(self, spoken: Spoken, extra: Sequence[Problem] = ()) -> ResolvedOptions:
+        prefix = self._task.target_prefix
+        options, _ = self._engine.resolver.resolve(self._keywords, [prefix], extra, spoken)
+        return options
+
+    def _options(self, spoken: Spoken) -> ResolvedOptions:
+        """The options of rows in these languages.
+
+        Raises:
+            InputError: the model is not told such a language.
+        """
+        if spoken not in self._resolved:
+            try:
+                self._resolved[spoken] = self._resolve(spoken)
+            except TfexportError as error:
+                self._resolved[spoken] = error.message
+        found = self._resolved[spoken]
+        if isinstance(found, Message):
+            raise InputError(found)
+        return found
+
+    def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
+        if row.problem is not None:
+            raise InputError(row.problem)
+        if not isinstance(row.source, str):
+            kind = "null" if row.source is None else shown(row.source)
+            raise InputError(f"{kind} is not a text")
+        if len(row.source) > MAX_ROW_BYTES:
+            raise InputError(
+                f"{len(row.source):,} characters; the longest row that is read has "
+                f"{MAX_ROW_BYTES:,}"
+            )
+        given = self._task.target_prefix if row.target_prefix is None else row.target_prefix
+        try:
+            prefix = self._engine.resolver.check_prefix(
+                given, options.max_length, options.end_tokens
+            )
+        except InputError as error:
+            raise InputError(Message("target prefix: ", error.message)) from None
+        return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
+
+    def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
+        """The hypotheses of each request, or the exception that its decoding raised."""
+        try:
+            yield from self._engine.decode(requests, options)
+            return
+        except Exception as error:  # of onnxruntime: what it raises has no common base
+            if len(requests) == 1:
+                yield error
+                return
+        half = len(requests) // 2  # so that one row costs no other
+        yield from self._decode(requests[:half], options)
+        yield from self._decode(requests[half:], options)
+
+    def _made(self, row: Row, request: Request, found: Any, options: ResolvedOptions) -> Decoded:
+        if isinstance(found, Exception):
+            return Decoded(None, None, f"could not be decoded: {found}")
+        try:
+            result: TranslationResult = self._engine.result(row.source, request.ids, found, options)
+        except TfexportError as error:
+            return self._failed(error)
+        best = result.hypotheses[0]
+        return Decoded(result.text, best.score, tokens=len(best.tokens))
+
+    def _failed(self, error: TfexportError) -> Decoded:
+        return Decoded(None, None, error.message.spelled(self._task.spell))

@@ -1,0 +1,233 @@
+"""A run over a corpus: the driver of the stages.
+
+Ray Data scans partitions, gives their pieces to workers, and does again what a worker or node
+has taken with it. The driver counts pieces, and has a partition joined when it has them all.
+"""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.data
+from ray.exceptions import RayError, RayTaskError
+
+from tfexport.corpus.assembly import Job, Outcome
+from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, prepare_data
+from tfexport.corpus.dataset import make_task
+from tfexport.corpus.partitions import Partition, find_partitions
+from tfexport.corpus.places import local_path, remove_left_parts
+from tfexport.corpus.report import Advance, CorpusReport, Tell
+from tfexport.corpus.row_decoder import Task
+from tfexport.corpus.shipping import ShippedBundle, ship
+from tfexport.corpus.stages import Attempts, PieceWorker, Step, join, scan
+from tfexport.corpus.worker import open_decoder
+from tfexport.errors import ClusterError, Option, TfexportError
+from tfexport.locks import writing
+from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.typing import Unpack
+
+_FORMAT_OF_PIECES = 1  # a new number when outputs of the same input would differ
+_BLOCKS, _SCANS, _JOINS = 1000, 4, 8
+
+
+def translate_corpus(
+    bundle: str | os.PathLike[str],
+    input_: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    column: str = "text",
+    *,
+    file_format: str | None = None,
+    address: str | None = None,
+    workers: int | Bounds | None = None,
+    threads_per_worker: int = 1,
+    batch_rows: int = 4096,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    target_prefix: str | None = None,
+    vocabulary_map: str | os.PathLike[str] | None = None,
+    tell: Tell = lambda advance: None,
+    spell: Callable[[Option], str] = str,
+    options: DecodingOptions | None = None,
+    **keywords: Unpack[DecodingKeywords],
+) -> CorpusReport:
+    """Translate the files of a folder, or one file, on a cluster.
+
+    Long: the decoding options of every call, and the numbers that size a cluster.
+
+    The same call again goes on: files and pieces that are there, made of the same input by the
+    same bundle with the same options, are not done again. Several runs at a time need outputs of
+    their own; on a local disk a lock sees to it.
+
+    Args:
+        bundle: its folder; nodes that do not see it are sent its files.
+        input_: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
+        output: likewise; each file is complete, or absent.
+        column: with the texts, of JSON lines and Parquet; see ``translate_dataset``.
+        file_format: "text", "jsonl" or "parquet"; by default what each file's suffix says.
+        address: of a running cluster; None for this machine alone, or for the cluster that the
+            program has connected to itself.
+        workers: see ``translate_dataset``.
+        threads_per_worker: see ``translate_dataset``.
+        batch_rows: rows of a piece, which a worker sorts by length and decodes together, and
+            which are lost with it.
+        source_language: see ``translate_dataset``.
+        target_language: see ``translate_dataset``.
+        target_prefix: see ``translate_dataset``.
+        vocabulary_map: see ``translate_dataset``.
+        tell: called with the progress.
+        spell: writes the options in the errors of rows.
+        options: see ``translate_dataset``.
+        **keywords: see ``translate_dataset``.
+
+    Raises:
+        BundleError: the bundle is missing or damaged.
+        ClusterError: the cluster has failed.
+        ConfigError: naming every option that is wrong.
+        InputError: there is no input, or it holds files of unknown format.
+        OutputExistsError: another run is writing the output.
+    """
+    plan = WorkerPlan(workers, threads_per_worker, batch_rows)
+    task = make_task(
+        given_options(options, keywords), source_language, target_language, target_prefix,
+        vocabulary_map, spell,
+    )  # fmt: skip
+    place = os.fspath(output)
+    partitions = find_partitions(os.fspath(input_), place, file_format)
+    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
+    target = partitions[0].target
+    with ExitStack() as stack:
+        if local_path(target.system, place) is not None:
+            Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(writing(Path(place).absolute()))
+        alone = stack.enter_context(connected(address))
+        shipped = ship(bundle, shared=alone)
+        made_of = {
+            "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES, **task.identity(),
+        }  # fmt: skip
+        run = _Run(partitions, plan, Job(made_of, column, batch_rows), tell)
+        remove_left_parts(target.system, place, {found.target.path for found in partitions})
+        try:
+            return run.run(shipped, task)
+        except RayTaskError as error:
+            raise _named(error) from error
+        except RayError as error:
+            raise ClusterError(f"the cluster failed: {_first_line(error)}") from error
+
+
+class _Run:
+    """Counts of a run that is under way."""
+
+    def __init__(self, partitions: list[Partition], plan: WorkerPlan, job: Job, tell: Tell) -> None:
+        self._partitions = {found.name: found for found in partitions}
+        self._plan, self._job, self._tell = plan, job, tell
+        self._report = CorpusReport(partitions=len(partitions))
+        self._left: dict[str, int] = {}  # pieces of partitions that have begun
+        self._bytes = 0.0
+        self._total = sum(found.size for found in partitions)
+        self._joining: dict[ray.ObjectRef[Any], str] = {}
+        self._join = ray.remote(num_cpus=0)(join)
+
+    def run(self, bundle: ShippedBundle, task: Task) -> CorpusReport:
+        """Translate all partitions."""
+        begun, report = time.monotonic(), self._report
+        report.cores = self._plan.bounds()[1] * self._plan.threads
+        for step in self._steps(bundle, task):
+            self._take(step)
+            self._collect(wait=len(self._joining) > _JOINS)
+            self._tell(self._advance())
+            if report.stopped is not None:
+                break
+        while self._joining and report.stopped is None:
+            self._collect(wait=True)
+            self._tell(self._advance())
+        report.seconds = time.monotonic() - begun
+        return report
+
+    def _steps(self, bundle: ShippedBundle, task: Task) -> Iterator[Step]:
+        """Every piece, once it is translated; and partitions that have none."""
+        prepare_data()
+        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
+        items = [{"step": pickle.dumps(found)} for found in self._partitions.values()]
+        scanned = ray.data.from_items(items, override_num_blocks=min(len(items), _BLOCKS)).flat_map(
+            partial(scan, job=self._job), num_cpus=0,
+            compute=ray.data.TaskPoolStrategy(size=_SCANS),
+        )  # fmt: skip
+        given = {
+            "bundle": bundle, "layout": self._plan.layout, "task": task, "job": self._job,
+            "attempts": attempts,
+        }  # fmt: skip
+        translated = scanned.map_batches(
+            PieceWorker, fn_constructor_kwargs=given, batch_size=1, batch_format="numpy",
+            num_cpus=self._plan.threads, compute=self._plan.strategy(),
+        )  # fmt: skip
+        for row in translated.iter_rows():
+            yield pickle.loads(row["step"])
+
+    def _take(self, step: Step) -> None:
+        """Count what came of a piece, and have its partition joined if it was the last."""
+        report, partition = self._report, self._partitions[step.name]
+        report.stopped = report.stopped or step.stopped
+        if step.failed is not None:
+            report.failed.setdefault(step.name, step.failed)
+        if step.failed is not None or step.stopped is not None:
+            return
+        if step.outcome is not None and not step.pieces:  # it was complete
+            report.add(step.name, step.outcome, already=True)
+            self._bytes += partition.size
+            return
+        if step.outcome is not None and not step.reused:
+            report.decoded_rows += step.outcome.rows
+            report.tokens += step.outcome.tokens
+        self._bytes += partition.size / max(step.pieces, 1)
+        left = self._left.pop(step.name, step.pieces or 1) - 1
+        if left:
+            self._left[step.name] = left
+            return
+        report.outdated += step.outdated
+        done = self._join.remote(partition, step.digest, step.pieces, self._job)
+        self._joining[done] = step.name
+
+    def _collect(self, wait: bool) -> None:
+        """Count partitions that are joined."""
+        if not self._joining:
+            return
+        ready, _ = ray.wait([*self._joining], timeout=None if wait else 0)
+        for reference in ready:
+            name = self._joining.pop(reference)
+            step: Step = ray.get(reference)
+            self._report.stopped = self._report.stopped or step.stopped
+            if step.failed is not None:
+                self._report.failed[name] = step.failed
+            elif step.stopped is None:
+                self._report.add(name, step.outcome or Outcome(), already=False)
+
+    def _advance(self) -> Advance:
+        report = self._report
+        return Advance(
+            self._bytes / self._total if self._total else 1.0,
+            report.decoded_rows,
+            report.tokens,
+            report.errors,
+        )
+
+
+def _named(error: RayTaskError) -> TfexportError:
+    """What a worker raised on purpose; else that the cluster has failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TfexportError):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    return ClusterError(f"a worker failed: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

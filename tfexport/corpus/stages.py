@@ -1,0 +1,160 @@
+"""The stages that a partition goes through on the cluster: scanned, translated, joined."""
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, Job, Outcome
+from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.partitions import Partition
+from tfexport.corpus.pieces import PartitionError, Piece
+from tfexport.corpus.row_decoder import Decoded, Task
+from tfexport.corpus.shipping import ShippedBundle
+from tfexport.corpus.worker import open_decoder
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+
+MOST_ATTEMPTS = 5  # workers that may die of a piece
+
+# A row of Ray Data holds one of these values as bytes: its own types are those of Arrow.
+Rows = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A piece on its way, or what a partition without pieces has to say.
+
+    Attributes:
+        name: of the partition.
+        pieces: that it has.
+        digest: of its content.
+        partition: to read; None behind the workers.
+        piece: to translate; None of a partition without any.
+        outcome: what became of it.
+        reused: it was there before this run.
+        outdated: an output of other input, bundle or options is replaced.
+        failed: why its partition cannot be translated.
+        stopped: why the run has to end, such as a full disk.
+    """
+
+    name: str
+    pieces: int = 0
+    digest: str = ""
+    partition: Partition | None = None
+    piece: Piece | None = None
+    outcome: Outcome | None = None
+    reused: bool = False
+    outdated: bool = False
+    failed: str | None = None
+    stopped: str | None = None
+
+
+def scan(row: Rows, job: Job) -> list[Rows]:
+    """Cut a partition into pieces, unless its output is there and was made of the same."""
+    partition: Partition = pickle.loads(row["step"])
+    return [{"step": pickle.dumps(step)} for step in _scanned(partition, job)]
+
+
+def _scanned(partition: Partition, job: Job) -> list[Step]:
+    name = partition.name
+    try:
+        form = FORMATS[partition.format]
+        found = form.scan(partition.source, job.batch_rows, job.column)
+        assembly = Assembly(partition, found.digest, job)
+        if (outcome := assembly.finished()) is not None:
+            return [Step(name, outcome=outcome, reused=True)]
+        if assembly.is_foreign():
+            return [Step(name, failed=f"{partition.target.path} exists, and no run has written "
+                         "it. Move it away, or name another output")]  # fmt: skip
+    except PartitionError as error:
+        return [Step(name, failed=str(error))]
+    except (OSError, pa.ArrowException) as error:
+        return [Step(name, failed=f"cannot be read: {error}")]
+    count, digest, old = len(found.pieces), found.digest, assembly.is_outdated()
+    pieces = found.pieces or [None]
+    return [Step(name, count, digest, partition, piece, outdated=old) for piece in pieces]
+
+
+class PieceWorker:
+    """Translates pieces; an actor of Ray Data."""
+
+    def __init__(
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, attempts: Any
+    ) -> None:
+        self._decoder = open_decoder(bundle.folder(), layout, task)
+        self._job, self._attempts = job, attempts
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Translate the piece of each row."""
+        return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
+
+    def _done(self, step: Step) -> Step:
+        if step.partition is None or step.piece is None:
+            return step
+        key = f"{step.name}\0{step.piece.index}"
+        given: dict[str, Any] = {
+            name: getattr(step, name) for name in ("name", "pieces", "digest", "outdated")
+        }
+        if ray.get(self._attempts.begin.remote(key)) > MOST_ATTEMPTS:
+            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
+            return Step(**given, failed=text)
+        try:
+            outcome, reused = self._translated(step.partition, step.piece, step.digest)
+            return Step(**given, outcome=outcome, reused=reused)
+        except PartitionError as error:
+            return Step(**given, failed=str(error))
+        except OSError as error:
+            return Step(**given, stopped=f"{step.partition.target.path}: {error}")
+        finally:
+            self._attempts.end.remote(key)
+
+    def _translated(self, partition: Partition, piece: Piece, digest: str) -> tuple[Outcome, bool]:
+        assembly = Assembly(partition, digest, self._job)
+        if (outcome := assembly.piece(piece.index)) is not None:
+            return outcome, True
+        form = FORMATS[partition.format]
+        given, rows = form.read(partition.source, piece, self._job.column)
+        decoded = self._decoder.decode(rows)
+        outcome = _outcome(decoded, piece)
+        assembly.keep(piece.index, outcome, form.write(given, decoded))
+        return outcome, False
+
+
+def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
+    bad = [
+        (piece.first + place + 1, row.error)
+        for place, row in enumerate(decoded)
+        if row.error is not None
+    ]
+    tokens = sum(row.tokens for row in decoded)
+    samples = tuple((number, error[:500]) for number, error in bad[:SAMPLES])
+    return Outcome(len(decoded), tokens, len(bad), samples)
+
+
+def join(partition: Partition, digest: str, pieces: int, job: Job) -> Step:
+    """Make the output of a partition whose pieces are all there."""
+    try:
+        outcome = Assembly(partition, digest, job).join(pieces)
+    except (PartitionError, DamagedError) as error:
+        return Step(partition.name, failed=f"{error}. Run the command again")
+    except OSError as error:
+        return Step(partition.name, stopped=f"{partition.target.path}: {error}")
+    return Step(partition.name, pieces, outcome=outcome)
+
+
+class Attempts:
+    """Counts how often a piece was begun and not ended: a worker that dies cannot say so."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, int] = {}
+
+    def begin(self, key: str) -> int:
+        """Note a beginning; how many there have been."""
+        self._begun[key] = self._begun.get(key, 0) + 1
+        return self._begun[key]
+
+    def end(self, key: str) -> None:
+        """Forget a piece that has come to an end."""
+        self._begun.pop(key, None)

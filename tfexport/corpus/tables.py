@@ -1,0 +1,72 @@
+"""Tables of Arrow: the rows in them, and the columns that are added."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfexport.corpus.columns import OF_ROWS, row_of
+from tfexport.corpus.pieces import ADDED
+from tfexport.corpus.row_decoder import Decoded, Row
+
+_TYPES = (pa.string(), pa.float64(), pa.string())
+
+
+def schema_problems(schema: pa.Schema, column: str) -> Iterator[str]:
+    """Why a table cannot be decoded: each problem a sentence."""
+    names = list(schema.names)
+    if column not in names:
+        yield f"has no column {column!r}; it has {', '.join(map(repr, names)) or 'none'}"
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"has columns of one name: {', '.join(map(repr, twice))}"
+    for name in (column, *OF_ROWS):
+        if names.count(name) == 1 and not _is_text(schema.field(name).type):
+            yield f"column {name!r} is of {schema.field(name).type}, and has to be of text"
+    if taken := [name for name in ADDED if name in names]:
+        listed = ", ".join(map(repr, taken))
+        yield f"has {listed} already, where the result goes; rename it, or leave it out"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return pa.types.is_null(kind) or any(is_text(kind) for is_text in texts)
+
+
+def rows_of(table: pa.Table, column: str, first: int = 0) -> list[Row]:
+    """The rows of a table, numbered from ``first``."""
+    read = {name: _texts(table[name]) for name in (column, *OF_ROWS) if name in table.column_names}
+    return [
+        row_of({name: values[place] for name, values in read.items()}, first + place, column)
+        for place in range(table.num_rows)
+    ]
+
+
+def _texts(values: pa.ChunkedArray) -> list[str | bytes | None]:
+    """The texts of a column; bytes where they are not UTF-8, which Arrow does not check."""
+    if pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:
+        raw = pc.cast(values, pa.large_binary()).to_pylist()
+        return [_decoded(value) for value in raw]
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def with_results(table: pa.Table, decoded: Sequence[Decoded]) -> pa.Table:
+    """The table with the columns ``translation``, ``score`` and ``error``."""
+    values = (
+        [row.translation for row in decoded],
+        [row.score for row in decoded],
+        [row.error for row in decoded],
+    )
+    for name, kind, column in zip(ADDED, _TYPES, values, strict=True):
+        table = table.append_column(name, pa.array(column, kind))
+    return table
