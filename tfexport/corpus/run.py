@@ -109,7 +109,8 @@ def translate_corpus(
         alone = stack.enter_context(connected(address))
         shipped = ship(bundle, shared=alone)
         made_of = {
-            "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES, **task.identity(),
+            "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
+            **task.identity(),
         }  # fmt: skip
         run = _Run(partitions, plan, Job(made_of, column, batch_rows), tell)
         remove_left_parts(target.system, place, {found.target.path for found in partitions})
