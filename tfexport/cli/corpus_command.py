@@ -69,7 +69,7 @@ class _Call:
     show_default=True,
     help="Cores of a worker, which share one set of weights.",
 )
-@click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=4096, show_default=True,
+@click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=2048, show_default=True,
               help="Rows that a worker sorts by length and decodes together, and that are lost "
               "with it.")  # fmt: skip
 @click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")

@@ -35,7 +35,7 @@ class WorkerPlan:
 
     workers: int | Bounds | None = None
     threads: int = 1
-    batch_rows: int = 4096
+    batch_rows: int = 2048
 
     def __post_init__(self) -> None:
         low, high = self._bounds or (1, 1)

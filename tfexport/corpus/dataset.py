@@ -24,7 +24,7 @@ def translate_dataset(
     *,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
-    batch_rows: int = 4096,
+    batch_rows: int = 2048,
     source_language: str | None = None,
     target_language: str | None = None,
     target_prefix: str | None = None,

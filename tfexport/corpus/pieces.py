@@ -81,6 +81,11 @@ class Format(Protocol):
         """Of its files; "" for none."""
         ...
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether there is a place for them in its rows."""
+        ...
+
     def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
         """Read a file once, and cut it into pieces.
 

@@ -4,6 +4,7 @@ A row that cannot be decoded gives an error, and never costs the others theirs.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,21 +120,26 @@ class RowDecoder:
             if task.options.get(name) not in (None, False, 1)
         ]
         self._resolve(self._stand_in(), misplaced)
-        self._resolved: dict[Spoken, ResolvedOptions | Message] = {}
+        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions | Message] = {}
 
     @property
     def told_languages(self) -> bool:
         """Whether the model is told languages, so that columns of them count."""
         return self._engine.manifest.languages is not None
 
-    def decode(self, rows: Sequence[Row]) -> list[Decoded]:
-        """Decode rows in batches of similar length; results are in the order of the rows."""
+    def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
+        """Decode rows in batches of similar length; results are in the order of the rows.
+
+        Args:
+            rows: of any length and languages.
+            scores: without them greedy search is faster, and every score is None.
+        """
         results: list[Decoded | None] = [None] * len(rows)
         groups: dict[Spoken, list[tuple[int, Request]]] = {}
         for place, row in enumerate(rows):
             try:
                 spoken = self._spoken(row)
-                request = self._request(row, self._options(spoken))
+                request = self._request(row, self._options(spoken, scores))
             except TfexportError as error:
                 results[place] = self._failed(error)
                 continue
@@ -142,7 +148,7 @@ class RowDecoder:
             else:
                 groups.setdefault(spoken, []).append((place, request))
         for spoken, members in groups.items():
-            options = self._options(spoken)
+            options = self._options(spoken, scores)
             found = self._decode([request for _, request in members], options)
             for (place, request), result in zip(members, found, strict=True):
                 results[place] = self._made(rows[place], request, result, options)
@@ -165,23 +171,27 @@ class RowDecoder:
             row.target_language or self._task.target_language,
         )
 
-    def _resolve(self, spoken: Spoken, extra: Sequence[Problem] = ()) -> ResolvedOptions:
+    def _resolve(
+        self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
+    ) -> ResolvedOptions:
         prefix = self._task.target_prefix
-        options, _ = self._engine.resolver.resolve(self._keywords, [prefix], extra, spoken)
+        keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
+        options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, spoken)
         return options
 
-    def _options(self, spoken: Spoken) -> ResolvedOptions:
+    def _options(self, spoken: Spoken, scores: bool) -> ResolvedOptions:
         """The options of rows in these languages.
 
         Raises:
             InputError: the model is not told such a language.
         """
-        if spoken not in self._resolved:
+        asked = (spoken, scores)
+        if asked not in self._resolved:
             try:
-                self._resolved[spoken] = self._resolve(spoken)
+                self._resolved[asked] = self._resolve(spoken, scores=scores)
             except TfexportError as error:
-                self._resolved[spoken] = error.message
-        found = self._resolved[spoken]
+                self._resolved[asked] = error.message
+        found = self._resolved[asked]
         if isinstance(found, Message):
             raise InputError(found)
         return found
@@ -227,7 +237,8 @@ class RowDecoder:
         except TfexportError as error:
             return self._failed(error)
         best = result.hypotheses[0]
-        return Decoded(result.text, best.score, tokens=len(best.tokens))
+        score = None if math.isnan(best.score) else best.score
+        return Decoded(result.text, score, tokens=len(best.tokens))
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))

@@ -25,7 +25,7 @@ from tfexport.corpus.places import local_path, remove_left_parts
 from tfexport.corpus.report import Advance, CorpusReport, Tell
 from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle, ship
-from tfexport.corpus.stages import Attempts, PieceWorker, Step, join, scan
+from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
 from tfexport.corpus.worker import open_decoder
 from tfexport.errors import ClusterError, Option, TfexportError
 from tfexport.locks import writing
@@ -47,7 +47,7 @@ def translate_corpus(
     address: str | None = None,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
-    batch_rows: int = 4096,
+    batch_rows: int = 2048,
     source_language: str | None = None,
     target_language: str | None = None,
     target_prefix: str | None = None,
@@ -133,7 +133,10 @@ class _Run:
         self._bytes = 0.0
         self._total = sum(found.size for found in partitions)
         self._joining: dict[ray.ObjectRef[Any], str] = {}
-        self._join = ray.remote(num_cpus=0)(join)
+        # Calls of one actor run side by side; another begins where its node was lost.
+        self._coordinator = ray.remote(Coordinator).options(
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_JOINS
+        ).remote(job)  # fmt: skip
 
     def run(self, bundle: ShippedBundle, task: Task) -> CorpusReport:
         """Translate all partitions."""
@@ -154,15 +157,14 @@ class _Run:
     def _steps(self, bundle: ShippedBundle, task: Task) -> Iterator[Step]:
         """Every piece, once it is translated; and partitions that have none."""
         prepare_data()
-        attempts = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Attempts).remote()
         items = [{"step": pickle.dumps(found)} for found in self._partitions.values()]
         scanned = ray.data.from_items(items, override_num_blocks=min(len(items), _BLOCKS)).flat_map(
             partial(scan, job=self._job), num_cpus=0,
-            compute=ray.data.TaskPoolStrategy(size=_SCANS),
+            compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
         )  # fmt: skip
         given = {
             "bundle": bundle, "layout": self._plan.layout, "task": task, "job": self._job,
-            "attempts": attempts,
+            "coordinator": self._coordinator,
         }  # fmt: skip
         translated = scanned.map_batches(
             PieceWorker, fn_constructor_kwargs=given, batch_size=1, batch_format="numpy",
@@ -192,7 +194,7 @@ class _Run:
             self._left[step.name] = left
             return
         report.outdated += step.outdated
-        done = self._join.remote(partition, step.digest, step.pieces, self._job)
+        done = self._coordinator.join.remote(partition, step.digest, step.pieces)
         self._joining[done] = step.name
 
     def _collect(self, wait: bool) -> None:

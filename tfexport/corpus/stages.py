@@ -81,10 +81,10 @@ class PieceWorker:
     """Translates pieces; an actor of Ray Data."""
 
     def __init__(
-        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, attempts: Any
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
     ) -> None:
         self._decoder = open_decoder(bundle.folder(), layout, task)
-        self._job, self._attempts = job, attempts
+        self._job, self._coordinator = job, coordinator
 
     def __call__(self, rows: Rows) -> Rows:
         """Translate the piece of each row."""
@@ -97,7 +97,7 @@ class PieceWorker:
         given: dict[str, Any] = {
             name: getattr(step, name) for name in ("name", "pieces", "digest", "outdated")
         }
-        if ray.get(self._attempts.begin.remote(key)) > MOST_ATTEMPTS:
+        if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
             text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
             return Step(**given, failed=text)
         try:
@@ -108,7 +108,7 @@ class PieceWorker:
         except OSError as error:
             return Step(**given, stopped=f"{step.partition.target.path}: {error}")
         finally:
-            self._attempts.end.remote(key)
+            self._coordinator.end.remote(key)
 
     def _translated(self, partition: Partition, piece: Piece, digest: str) -> tuple[Outcome, bool]:
         assembly = Assembly(partition, digest, self._job)
@@ -116,7 +116,7 @@ class PieceWorker:
             return outcome, True
         form = FORMATS[partition.format]
         given, rows = form.read(partition.source, piece, self._job.column)
-        decoded = self._decoder.decode(rows)
+        decoded = self._decoder.decode(rows, form.has_scores)
         outcome = _outcome(decoded, piece)
         assembly.keep(piece.index, outcome, form.write(given, decoded))
         return outcome, False
@@ -133,28 +133,31 @@ def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
     return Outcome(len(decoded), tokens, len(bad), samples)
 
 
-def join(partition: Partition, digest: str, pieces: int, job: Job) -> Step:
-    """Make the output of a partition whose pieces are all there."""
-    try:
-        outcome = Assembly(partition, digest, job).join(pieces)
-    except (PartitionError, DamagedError) as error:
-        return Step(partition.name, failed=f"{error}. Run the command again")
-    except OSError as error:
-        return Step(partition.name, stopped=f"{partition.target.path}: {error}")
-    return Step(partition.name, pieces, outcome=outcome)
+class Coordinator:
+    """Joins partitions, and counts attempts at pieces; one actor of a run."""
 
-
-class Attempts:
-    """Counts how often a piece was begun and not ended: a worker that dies cannot say so."""
-
-    def __init__(self) -> None:
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._begun: dict[str, int] = {}
 
     def begin(self, key: str) -> int:
-        """Note a beginning; how many there have been."""
+        """Note that a piece is begun; how often it has been, and was not ended.
+
+        A worker that dies of a piece cannot say so.
+        """
         self._begun[key] = self._begun.get(key, 0) + 1
         return self._begun[key]
 
     def end(self, key: str) -> None:
         """Forget a piece that has come to an end."""
         self._begun.pop(key, None)
+
+    def join(self, partition: Partition, digest: str, pieces: int) -> Step:
+        """Make the output of a partition whose pieces are all there."""
+        try:
+            outcome = Assembly(partition, digest, self._job).join(pieces)
+        except (PartitionError, DamagedError) as error:
+            return Step(partition.name, failed=f"{error}. Run the command again")
+        except OSError as error:
+            return Step(partition.name, stopped=f"{partition.target.path}: {error}")
+        return Step(partition.name, pieces, outcome=outcome)

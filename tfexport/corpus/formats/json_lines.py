@@ -18,6 +18,7 @@ class JsonLines:
 
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
+    has_scores = True
 
     def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
         """See ``Format``."""

@@ -30,6 +30,7 @@ class Parquet:
 
     name = "parquet"
     suffixes = (".parquet", ".pq")
+    has_scores = True
 
     def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
         """See ``Format``."""

@@ -16,6 +16,7 @@ class Text:
 
     name = "text"
     suffixes = (".txt", "")
+    has_scores = False
 
     def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
         """See ``Format``."""
