@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -97,7 +98,8 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     call = as_call(_Call, values)
     from tfexport.corpus import translate_corpus
 
-    with _progress() as tell:
+    # Ray writes what it has to say to stdout, where only the report belongs.
+    with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
             file_format=call.file_format, address=call.address, workers=_bounds(call.workers),
@@ -136,10 +138,10 @@ def _print(report: "CorpusReport", output: str) -> None:
         f"{report.rows:,} rows, {report.errors:,} of them with an error"
     ]
     if report.already:
-        lines.append(f"{report.already:,} files were there, made of the same")
+        lines.append(f"{_files(report.already)} already there, made of the same")
     if report.outdated:
-        lines.append(f"{report.outdated:,} files were there, made of other input, bundle or "
-                     "options, and are replaced")  # fmt: skip
+        made = "made of other input, bundle or options"
+        lines.append(f"{_files(report.outdated)} replaced, {made}")
     lines.append(
         f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in {report.seconds:,.1f} s: "
         f"{values['tokens_per_second']:,.0f} tokens a second, "
@@ -148,8 +150,12 @@ def _print(report: "CorpusReport", output: str) -> None:
     if report.stopped is not None:
         lines.append(f"Stopped: {report.stopped}. The same command goes on.")
     elif report.failed:
-        lines.append(f"{len(report.failed):,} files could not be translated; see above.")
+        lines.append(f"{_files(len(report.failed))} could not be translated; see above.")
     click.echo("\n".join(lines), err=True)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ class _Run:
         self._total = sum(found.size for found in partitions)
         self._joining: dict[ray.ObjectRef[Any], str] = {}
         # Calls of one actor run side by side; another begins where its node was lost.
-        self._coordinator = ray.remote(Coordinator).options(
+        self._coordinator: Any = ray.remote(Coordinator).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_JOINS
         ).remote(job)  # fmt: skip
 
