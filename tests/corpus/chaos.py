@@ -117,19 +117,28 @@ def begin(bundle: Path, given: Path, output: Path, address: str) -> "subprocess.
     )
 
 
-def kill_worker(draw: random.Random) -> str:
-    """Kill one of the processes that hold a translator."""
+def kill_worker(made: Any, draw: random.Random) -> str:
+    """Kill one of the processes of this cluster that hold a translator."""
+    session = Path(made.head_node.get_session_dir_path()).name
     found = subprocess.run(
         ["pgrep", "-f", "ray::MapWorker"], capture_output=True, text=True, check=False
     ).stdout.split()
-    if not found:
+    ours = [int(number) for number in found if session in _parent_command(number)]
+    if not ours:
         return "no worker was there"
-    with_id = int(draw.choice(found))
     try:
-        os.kill(with_id, signal.SIGKILL)
+        os.kill(draw.choice(ours), signal.SIGKILL)
     except ProcessLookupError:
         return "the worker was gone"
     return "a worker was killed"
+
+
+def _parent_command(number: str) -> str:
+    try:
+        parent = Path("/proc", number, "stat").read_text().rpartition(")")[2].split()[1]
+        return Path("/proc", parent, "cmdline").read_text()
+    except OSError:  # it has ended
+        return ""
 
 
 def kill_node(made: Any, draw: random.Random) -> str:
@@ -139,38 +148,56 @@ def kill_node(made: Any, draw: random.Random) -> str:
     return "a node was lost, and another came"
 
 
-def run_round(made: Any, bundle: Path, given: Path, output: Path, seed: int) -> list[str]:
-    """Translate while things die; what died."""
+BLOWS = ("node", "worker", "driver")
+
+
+def run_round(
+    made: Any, bundle: Path, given: Path, output: Path, seed: int, blows: Sequence[str]
+) -> list[str]:
+    """Translate while things die, one after another as soon as there is something new to lose.
+
+    Returns:
+        What died.
+    """
     draw, told, end = random.Random(seed), list[str](), time.monotonic() + PATIENCE
-    driver = begin(bundle, given, output, made.address)
-    blows = [draw.choice(["node", "worker", "worker", "driver"]) for _ in range(draw.randint(2, 4))]
-    wait = draw.uniform(10, 18)  # until workers have begun
+    driver, left, kept = begin(bundle, given, output, made.address), list(blows), 0
     try:
-        while True:
-            try:
-                driver.wait(timeout=wait if blows else end - time.monotonic())
-                break
-            except subprocess.TimeoutExpired:
-                if not blows:
-                    raise
-            blow, wait = blows.pop(), draw.uniform(2, 8)
-            if blow == "node":
-                told.append(kill_node(made, draw))
-            elif blow == "worker":
-                told.append(kill_worker(draw))
-            else:
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
-                told.append("the driver was killed")
-                driver = begin(bundle, given, output, made.address)
+        while driver.poll() is None:
+            assert time.monotonic() < end, f"not done after {PATIENCE:.0f} s; {told}"
+            if left and _written(output) > kept + draw.randint(1, 6):
+                told.append(_strike(left.pop(0), made, driver, draw))
+                if driver.poll() is not None or told[-1] == KILLED:
+                    driver.wait()
+                    driver = begin(bundle, given, output, made.address)
+                kept = _written(output)
+            time.sleep(0.05)
         report, errors = driver.communicate()
     finally:
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
+            driver.communicate()
     assert driver.returncode == 0, errors
-    assert report.startswith("{"), report + errors
     assert json.loads(report)["complete"], report
     return told
+
+
+KILLED = "the driver was killed"
+
+
+def _strike(blow: str, made: Any, driver: "subprocess.Popen[str]", draw: random.Random) -> str:
+    if blow == "node":
+        return kill_node(made, draw)
+    if blow == "worker":
+        return kill_worker(made, draw)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    return KILLED
+
+
+def _written(output: Path) -> int:
+    """Pieces that there are; a finished file counts as many."""
+    found = list(output.rglob(".*/*")), list(output.rglob(".*.done"))
+    return len(found[0]) + 20 * len(found[1])
 
 
 def main() -> None:
@@ -183,6 +210,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=9)
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--blows", help="Of every round, in order; drawn by default.")
     asked = parser.parse_args()
     texts = asked.texts.read_text().splitlines()
     with cluster(asked.nodes) as made:
@@ -191,7 +219,10 @@ def main() -> None:
                 given, output = Path(place, "in"), Path(place, "out")
                 write_corpus(given, texts, asked.files, asked.rows, number)
                 begun = time.monotonic()
-                told = run_round(made, asked.bundle, given, output, number)
+                draw = random.Random(number)
+                drawn = [draw.choice(BLOWS) for _ in range(draw.randint(2, 4))]
+                blows = asked.blows.split() if asked.blows else drawn
+                told = run_round(made, asked.bundle, given, output, number, blows)
                 seconds = time.monotonic() - begun
                 rows = check(asked.bundle, given, output)
             print(
