@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,18 +107,31 @@ def connected(address: str | None) -> Iterator[bool]:
     for handler in logging.getLogger("ray.data").handlers:
         if type(handler).__name__ != "SessionFileHandler":  # its log files stay as they are
             handler.setLevel(logging.ERROR)
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            ray.init(num_cpus=usable_cores(), include_dashboard=False, **quiet)
+            # "local": by default Ray would join a cluster that happens to run here.
+            ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **quiet)
         else:
-            ray.init(address=address, **quiet)
-    except (ConnectionError, ValueError, TimeoutError) as error:
+            _knock(address)
+            ray.init(address, **quiet)
+    except (OSError, ValueError, RuntimeError) as error:  # what Ray raises of a wrong address
         raise ConfigError(f"no Ray cluster at {address}: {error}") from None
     try:
         yield address is None
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens at HOST:PORT: Ray itself would go on asking for minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def prepare_data() -> None:

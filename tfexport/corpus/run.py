@@ -7,6 +7,7 @@ has taken with it. The driver counts pieces, and has a partition joined when it 
 import os
 import pickle
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -34,12 +35,12 @@ from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
 _FORMAT_OF_PIECES = 1  # a new number when outputs of the same input would differ
-_BLOCKS, _SCANS, _JOINS = 1000, 4, 8
+_WAVE, _SCANS, _JOINS = 1000, 4, 8
 
 
 def translate_corpus(
     bundle: str | os.PathLike[str],
-    input_: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     column: str = "text",
     *,
@@ -67,7 +68,7 @@ def translate_corpus(
 
     Args:
         bundle: its folder; nodes that do not see it are sent its files.
-        input_: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
+        source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
         output: likewise; each file is complete, or absent.
         column: with the texts, of JSON lines and Parquet; see ``translate_dataset``.
         file_format: "text", "jsonl" or "parquet"; by default what each file's suffix says.
@@ -99,7 +100,7 @@ def translate_corpus(
         vocabulary_map, spell,
     )  # fmt: skip
     place = os.fspath(output)
-    partitions = find_partitions(os.fspath(input_), place, file_format)
+    partitions = find_partitions(os.fspath(source), place, file_format)
     open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
     target = partitions[0].target
     with ExitStack() as stack:
@@ -114,6 +115,9 @@ def translate_corpus(
         }  # fmt: skip
         run = _Run(partitions, plan, Job(made_of, column, batch_rows), tell)
         remove_left_parts(target.system, place, {found.target.path for found in partitions})
+        stack.enter_context(warnings.catch_warnings())
+        # Ray tells of every run that has fewer pieces than workers.
+        warnings.filterwarnings("ignore", category=UserWarning, module="ray")
         try:
             return run.run(shipped, task)
         except RayTaskError as error:
@@ -155,17 +159,25 @@ class _Run:
         return report
 
     def _steps(self, bundle: ShippedBundle, task: Task) -> Iterator[Step]:
-        """Every piece, once it is translated; and partitions that have none."""
-        prepare_data()
-        items = [{"step": pickle.dumps(found)} for found in self._partitions.values()]
-        scanned = ray.data.from_items(items, override_num_blocks=min(len(items), _BLOCKS)).flat_map(
-            partial(scan, job=self._job), num_cpus=0,
-            compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
-        )  # fmt: skip
+        """Every piece, once it is translated; and partitions that have none.
+
+        In waves, so that what waits to be translated is never more than one wave's.
+        """
         given = {
             "bundle": bundle, "layout": self._plan.layout, "task": task, "job": self._job,
             "coordinator": self._coordinator,
         }  # fmt: skip
+        partitions = list(self._partitions.values())
+        for first in range(0, len(partitions), _WAVE):
+            yield from self._wave(partitions[first : first + _WAVE], given)
+
+    def _wave(self, partitions: list[Partition], given: dict[str, Any]) -> Iterator[Step]:
+        prepare_data()
+        items = [{"step": pickle.dumps(found)} for found in partitions]
+        scanned = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
+            partial(scan, job=self._job), num_cpus=0,
+            compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
+        )  # fmt: skip
         translated = scanned.map_batches(
             PieceWorker, fn_constructor_kwargs=given, batch_size=1, batch_format="numpy",
             num_cpus=self._plan.threads, compute=self._plan.strategy(),
