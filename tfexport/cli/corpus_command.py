@@ -97,6 +97,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     """
     call = as_call(_Call, values)
     from tfexport.corpus import translate_corpus
+    from tfexport.corpus.places import public
 
     # Ray writes what it has to say to stdout, where only the report belongs.
     with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
@@ -110,7 +111,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
         )  # fmt: skip
     if call.as_json:
         click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
-    _print(report, call.output)
+    _print(report, public(call.output))
     if not report.complete:
         ctx.exit(1)
 

@@ -7,7 +7,7 @@ from pyarrow import fs
 
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import Source
-from tfexport.corpus.places import COMPRESSIONS, file_system, files_in, relative
+from tfexport.corpus.places import COMPRESSIONS, file_system, files_in, public, relative
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, join_some
 
 _NOT_READ = (".xz", ".zip", ".7z", ".lzma", ".rar", ".tar", ".tgz")
@@ -48,11 +48,11 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
     target_system, target_root = file_system(output)
     found = system.get_file_info(root)
     if found.type == fs.FileType.NotFound:
-        raise InputError(f"{input_}: no such file or folder.")
+        raise InputError(f"{public(input_)}: no such file or folder.")
     one = found.type == fs.FileType.File
     files = [found] if one else files_in(system, root)
     if not files:
-        raise InputError(f"{input_}: holds no file; hidden ones, whose name or folder begins with "
+        raise InputError(f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with "
                          "'.' or '_', do not count.")  # fmt: skip
     _check_apart(input_, output, root, target_root)
     partitions, problems = list[Partition](), list[str]()
@@ -76,7 +76,7 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
             f"Suffixes: {_suffixes()}, and with a compression {packed}. ", Option("format"),
             " says it for all files.",
         )  # fmt: skip
-        raise InputError(join_problems(input_, _few(problems), remedy))
+        raise InputError(join_problems(public(input_), _few(problems), remedy))
     return partitions
 
 
@@ -115,7 +115,7 @@ def _packing_of(output: str, kind: str, file_format: str | None) -> str | None:
     written, packing = _kind(PurePosixPath(output).name, file_format)
     if written != kind:
         raise ConfigError(
-            f"{output}: its name says {written}, and the input is {kind}: the output has the "
+            f"{public(output)}: its name says {written}, and the input is {kind}: the output has the "
             "input's format."
         )
     return packing
@@ -127,5 +127,5 @@ def _check_apart(input_: str, output: str, root: str, target_root: str) -> None:
         return
     one, other = PurePosixPath(root), PurePosixPath(target_root)
     if one == other or one in other.parents or other in one.parents:
-        listed = join_some([input_, output])
+        listed = join_some([public(input_), public(output)])
         raise ConfigError(f"{listed}: input and output lie in one another; name another output.")

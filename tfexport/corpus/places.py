@@ -29,10 +29,19 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
         found, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
-            f"{place}: no file system that pyarrow knows: {error}. Give a path, or a URI such as "
+            f"{public(place)}: no file system that pyarrow knows: {error}. Give a path, or a URI such as "
             "s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
         ) from None
     return found, path
+
+
+def public(place: str) -> str:
+    """A path or URI without what may be secret in it: user, password, and the query."""
+    scheme, mark, rest = place.partition("://")
+    if not mark:
+        return place
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def local_path(system: fs.FileSystem, path: str) -> Path | None:
