@@ -52,8 +52,10 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
     one = found.type == fs.FileType.File
     files = [found] if one else files_in(system, root)
     if not files:
-        raise InputError(f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with "
-                         "'.' or '_', do not count.")  # fmt: skip
+        raise InputError(
+            f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with '.' "
+            "or '_', do not count."
+        )
     _check_apart(input_, output, root, target_root)
     partitions, problems = list[Partition](), list[str]()
     for info in files:
@@ -115,8 +117,8 @@ def _packing_of(output: str, kind: str, file_format: str | None) -> str | None:
     written, packing = _kind(PurePosixPath(output).name, file_format)
     if written != kind:
         raise ConfigError(
-            f"{public(output)}: its name says {written}, and the input is {kind}: the output has the "
-            "input's format."
+            f"{public(output)}: its name says {written}, and the input is {kind}: the output has "
+            "the input's format."
         )
     return packing
 

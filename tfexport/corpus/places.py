@@ -29,8 +29,8 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
         found, path = fs.FileSystem.from_uri(place)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(
-            f"{public(place)}: no file system that pyarrow knows: {error}. Give a path, or a URI such as "
-            "s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
+            f"{public(place)}: no file system that pyarrow knows: {error}. Give a path, or a URI "
+            "such as s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
         ) from None
     return found, path
 
