@@ -116,11 +116,22 @@ def connected(address: str | None) -> Iterator[bool]:
             _knock(address)
             ray.init(address, **quiet)
     except (OSError, ValueError, RuntimeError) as error:  # what Ray raises of a wrong address
-        raise ConfigError(f"no Ray cluster at {address}: {error}") from None
+        where = address or "this machine"
+        raise ConfigError(f"no Ray cluster at {where}: {error}.{_hint(address)}") from None
     try:
         yield address is None
     finally:
         ray.shutdown()
+
+
+def _hint(address: str | None) -> str:
+    """What a cluster that asks for a token needs, where it may be what is missing."""
+    if address is None or os.environ.get("RAY_AUTH_MODE"):
+        return ""
+    return (
+        " A cluster that 'ray start' has begun may ask for a token: set RAY_AUTH_MODE=token, and "
+        "have the head's ~/.ray/auth_token on this machine."
+    )
 
 
 def _knock(address: str) -> None:
