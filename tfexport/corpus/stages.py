@@ -10,7 +10,7 @@ import ray
 from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, Job, Outcome
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
-from tfexport.corpus.pieces import PartitionError, Piece
+from tfexport.corpus.pieces import PartitionError, Piece, Source
 from tfexport.corpus.row_decoder import Decoded, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.worker import open_decoder
@@ -20,6 +20,7 @@ MOST_ATTEMPTS = 5  # workers that may die of a piece
 
 # A row of Ray Data holds one of these values as bytes: its own types are those of Arrow.
 Rows = dict[str, Any]
+Version = tuple[int, int]  # size in bytes and time of the last change of a file
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Step:
         name: of the partition.
         pieces: that it has.
         digest: of its content.
+        version: of its file when it was scanned.
         partition: to read; None behind the workers.
         piece: to translate; None of a partition without any.
         outcome: what became of it.
@@ -42,6 +44,7 @@ class Step:
     name: str
     pieces: int = 0
     digest: str = ""
+    version: Version = (0, 0)
     partition: Partition | None = None
     piece: Piece | None = None
     outcome: Outcome | None = None
@@ -60,8 +63,9 @@ def scan(row: Rows, job: Job) -> list[Rows]:
 def _scanned(partition: Partition, job: Job) -> list[Step]:
     name = partition.name
     try:
-        form = FORMATS[partition.format]
+        form, version = FORMATS[partition.format], _version(partition.source)
         found = form.scan(partition.source, job.batch_rows, job.column)
+        _check_unchanged(partition.source, version)
         assembly = Assembly(partition, found.digest, job)
         if (outcome := assembly.finished()) is not None:
             return [Step(name, outcome=outcome, reused=True)]
@@ -74,7 +78,22 @@ def _scanned(partition: Partition, job: Job) -> list[Step]:
         return [Step(name, failed=f"cannot be read: {error}")]
     count, digest, old = len(found.pieces), found.digest, assembly.is_outdated()
     pieces = found.pieces or [None]
-    return [Step(name, count, digest, partition, piece, outdated=old) for piece in pieces]
+    return [Step(name, count, digest, version, partition, piece, outdated=old) for piece in pieces]
+
+
+def _version(source: Source) -> Version:
+    info = source.system.get_file_info(source.path)
+    return info.size or 0, info.mtime_ns or 0
+
+
+def _check_unchanged(source: Source, version: Version) -> None:
+    """See that a file is what was scanned.
+
+    Raises:
+        PartitionError: it was changed.
+    """
+    if _version(source) != version:
+        raise PartitionError("was changed while it was read. Run the command again")
 
 
 class PieceWorker:
@@ -101,7 +120,7 @@ class PieceWorker:
             text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
             return Step(**given, failed=text)
         try:
-            outcome, reused = self._translated(step.partition, step.piece, step.digest)
+            outcome, reused = self._translated(step, step.partition, step.piece)
             return Step(**given, outcome=outcome, reused=reused)
         except PartitionError as error:
             return Step(**given, failed=str(error))
@@ -110,12 +129,13 @@ class PieceWorker:
         finally:
             self._coordinator.end.remote(key)
 
-    def _translated(self, partition: Partition, piece: Piece, digest: str) -> tuple[Outcome, bool]:
-        assembly = Assembly(partition, digest, self._job)
+    def _translated(self, step: Step, partition: Partition, piece: Piece) -> tuple[Outcome, bool]:
+        assembly = Assembly(partition, step.digest, self._job)
         if (outcome := assembly.piece(piece.index)) is not None:
             return outcome, True
         form = FORMATS[partition.format]
         given, rows = form.read(partition.source, piece, self._job.column)
+        _check_unchanged(partition.source, step.version)
         decoded = self._decoder.decode(rows, form.has_scores)
         outcome = _outcome(decoded, piece)
         assembly.keep(piece.index, outcome, form.write(given, decoded))
