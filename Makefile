@@ -69,7 +69,7 @@ PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
 
 optional:
 	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers .venv/spacy \
-		$(if $(shell command -v npm),$(PACKAGES))
+		$(if $(shell command -v java),.venv/pyspark) $(if $(shell command -v npm),$(PACKAGES))
 
 # What results and speed are compared with.
 .venv/peers: .venv/ready
@@ -79,6 +79,11 @@ optional:
 # One of the ways to split text.
 .venv/spacy: .venv/ready
 	$(BIN)/python $(INSTALL) spacy
+	@touch $@
+
+# Runs the recipe of docs/corpus.md; it needs Java.
+.venv/pyspark: .venv/ready
+	$(BIN)/python $(INSTALL) pyspark
 	@touch $@
 
 .venv-optimum/ready:

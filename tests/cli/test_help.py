@@ -31,7 +31,8 @@ def test_examples_stand_on_lines_of_their_own(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["onnx", "torchscript", "verify", "translate", "score", "quantize", "bench"]
+    "name",
+    ["onnx", "torchscript", "verify", "translate", "corpus", "score", "quantize", "bench"],
 )
 def test_commands_with_many_options_show_an_example(name: str) -> None:
     assert re.search(rf"^ *tfexport {name} ", invoke(name, "--help").stdout, re.MULTILINE)
@@ -81,7 +82,8 @@ def test_every_command_and_option_stands_in_the_docs() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 long = max(parameter.opts, key=len)
-                page = decoding if name == "translate" and parameter.name in SPECS else section
+                decodes = name in ("translate", "corpus") and parameter.name in SPECS
+                page = decoding if decodes else section
                 assert f"`{long}`" in page, f"{name}: {long}"
 
 

@@ -28,7 +28,7 @@ _LONGEST_HEADER = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """What all stages know of a run.
+    """The settings of a run that all stages know.
 
     Attributes:
         made_of: everything but its input that an output depends on, as JSON values.
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of rows.
+    """The outcome of rows.
 
     Attributes:
         rows: how many.

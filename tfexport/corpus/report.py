@@ -1,4 +1,4 @@
-"""What a run over a corpus has to say, while it runs and at its end."""
+"""The report of a run over a corpus, while it runs and at its end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

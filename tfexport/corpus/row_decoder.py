@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What became of a row: a translation with its score, or an error.
+    """The outcome of a row: a translation with its score, or an error.
 
     Attributes:
         translation: None with an error.

@@ -234,7 +234,7 @@ class _Run:
 
 
 def _named(error: RayTaskError) -> TfexportError:
-    """What a worker raised on purpose; else that the cluster has failed."""
+    """The error that a worker raised on purpose; else that the cluster has failed."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TfexportError):

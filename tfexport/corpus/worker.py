@@ -1,4 +1,4 @@
-"""What runs in a worker of the cluster: a translator over tables, or over pieces of partitions."""
+"""A worker of the cluster: a translator over tables, or over pieces of partitions."""
 
 import hashlib
 from dataclasses import replace
