@@ -37,9 +37,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def translations(**options: int) -> list[str | None]:
+def translations(beam_size: int = 1) -> list[str | None]:
     with Translator(VERSION_1, threads=1) as translator:
-        return [result.text for result in translator.translate(TEXTS, **options)]
+        return [result.text for result in translator.translate(TEXTS, beam_size=beam_size)]
 
 
 def test_command_translates_a_folder(folder: Path) -> None:

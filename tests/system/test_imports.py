@@ -17,6 +17,7 @@ class Block:
 sys.meta_path.insert(0, Block())
 """
 TORCH_SIDE = ("torch", "onnx", "onnx_ir", "onnxscript", "safetensors")
+CLUSTER = ("ray", "pyarrow", "pandas")
 
 
 def run(
@@ -41,12 +42,12 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_package_imports_nothing_heavy() -> None:
-    heavy = {*TORCH_SIDE, "numpy", "onnxruntime", "click", "rich"}
+    heavy = {*TORCH_SIDE, *CLUSTER, "numpy", "onnxruntime", "click", "rich"}
     assert not modules_after("import tfexport, tfexport.errors, tfexport.graph_io") & heavy
 
 
 def test_command_line_starts_without_the_heavy_libraries() -> None:
-    heavy = {*TORCH_SIDE, "numpy", "onnxruntime"}
+    heavy = {*TORCH_SIDE, *CLUSTER, "numpy", "onnxruntime"}
     assert not modules_after("import tfexport.cli.main") & heavy
 
 
@@ -64,6 +65,35 @@ def test_runtime_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
 def test_command_runs_where_torch_and_onnx_cannot_be_imported(command: str) -> None:
     done = run("from tfexport.cli.main import main; main()", command, str(VERSION_1), stdin="w4\n")
     assert done.returncode == 0, done.stderr
+
+
+def test_runtime_imports_nothing_of_a_cluster() -> None:
+    assert not modules_after("import tfexport.runtime") & {*CLUSTER}
+
+
+def test_worker_of_a_corpus_decodes_where_torch_and_onnx_cannot_be_imported() -> None:
+    done = run(
+        "from pathlib import Path\nimport tfexport.corpus\n"
+        "from tfexport.corpus.row_decoder import Row, Task\n"
+        "from tfexport.corpus.worker import open_decoder\n"
+        "from tfexport.runtime.parallel.thread_layout import ThreadLayout\n"
+        "decoder = open_decoder(Path(sys.argv[1]), ThreadLayout(threads=1), Task())\n"
+        "print(decoder.decode([Row('w12 w4', 0)]))",
+        str(VERSION_1),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "error=None" in done.stdout
+
+
+def test_corpus_without_ray_says_what_to_install(tmp_path: Path) -> None:
+    done = run(
+        "from tfexport.cli.main import main; main()",
+        *("corpus", str(VERSION_1), str(tmp_path), "never"),
+        blocked=("ray",),
+    )
+    assert done.returncode == 1
+    assert "Ray Data and pyarrow. Install it with: pip install '" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_export_without_torch_says_what_to_install() -> None:

@@ -125,7 +125,7 @@ def connected(address: str | None) -> Iterator[bool]:
 
 
 def _hint(address: str | None) -> str:
-    """What a cluster that asks for a token needs, where it may be what is missing."""
+    """How to give a token to a cluster that asks for one, where it may be what is missing."""
     if address is None or os.environ.get("RAY_AUTH_MODE"):
         return ""
     return (
