@@ -95,7 +95,7 @@ def _reading(source: Source) -> Iterator[pq.ParquetFile]:
             pq.ParquetFile(stream) as file,
         ):
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last of names
         raise PartitionError(f"cannot be read as Parquet: {error}") from None
 
 
