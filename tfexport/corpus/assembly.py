@@ -167,7 +167,10 @@ class Assembly:
         total = sum(outcomes, Outcome())
         record = {**asdict(total), "identity": self._identity, "sha256": self._sha256(self._path)}
         content = json.dumps(record).encode()
-        write_whole(self._system, self._record, lambda stream: stream.write(content))
+        # Beside the pieces, which are removed; what a kill leaves elsewhere would stay.
+        write_whole(
+            self._system, self._record, lambda stream: stream.write(content), beside=self._parts
+        )
         remove_folder(self._system, self._parts)
         return total
 
