@@ -50,7 +50,7 @@ class Task:
         without_influence = ("batch_size", "batch_type")
         return {
             "options": {
-                name: list(value) if isinstance(value, tuple | set | frozenset) else value
+                name: _as_json(value)
                 for name, value in sorted(self.options.items())
                 if name not in without_influence
             },
@@ -58,6 +58,13 @@ class Task:
             "target_prefix": self.target_prefix,
             "vocabulary_map": shortlist and hashlib.sha256(shortlist).hexdigest(),
         }
+
+
+def _as_json(value: Any) -> Any:
+    """A value of an option; any sequence becomes a list."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_as_json(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,11 @@ class Decoded:
     tokens: int = 0
 
 
+def _asks_more(value: Any) -> bool:
+    # True equals 1, which is one hypothesis.
+    return value not in (None, False, 1) or value is True
+
+
 class RowDecoder:
     """An open bundle that decodes batches of rows."""
 
@@ -117,15 +129,10 @@ class RowDecoder:
         misplaced = [
             Problem(name, "a row of a corpus has no place for it")
             for name in _NO_PLACE
-            if task.options.get(name) not in (None, False, 1)
+            if _asks_more(task.options.get(name))
         ]
         self._resolve(self._stand_in(), misplaced)
         self._resolved: dict[tuple[Spoken, bool], ResolvedOptions | Message] = {}
-
-    @property
-    def told_languages(self) -> bool:
-        """Whether the model is told languages, so that columns of them count."""
-        return self._engine.manifest.languages is not None
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
         """Decode rows in batches of similar length; results are in the order of the rows.
@@ -166,10 +173,14 @@ class RowDecoder:
         return Spoken(source, target)
 
     def _spoken(self, row: Row) -> Spoken:
-        return Spoken(
-            row.source_language or self._task.source_language,
-            row.target_language or self._task.target_language,
-        )
+        source, target = self._task.source_language, self._task.target_language
+        known = self._engine.manifest.languages or Languages()
+        # Columns that name languages count only for a model that knows what to do with them.
+        if known.source_place or known.source:
+            source = row.source_language or source
+        if known.target_place or known.target:
+            target = row.target_language or target
+        return Spoken(source, target)
 
     def _resolve(
         self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
