@@ -49,6 +49,10 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
     found = system.get_file_info(root)
     if found.type == fs.FileType.NotFound:
         raise InputError(f"{public(input_)}: no such file or folder.")
+    if found.type == fs.FileType.Unknown:
+        raise InputError(
+            f"{public(input_)}: neither a file nor a folder; copy it into a file first."
+        )
     one = found.type == fs.FileType.File
     files = [found] if one else files_in(system, root)
     if not files:
@@ -56,7 +60,9 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
             f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with '.' "
             "or '_', do not count."
         )
-    _check_apart(input_, output, root, target_root)
+    if system.equals(target_system):
+        _check_apart(input_, output, root, target_root)
+    _check_output(public(output), target_system.get_file_info(target_root), one)
     partitions, problems = list[Partition](), list[str]()
     for info in files:
         name = PurePosixPath(root).name if one else relative(info.path, root)
@@ -123,10 +129,16 @@ def _packing_of(output: str, kind: str, file_format: str | None) -> str | None:
     return packing
 
 
+def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:
+    """Refuse a file where a folder goes, and a folder where a file goes."""
+    if one and found.type == fs.FileType.Directory:
+        raise ConfigError(f"{output}: is a folder, and the input is one file; name a file.")
+    if not one and found.type == fs.FileType.File:
+        raise ConfigError(f"{output}: is a file, and the input is a folder; name a folder.")
+
+
 def _check_apart(input_: str, output: str, root: str, target_root: str) -> None:
     """Refuse an output that is the input, or lies in it, or holds it."""
-    if ("://" in input_) != ("://" in output):
-        return
     one, other = PurePosixPath(root), PurePosixPath(target_root)
     if one == other or one in other.parents or other in one.parents:
         listed = join_some([public(input_), public(output)])

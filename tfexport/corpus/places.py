@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, InputError, join_some, shown
 
 Result = TypeVar("Result")
+_HIDDEN = (".", "_")
 BLOCK = 1 << 20  # bytes that are read or written at a time
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 
@@ -27,12 +28,12 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), Path(place).resolve().as_posix()
     try:
         found, path = fs.FileSystem.from_uri(place)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (OSError, pa.ArrowException) as error:  # such as a library of Hadoop's that is missing
         raise ConfigError(
-            f"{public(place)}: no file system that pyarrow knows: {error}. Give a path, or a URI "
-            "such as s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
+            f"{public(place)}: no file system that pyarrow can open: {error}. Give a path, or a "
+            "URI such as s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
         ) from None
-    return found, path
+    return found, Path(path).resolve().as_posix() if local_path(found, path) else path
 
 
 def public(place: str) -> str:
@@ -50,7 +51,16 @@ def local_path(system: fs.FileSystem, path: str) -> Path | None:
 
 
 def files_in(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
-    """The files in a folder and its folders, by name, without hidden ones."""
+    """The files in a folder and its folders, by name, without hidden ones.
+
+    Raises:
+        InputError: a name is not UTF-8.
+    """
+    if local := local_path(system, folder):
+        paths = sorted(_walk(local, frozenset()))
+        if wrong := [shown(path) for path in paths if not _is_unicode(path)]:
+            raise InputError(f"{folder}: names are not UTF-8, rename them: {join_some(wrong)}")
+        return list(system.get_file_info(paths))
     found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
     return sorted(
         (info for info in found if info.type == fs.FileType.File and not _hidden(info, folder)),
@@ -58,14 +68,35 @@ def files_in(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     )
 
 
+def _walk(folder: Path, above: frozenset[str]) -> Iterator[str]:
+    """The files in a folder; one that a link leads back to from inside is not entered again."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    for path in folder.iterdir():
+        if path.name.startswith(_HIDDEN):
+            continue
+        if path.is_dir():
+            yield from _walk(path, above | {real})
+        elif path.is_file():
+            yield path.as_posix()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _hidden(info: fs.FileInfo, folder: str) -> bool:
-    parts = relative(info.path, folder).split("/")
-    return any(part.startswith((".", "_")) for part in parts)
+    return any(part.startswith(_HIDDEN) for part in relative(info.path, folder).split("/"))
 
 
 def relative(path: str, folder: str) -> str:
     """The path inside a folder, with forward slashes."""
-    return path.removeprefix(folder).replace("\\", "/").strip("/")
+    return path.removeprefix(folder).strip("/")
 
 
 def exists(system: fs.FileSystem, path: str) -> bool:
