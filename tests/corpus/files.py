@@ -1,0 +1,82 @@
+"""Files of a corpus, for tests: sources, compressions, and a decoder that only marks."""
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.pieces import Source
+from tfexport.corpus.places import COMPRESSIONS
+from tfexport.corpus.row_decoder import Decoded, Row
+
+LOCAL = fs.LocalFileSystem()
+PACKED = sorted(COMPRESSIONS.values())
+
+
+def source_of(path: Path, compression: str | None = None) -> Source:
+    return Source(LOCAL, path.as_posix(), compression)
+
+
+def packed(content: bytes, compression: str | None) -> bytes:
+    if compression is None:
+        return content
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, compression) as stream:
+        stream.write(content)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def marked(rows: Iterable[Row]) -> list[Decoded]:
+    """A translation that shows its row's text and number; errors for the rows that have any."""
+    return [
+        Decoded(f"{row.source}→{row.number}", 0.5, tokens=3)
+        if isinstance(row.source, str) and not re.search("[\ud800-\udfff]", row.source)
+        else Decoded(None, None, row.problem or f"{row.source!r} is not a text")
+        for row in rows
+    ]
+
+
+def read_all(
+    name: str, source: Source, batch_rows: int, column: str = "text"
+) -> tuple[list[Row], list[bytes]]:
+    """All rows of a file through its format, and the pieces of its output."""
+    form = FORMATS[name]
+    rows, bodies = list[Row](), list[bytes]()
+    for place, piece in enumerate(form.scan(source, batch_rows, column).pieces):
+        given, found = form.read(source, piece, column)
+        assert (piece.index, piece.first, piece.rows) == (place, len(rows), len(found))
+        assert [row.number for row in found] == [*range(len(rows), len(rows) + len(found))]
+        assert 1 <= len(found) <= batch_rows
+        rows += found
+        bodies.append(form.write(given, marked(found)))
+    return rows, bodies
+
+
+def joined(name: str, source: Source, bodies: Sequence[bytes]) -> bytes:
+    sink = pa.BufferOutputStream()
+    FORMATS[name].join(bodies, source, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def damaged(whole: bytes, draw: random.Random) -> bytes:
+    """Other bytes, fewer, some taken out, or none of them at all."""
+    content, kind = bytearray(whole), draw.randrange(5)
+    first, last = sorted(draw.randrange(len(whole)) for _ in range(2))
+    if kind == 0:
+        return draw.randbytes(draw.randrange(200))
+    if kind == 1:
+        return whole[:first]
+    if kind == 2:
+        return whole[:first] + whole[last:]
+    for _ in range(draw.randint(1, 4)):
+        content[draw.randrange(len(content))] = draw.randrange(256)
+    return bytes(content)
+
+
+def texts(rows: Iterable[Row]) -> list[Any]:
+    return [row.source for row in rows]
