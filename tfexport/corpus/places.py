@@ -175,8 +175,9 @@ def remove_left_parts(system: fs.FileSystem, place: str, wanted: set[str]) -> No
         wanted: paths of all outputs.
     """
     _, root = file_system(place)
-    found = system.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
-    for info in found if system.get_file_info(root).type == fs.FileType.Directory else []:
+    if system.get_file_info(root).type != fs.FileType.Directory:
+        return
+    for info in system.get_file_info(fs.FileSelector(root, recursive=True)):
         folder, _, name = info.path.rpartition("/")
         if not (info.type == fs.FileType.Directory and name.endswith(".parts")):
             continue
