@@ -1,0 +1,214 @@
+"""Files by path and URI, and files that are written whole or not at all."""
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs
+
+from tests.corpus.files import LOCAL, PACKED
+from tfexport.corpus import places
+from tfexport.corpus.places import (
+    file_system,
+    files_in,
+    opened,
+    read_json_file,
+    remove_folder,
+    remove_left_parts,
+    write_whole,
+)
+from tfexport.errors import ConfigError
+
+
+def test_a_path_and_its_uri_are_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "link").symlink_to("a b")
+    monkeypatch.chdir(tmp_path)
+    found = (tmp_path / "a b" / "c").as_posix()
+    for place in (
+        "a b/c",
+        "link/c",
+        "a b/./c/",
+        (tmp_path / "a b" / "c").as_uri(),
+        f"file://{tmp_path}/link/c/",
+    ):
+        system, path = file_system(place)
+        assert (system, path) == (LOCAL, found)
+    assert file_system("c:d")[1] == (tmp_path / "c:d").as_posix()
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["foo://bucket/a", "file://relative/a", "file://", "://a", "a b://c", "hdfs://localhost:1/a"],
+)
+def test_a_uri_of_an_unknown_kind_is_refused(place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        file_system(place)
+    assert str(caught.value).startswith(f"{place}: no file system that pyarrow can open: ")
+    assert "Give a path, or a URI such as s3://bucket/folder" in str(caught.value)
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def names_in(system: fs.FileSystem, folder: str) -> list[str]:
+    return [places.relative(info.path, folder) for info in files_in(system, folder)]
+
+
+def test_files_of_all_folders_but_hidden_ones_are_found(tmp_path: Path) -> None:
+    kept = ["aa", "a b/ü\n.txt", "b", "b.c/d/e", "back\\slash", "back/slash", "x_y/z.",
+            "{weird}*?", " "]  # fmt: skip
+    hidden = [".a", "_SUCCESS", ".b/c", "_c/d", "d/_e/f", "d/.g", "d/e/.h/i/j"]
+    make(tmp_path, *kept, *hidden)
+    (tmp_path / "empty/folder").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "broken").symlink_to("nothing")
+    assert names_in(LOCAL, tmp_path.as_posix()) == sorted(kept)
+    # Other file systems go another way.
+    inside = fs.SubTreeFileSystem(tmp_path.as_posix(), LOCAL)
+    (tmp_path / "pipe").unlink()
+    assert names_in(inside, "") == sorted(kept)
+    assert [info.size for info in files_in(LOCAL, (tmp_path / "x_y").as_posix())] == [6]
+
+
+def test_links_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt", "in/b/c.txt", "elsewhere/d.txt")
+    (tmp_path / "in/up").symlink_to("..")
+    (tmp_path / "in/b/self").symlink_to(".")
+    (tmp_path / "in/far").symlink_to("../elsewhere")
+    (tmp_path / "in/b/near").symlink_to("../../elsewhere/d.txt")
+    (tmp_path / "elsewhere/back").symlink_to("../in")
+    assert names_in(LOCAL, (tmp_path / "in").as_posix()) == [
+        "a.txt", "b/c.txt", "b/near", "far/d.txt", "up/elsewhere/d.txt"
+    ]  # fmt: skip
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("compression", [None, *PACKED])
+@pytest.mark.parametrize("beside", [None, "parts"])
+def test_a_file_is_replaced_when_it_is_complete(
+    tmp_path: Path, compression: str | None, beside: str | None
+) -> None:
+    path, other = tmp_path / "new/folder/file", beside and (tmp_path / beside).as_posix()
+    seen = list[str]()
+
+    def write(content: bytes) -> Any:
+        def into(stream: Any) -> int:
+            seen.extend(left_in(tmp_path))
+            return int(stream.write(content))
+
+        return write_whole(LOCAL, path.as_posix(), into, beside=other, compression=compression)
+
+    assert write(b"first" * 1000) == 5000
+    assert "new/folder/file" not in seen
+    assert write(b"second") == 6
+    with opened(LOCAL, path.as_posix(), compression) as stream:
+        assert stream.read() == b"second"
+    assert left_in(tmp_path) == ["new", "new/folder", "new/folder/file", *filter(None, [beside])]
+    # While it is written it has no name that any reader of suffixes would take.
+    assert [Path(name).name[:6] for name in seen if "file." in name] == [".file."] * 2
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_an_error_while_writing_leaves_what_was_there(
+    tmp_path: Path, error: BaseException, compression: str | None
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+
+    def write(stream: Any) -> None:
+        stream.write(b"x" * 100_000)
+        raise error
+
+    with pytest.raises(type(error)):
+        write_whole(LOCAL, path.as_posix(), write, compression=compression)
+    assert left_in(tmp_path) == ["file"]
+    assert path.read_bytes() == b"before"
+
+
+@pytest.fixture(name="small_files")
+def _small_files() -> Iterator[None]:
+    """A disk on which no file can have more than 10,000 bytes: the system itself refuses it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("size", [10_001, 5 << 20])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_full_disk_leaves_nothing(tmp_path: Path, size: int, compression: str | None) -> None:
+    content = os.urandom(size)
+    with pytest.raises(OSError, match="File too large"):
+        write_whole(LOCAL, f"{tmp_path}/file", lambda stream: stream.write(content),
+                    compression=compression)  # fmt: skip
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("failing", ["create_dir", "open_output_stream", "move"])
+def test_a_step_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    class Failing(fs.LocalFileSystem):  # type: ignore[misc]
+        pass
+
+    def fail(*given: Any, **named: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Failing, failing, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(Failing(), f"{tmp_path}/file", lambda stream: stream.write(b"x"))
+    assert left_in(tmp_path) == []
+
+
+def test_where_no_folder_can_be_nothing_is_written(tmp_path: Path) -> None:
+    make(tmp_path, "taken")
+    with pytest.raises(OSError, match="taken"):
+        write_whole(LOCAL, f"{tmp_path}/taken/file", lambda stream: stream.write(b"x"))
+    (tmp_path / "folder/inner").mkdir(parents=True)
+    with pytest.raises(OSError, match="folder"):
+        write_whole(LOCAL, f"{tmp_path}/folder", lambda stream: stream.write(b"x"))
+    assert left_in(tmp_path) == ["folder", "folder/inner", "taken"]
+
+
+def test_small_files_and_folders_that_may_not_be_there(tmp_path: Path) -> None:
+    make(tmp_path, "folder/a")
+    assert read_json_file(LOCAL, f"{tmp_path}/folder/a") == b"folder/a"
+    for path in (f"{tmp_path}/folder", f"{tmp_path}/none"):
+        assert read_json_file(LOCAL, path) is None
+    for _ in range(2):
+        remove_folder(LOCAL, f"{tmp_path}/folder")
+        assert left_in(tmp_path) == []
+    make(tmp_path, "file")
+    remove_folder(LOCAL, f"{tmp_path}/file")
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_pieces_of_files_that_are_no_more_in_the_corpus_are_removed(tmp_path: Path) -> None:
+    make(tmp_path, ".a.txt.parts/1", ".b.txt.parts/1", "c/.d.txt.parts/1", "c/.e.txt.parts/1",
+         "plain.parts/1", ".file.parts", "c/d.txt")  # fmt: skip
+    wanted = {f"{tmp_path}/a.txt", f"{tmp_path}/c/d.txt"}
+    remove_left_parts(LOCAL, tmp_path.as_posix(), wanted)
+    assert left_in(tmp_path) == [
+        ".a.txt.parts", ".a.txt.parts/1", ".file.parts", "c", "c/.d.txt.parts", "c/.d.txt.parts/1",
+        "c/d.txt", "plain.parts", "plain.parts/1",
+    ]  # fmt: skip
+    for place in (f"{tmp_path}/c/d.txt", f"{tmp_path}/none"):
+        remove_left_parts(LOCAL, place, set())
+    assert pa.fs.FileType.File == LOCAL.get_file_info(f"{tmp_path}/c/d.txt").type
