@@ -22,8 +22,10 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
     """The file system of a path or URI, and the path on it.
 
     Raises:
-        ConfigError: a URI of a kind that pyarrow does not know.
+        ConfigError: a URI of a kind that pyarrow does not know, or a name that is not UTF-8.
     """
+    if not _is_unicode(place):
+        raise ConfigError(f"{shown(place)}: is not UTF-8; rename it.")
     if "://" not in place:
         return fs.LocalFileSystem(), Path(place).resolve().as_posix()
     try:
