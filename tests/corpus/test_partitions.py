@@ -1,0 +1,164 @@
+"""Which files a corpus has, where each goes, and what is refused before any work."""
+
+from pathlib import Path
+
+import pytest
+
+from tfexport.corpus.partitions import find_partitions
+from tfexport.errors import ConfigError, InputError
+
+
+def make(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+
+
+def test_every_file_has_its_place_in_the_output(tmp_path: Path) -> None:
+    names = {
+        "a.txt": ("text", None), "b/c.JSONL": ("jsonl", None), "b/d.ndjson.gz": ("jsonl", "gzip"),
+        "b/e f/ü.parquet": ("parquet", None), "x.pq": ("parquet", None), "noformat": ("text", None),
+        "y.txt.ZST": ("text", "zstd"), "packed.bz2": ("text", "bz2"),
+        "line\nbreak.txt": ("text", None),
+        "back\\slash.txt": ("text", None), "back/slash.txt": ("text", None),
+        "v1.2/c.txt.lz4": ("text", "lz4"), "100% #1?.txt.br": ("text", "brotli"),
+    }  # fmt: skip
+    make(tmp_path / "in", *names, ".hidden.txt", "_logs/a.csv", "b/_SUCCESS")
+    output = tmp_path / "not/there yet"
+    for place in (str(tmp_path / "in"), f"{tmp_path}/in/", f"file://{tmp_path}/in"):
+        found = find_partitions(place, str(output))
+        assert [part.name for part in found] == sorted(names)
+        for part in found:
+            kind, compression = names[part.name]
+            assert part.format == kind
+            assert part.source.compression == part.target.compression == compression
+            assert part.source.path == (tmp_path / "in" / part.name).as_posix()
+            assert part.target.path == (output / part.name).as_posix()
+            assert part.size == len(part.name.encode())
+    assert not output.exists()
+    assert len({part.target.path for part in found}) == len(names)
+
+
+def test_a_file_goes_to_a_file_of_any_compression(tmp_path: Path) -> None:
+    make(tmp_path, "_in.txt.gz", "b.parquet")
+    for name, packing in (
+        ("out.txt", None),
+        ("o.txt.zst", "zstd"),
+        ("plain", None),
+        ("o.gz", "gzip"),
+    ):
+        (part,) = find_partitions(f"{tmp_path}/_in.txt.gz", f"{tmp_path}/new/{name}")
+        assert (part.name, part.format) == ("_in.txt.gz", "text")
+        assert (part.source.compression, part.target.compression) == ("gzip", packing)
+        assert part.target.path == f"{tmp_path}/new/{name}"
+    (part,) = find_partitions((tmp_path / "b.parquet").as_uri(), (tmp_path / "c d.pq").as_uri())
+    assert (part.format, part.target.path) == ("parquet", f"{tmp_path}/c d.pq")
+
+
+def test_the_format_may_be_said(tmp_path: Path) -> None:
+    make(tmp_path / "in", "a.csv", "b.json.gz", "c.txt")
+    found = find_partitions(f"{tmp_path}/in", f"{tmp_path}/out", "jsonl")
+    assert [(part.format, part.source.compression) for part in found] == [
+        ("jsonl", None), ("jsonl", "gzip"), ("jsonl", None)
+    ]  # fmt: skip
+    (part,) = find_partitions(f"{tmp_path}/in/a.csv", f"{tmp_path}/b.tsv.gz", "text")
+    assert (part.format, part.target.compression) == ("text", "gzip")
+
+
+def test_all_files_of_unknown_format_are_named(tmp_path: Path) -> None:
+    make(tmp_path / "in", "a.csv", "b.json", "c.txt", "d/e.xz", "f.zip", "g.parquet.gz", "h.tar.gz",
+         "i.txt.7z")  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert str(caught.value).splitlines() == [
+        f"{tmp_path}/in: 7 problems:",
+        "  - a.csv: .csv says no format",
+        "  - b.json: .json says no format",
+        "  - d/e.xz: .xz is not read",
+        "  - f.zip: .zip is not read",
+        "  - g.parquet.gz: a Parquet file is compressed inside, not as a whole",
+        "  - h.tar.gz: .tar says no format",
+        "  - i.txt.7z: .7z is not read",
+        "Suffixes: .txt, none, .jsonl, .ndjson, .parquet, .pq, and with a compression .gz, .bz2, "
+        ".zst, .lz4, .br. format says it for all files.",
+    ]
+    for packed in ("a.txt.xz", "b.tgz"):
+        make(tmp_path, packed)
+        with pytest.raises(InputError, match=" is not read"):
+            find_partitions(f"{tmp_path}/{packed}", f"{tmp_path}/out.txt", "text")
+
+
+def test_of_many_unknown_files_ten_are_named(tmp_path: Path) -> None:
+    make(tmp_path / "in", *(f"{i:03d}.csv" for i in range(100)))
+    with pytest.raises(InputError) as caught:
+        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert "009.csv" in str(caught.value)
+    assert "010.csv" not in str(caught.value)
+    assert "90 more" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("input_", "output"),
+    [
+        ("in", "in"), ("in", "in/out"), ("in/b", "in"), ("in/a.txt", "in/a.txt"),
+        ("in", "in/../in/b"), ("link", "in"), ("in", "link/new"), ("in/a.txt", "in"),
+        ("in", "file://{}/in"), ("file://{}/in", "in/out"), ("file://{}/link", "file://{}/in/b"),
+    ],
+)  # fmt: skip
+def test_input_and_output_have_to_lie_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input_: str, output: str
+) -> None:
+    make(tmp_path, "in/a.txt", "in/b/c.txt")
+    (tmp_path / "link").symlink_to("in")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="input and output lie in one another; name another"):
+        find_partitions(input_.format(tmp_path), output.format(tmp_path))
+
+
+def test_names_that_only_begin_alike_lie_apart(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt")
+    (part,) = find_partitions(f"{tmp_path}/in", f"{tmp_path}/in-en")
+    assert part.target.path == f"{tmp_path}/in-en/a.txt"
+
+
+@pytest.mark.parametrize(
+    ("input_", "output", "kind", "message"),
+    [
+        ("a.txt", "a.parquet", ConfigError, "its name says parquet, and the input is text"),
+        ("b.pq", "b.txt", ConfigError, "its name says text, and the input is parquet"),
+        ("c.jsonl.gz", "c.gz", ConfigError, "its name says text, and the input is jsonl"),
+        ("a.txt", "a.csv", InputError, r"a.csv: .csv says no format"),
+        ("a.txt", "a.txt.xz", InputError, r"a.txt.xz: .xz is not read"),
+        ("b.pq", "b.pq.gz", InputError, "a Parquet file is compressed inside"),
+        ("a.txt", "folder", ConfigError, "folder: is a folder, and the input is one file"),
+        ("folder", "a.txt", ConfigError, "a.txt: is a file, and the input is a folder"),
+        ("none", "out", InputError, "none: no such file or folder"),
+        ("empty", "out", InputError, "empty: holds no file; hidden ones, whose name or folder"),
+        ("hidden", "out", InputError, "hidden: holds no file"),
+        ("/dev/null", "out", InputError, "/dev/null: neither a file nor a folder"),
+        ("foo://a", "out", ConfigError, "foo://a: no file system that pyarrow can open"),
+        ("a.txt", "foo://a", ConfigError, "foo://a: no file system that pyarrow can open"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input_: str, output: str,
+    kind: type[Exception], message: str,
+) -> None:  # fmt: skip
+    make(tmp_path, "a.txt", "b.pq", "c.jsonl.gz", "folder/a.txt", "hidden/.a", "hidden/_b/c.txt")
+    (tmp_path / "empty/inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=message):
+        find_partitions(input_, output)
+
+
+def test_names_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt")
+    Path(f"{tmp_path}/in/\udcff.txt").write_bytes(b"")
+    with pytest.raises(InputError) as caught:
+        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert r"names are not UTF-8, rename them: " in str(caught.value)
+    assert r"\udcff.txt" in str(caught.value)
+    assert str(caught.value).encode()
+    with pytest.raises(ConfigError, match=r"dcff.txt': is not UTF-8; rename it"):
+        find_partitions(f"{tmp_path}/in/\udcff.txt", f"{tmp_path}/out")
