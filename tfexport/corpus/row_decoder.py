@@ -56,7 +56,7 @@ class Task:
             },
             "languages": [self.source_language, self.target_language],
             "target_prefix": self.target_prefix,
-            "vocabulary_map": shortlist and hashlib.sha256(shortlist).hexdigest(),
+            "vocabulary_map": None if shortlist is None else hashlib.sha256(shortlist).hexdigest(),
         }
 
 
