@@ -65,16 +65,6 @@ class Outcome:
             (*self.samples, *other.samples)[:SAMPLES],
         )
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Outcome":
-        """Read it back from a header or record.
-
-        Raises:
-            KeyError: something is missing.
-        """
-        samples = tuple((row, error) for row, error in values["samples"])
-        return cls(values["rows"], values["tokens"], values["errors"], samples)
-
 
 class DamagedError(Exception):
     """A piece that is not what was written."""
@@ -106,8 +96,10 @@ class Assembly:
             return None
         if self._sha256(self._path) != record.get("sha256"):
             return None
-        remove_folder(self._system, self._parts)  # which a kill may have left
-        return Outcome.from_json(record)
+        outcome = _outcome(record)
+        if outcome is not None:
+            remove_folder(self._system, self._parts)  # which a kill may have left
+        return outcome
 
     def is_outdated(self) -> bool:
         """Whether a run has written an output there, of other input, bundle or options."""
@@ -129,7 +121,7 @@ class Assembly:
             return None
         with opened(self._system, path) as stream:
             header = _json(stream.read(_LONGEST_HEADER).partition(b"\n")[0])
-        return Outcome.from_json(header) if "rows" in header else None
+        return _outcome(header)
 
     def keep(self, index: int, outcome: Outcome, body: bytes) -> None:
         """Write a piece.
@@ -183,11 +175,12 @@ class Assembly:
                     content = stream.read()
             first, _, body = content.partition(b"\n")
             header = _json(first)
-            if header.get("sha256") != hashlib.sha256(body).hexdigest():
+            outcome = _outcome(header)
+            if outcome is None or header.get("sha256") != hashlib.sha256(body).hexdigest():
                 if content:
                     self._system.delete_file(path)
                 raise DamagedError(f"piece {index + 1} is missing or damaged")
-            outcomes.append(Outcome.from_json(header))
+            outcomes.append(outcome)
             yield body
 
     def _piece_path(self, index: int) -> str:
@@ -199,6 +192,15 @@ class Assembly:
             while block := stream.read(BLOCK):
                 digest.update(block)
         return digest.hexdigest()
+
+
+def _outcome(values: Mapping[str, Any]) -> Outcome | None:
+    """An outcome from a header or record; None if it was not written whole."""
+    try:
+        samples = tuple((row, error) for row, error in values["samples"])
+        return Outcome(values["rows"], values["tokens"], values["errors"], samples)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _json(content: bytes | None) -> dict[str, Any]:
