@@ -1,10 +1,10 @@
 """Rows of a corpus: what Translator gives, in any company, and an error that costs no other row."""
 
 import json
-import math
 import pickle
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
-Opened = Callable[..., RowDecoder]
 DRAW = random.Random(11)
 TEXTS = [
     " ".join(f"w{DRAW.randrange(4, 20)}" for _ in range(DRAW.randint(1, 20))) for _ in range(40)
@@ -239,16 +238,18 @@ def test_a_task_that_does_not_fit_is_refused(engine: Engine, task: Task, message
         RowDecoder(engine, task)
 
 
-def test_without_scores_they_are_no_numbers(engine: Engine) -> None:
-    found = decoder(engine, return_scores=False).decode(rows_of(TEXTS[:3]))
-    assert all(row.score is not None and math.isnan(row.score) for row in found)
-    same(
-        [Decoded(row.translation, 0, tokens=row.tokens) for row in found],
-        [
-            Decoded(row.translation, 0, tokens=row.tokens)
-            for row in decoder(engine).decode(rows_of(TEXTS[:3]))
-        ],
-    )
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"beam_size": 3}, {"sampling": True, "top_k": 3}, {"no_repeat_ngram_size": 2},
+     {"return_scores": True}, {"replace_unknowns": True}],
+    ids=str,
+)  # fmt: skip
+def test_without_scores_translations_are_the_same(engine: Engine, options: dict[str, Any]) -> None:
+    rows, given = rows_of(TEXTS[:15]), decoder(engine, **options)
+    found = given.decode(rows, scores=False)
+    same(found, [replace(row, score=None) for row in given.decode(rows)])
+    asked = decoder(engine, **{**options, "return_scores": False})
+    same(asked.decode(rows), found)
 
 
 def test_a_bundle_without_a_tokenizer_has_no_corpus(
