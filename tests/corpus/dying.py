@@ -1,5 +1,6 @@
-"""A file system under which a process dies at a chosen step: nothing that follows happens."""
+"""File systems under which a process dies at a chosen step, or has no more space from there on."""
 
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -96,6 +97,19 @@ class Dying(fs.FileSystemHandler):  # type: ignore[misc]
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
         raise NotImplementedError
+
+
+class Full(Dying):
+    """The local disk, which is full after so many changes; files can still be deleted."""
+
+    def step(self) -> bool:
+        self.lives -= 1
+        if self.lives < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return True
+
+    def delete_file(self, path: str) -> None:
+        LOCAL.delete_file(path)
 
 
 class _Written:

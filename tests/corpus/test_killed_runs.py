@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from tests.corpus.dying import Dying, KilledError
+from tests.corpus.dying import Dying, Full, KilledError
 from tests.corpus.runs import SUFFIX, clear_output, in_output, partition_of, run, with_inputs
 from tfexport.corpus.assembly import Job
 
@@ -63,3 +63,23 @@ def test_only_what_was_lost_is_done_again(folder: Path) -> None:
             seen.add(made)
         deaths += 1
     assert seen == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("name", SUFFIX)
+def test_a_disk_that_is_full_at_any_step_keeps_no_halves(folder: Path, name: str) -> None:
+    expected, _ = run(partition_of(folder, name))
+    whole, room, complete = in_output(folder), 0, False
+    while not complete:
+        clear_output(folder)
+        try:
+            run(partition_of(folder, name, fs.PyFileSystem(Full(room))))
+            complete = True
+        except OSError as error:
+            assert "No space left on device" in str(error)  # noqa: PT017
+        left = in_output(folder)
+        assert [path for path in left if "/." in path] == [], "the beginnings of files"
+        assert all(whole[path] == left[path] for path in left if path in whole)
+        assert run(partition_of(folder, name))[0] == expected
+        assert in_output(folder) == whole
+        room += 1
+    assert room > 20

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +143,7 @@ def test_an_error_while_writing_leaves_what_was_there(
 @pytest.fixture(name="small_files")
 def _small_files() -> Iterator[None]:
     """A disk on which no file can have more than 10,000 bytes: the system itself refuses it."""
+    resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     yield
