@@ -31,8 +31,10 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
     try:
         found, path = fs.FileSystem.from_uri(place)
     except (OSError, pa.ArrowException) as error:  # such as a library of Hadoop's that is missing
+        # The error may repeat the whole URI.
+        why = f": {str(error).splitlines()[0]}" if place == public(place) else ""
         raise ConfigError(
-            f"{public(place)}: no file system that pyarrow can open: {error}. Give a path, or a "
+            f"{public(place)}: no file system that pyarrow can open{why}. Give a path, or a "
             "URI such as s3://bucket/folder, gs://bucket/folder or hdfs://host/folder."
         ) from None
     return found, Path(path).resolve().as_posix() if local_path(found, path) else path
