@@ -52,6 +52,15 @@ def test_a_uri_of_an_unknown_kind_is_refused(place: str) -> None:
     assert "Give a path, or a URI such as s3://bucket/folder" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "place", ["foo://me:secret@host/a", "foo://host/a?key=secret", "a b://secret@c"]
+)
+def test_no_secret_of_a_uri_is_in_a_message(place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        file_system(place)
+    assert "secret" not in str(caught.value)
+
+
 def make(folder: Path, *names: str) -> None:
     for name in names:
         path = folder / name
