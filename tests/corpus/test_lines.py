@@ -95,6 +95,45 @@ def _plain(folder: Path, content: bytes) -> Source:
     return source_of(path)
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_pieces_may_be_read_in_any_order(tmp_path: Path, compression: str | None) -> None:
+    sources, draw = list[Source](), random.Random(4)
+    for name in ("a", "b"):
+        path = tmp_path / name
+        path.write_bytes(
+            packed(b"".join(b"%s%d\n" % (name.encode(), i) for i in range(50)), compression)
+        )
+        sources.append(source_of(path, compression))
+    pieces = scan_lines(sources[0], 3).pieces
+    for _ in range(100):
+        source, piece = draw.choice(sources), draw.choice(pieces)
+        name = Path(source.path).name
+        expected = [f"{name}{piece.first + i}\n".encode() for i in range(piece.rows)]
+        assert read_piece(source, piece) == expected
+
+
+def test_what_lies_before_a_piece_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = b"".join(b"%d\n" % i for i in range(2000))
+    read = list[int]()
+
+    class Counting(lines._Stream):
+        def read(self, most: int) -> bytes:
+            fresh = not self._ahead
+            block = super().read(most)
+            read.append(len(block) if fresh else 0)
+            return block
+
+    monkeypatch.setattr(lines, "_Stream", Counting)
+    monkeypatch.setattr(lines, "BLOCK", 100)
+    for compression in ("gzip", None):
+        (tmp_path / "file").write_bytes(packed(whole, compression))
+        read.clear()
+        assert b"".join(pieces_of(source_of(tmp_path / "file", compression), 9)) == whole  # type: ignore[arg-type]
+        assert sum(read) == len(whole)
+
+
 @pytest.mark.parametrize("compression", [None, *PACKED])
 def test_an_empty_file_has_no_pieces(tmp_path: Path, compression: str | None) -> None:
     for content in {b"", packed(b"", compression)}:

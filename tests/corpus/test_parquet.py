@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from tests.corpus.files import damaged, joined, packed, read_all, source_of, texts
 from tfexport.corpus.formats import FORMATS, parquet
-from tfexport.corpus.pieces import PartitionError
+from tfexport.corpus.pieces import PartitionError, Source
 from tfexport.corpus.row_decoder import Decoded
 from tfexport.corpus.tables import rows_of, with_results
 
@@ -138,6 +138,22 @@ def test_row_groups_are_cut_by_themselves(tmp_path: Path, monkeypatch: pytest.Mo
     written = joined("parquet", source_of(path), read_all("parquet", source_of(path), 3)[1])
     assert pq.ParquetFile(io.BytesIO(written)).num_row_groups == 3
     assert pq.read_table(io.BytesIO(written))["text"].to_pylist() == TEXTS
+
+
+def test_pieces_may_be_read_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, form, sources = random.Random(4), FORMATS["parquet"], list[Source]()
+    for name in ("a", "b"):
+        table = pa.table({"text": [f"{name}{i}" for i in range(50)]})
+        sources.append(source_of(write(tmp_path / name, table, row_group_size=20)))
+    pieces = form.scan(sources[0], 3, "text").pieces
+    for ahead in (1, 4, 1000):
+        monkeypatch.setattr(parquet, "_ROWS_AHEAD", ahead)
+        for _ in range(50):
+            source, piece = draw.choice(sources), draw.choice(pieces)
+            given, rows = form.read(source, piece, "text")
+            name = Path(source.path).name
+            assert texts(rows) == [f"{name}{piece.first + i}" for i in range(piece.rows)]
+            assert given["text"].to_pylist() == texts(rows)
 
 
 @pytest.mark.parametrize("groups", [0, 1])

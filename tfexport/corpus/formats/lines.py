@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tfexport.corpus.formats.cursors import Cursors, key_of
 from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scanned, Source
 from tfexport.corpus.places import BLOCK, opened
 from tfexport.corpus.row_decoder import MAX_ROW_BYTES
@@ -90,9 +91,15 @@ def read_piece(source: Source, piece: Piece) -> list[bytes | LongLine]:
         PartitionError: the file cannot be read any more, or has fewer lines than before.
     """
     try:
-        with opened(source.system, source.path, source.compression) as stream:
-            _skip(stream, piece.start, source.compression is None)
+        key = key_of(source)
+        stream = _STREAMS.take(key, piece.start) or _Stream(source)
+        try:
+            stream.skip_to(piece.start)
             found = list(_lines(stream, piece.rows))
+        except BaseException:
+            stream.close()
+            raise
+        _STREAMS.keep(key, stream)
     except (OSError, pa.ArrowException) as error:
         raise PartitionError(f"cannot be read: {error}") from None
     if len(found) != piece.rows:
@@ -100,18 +107,43 @@ def read_piece(source: Source, piece: Piece) -> list[bytes | LongLine]:
     return found
 
 
-def _skip(stream: Any, count: int, seekable: bool) -> None:
-    if seekable and stream.seekable():
-        stream.seek(count)
-        return
-    while count:
-        block = stream.read(min(count, BLOCK))
-        if not block:
-            return
-        count -= len(block)
+class _Stream:
+    """The bytes of a file, decompressed, from any position on."""
+
+    def __init__(self, source: Source) -> None:
+        self.position, self._ahead, self._seeks = 0, b"", source.compression is None
+        if self._seeks:
+            self._file = source.system.open_input_file(source.path)
+        else:
+            self._file = source.system.open_input_stream(
+                source.path, compression=source.compression, buffer_size=BLOCK
+            )
+
+    def close(self) -> None:
+        self._file.close()
+
+    def skip_to(self, position: int) -> None:
+        if self._seeks and position - self.position > len(self._ahead):
+            self._file.seek(position)
+            self._ahead, self.position = b"", position
+        while self.position < position and self.read(min(position - self.position, BLOCK)):
+            pass
+
+    def read(self, most: int) -> bytes:
+        block = self._ahead[:most] or self._file.read(most)
+        self._ahead = self._ahead[most:]
+        self.position += len(block)
+        return block
+
+    def back(self, block: bytes) -> None:
+        self._ahead = block + self._ahead
+        self.position -= len(block)
 
 
-def _lines(stream: Any, count: int) -> Iterator[bytes | LongLine]:
+_STREAMS = Cursors()
+
+
+def _lines(stream: _Stream, count: int) -> Iterator[bytes | LongLine]:
     kept, size, found = list[bytes](), 0, 0
     while found < count:
         block = stream.read(BLOCK)
@@ -126,6 +158,9 @@ def _lines(stream: Any, count: int) -> Iterator[bytes | LongLine]:
                 kept.append(block[begin:end])
             yield _line(kept, size)
             kept, size, begin, found = [], 0, end, found + 1
+        if found == count:
+            stream.back(block[begin:])
+            return
         size += len(block) - begin
         if size <= MAX_LINE_BYTES:
             kept.append(block[begin:])

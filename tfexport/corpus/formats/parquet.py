@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from tfexport.corpus.formats.cursors import Cursors, key_of
 from tfexport.corpus.pieces import (
     MAX_PIECE_BYTES,
     PartitionError,
@@ -22,6 +23,7 @@ from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.corpus.tables import rows_of, schema_problems, with_results
 from tfexport.errors import join_some
 
+_ROWS_AHEAD = 1024  # that are read at a time
 _ROWS_OF_A_GROUP = 1 << 17  # that are written, unless they are large
 
 
@@ -52,8 +54,17 @@ class Parquet:
 
     def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
         """See ``Format``."""
-        with _reading(source) as file:
-            table = _part(file, piece)
+        with _readable():
+            key = key_of(source, piece.group)
+            group = _GROUPS.take(key, piece.start) or _Group(source, piece.group)
+            try:
+                table = group.part(piece)
+            except BaseException:
+                group.close()
+                raise
+            _GROUPS.keep(key, group)
+        if table.num_rows != piece.rows:
+            raise PartitionError("was changed while it was read")
         return table, rows_of(table, column, piece.first)
 
     def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
@@ -89,28 +100,56 @@ def _reading(source: Source) -> Iterator[pq.ParquetFile]:
     Raises:
         PartitionError: it cannot be read, or is damaged.
     """
+    with (
+        _readable(),
+        source.system.open_input_file(source.path) as stream,
+        pq.ParquetFile(stream) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
     try:
-        with (
-            source.system.open_input_file(source.path) as stream,
-            pq.ParquetFile(stream) as file,
-        ):
-            yield file
+        yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last of names
         raise PartitionError(f"cannot be read as Parquet: {error}") from None
 
 
-def _part(file: pq.ParquetFile, piece: Piece) -> pa.Table:
-    """The rows of a piece, without keeping the rest of its group."""
-    kept, before = list[pa.RecordBatch](), 0
-    for batch in file.iter_batches(batch_size=max(piece.rows, 1), row_groups=[piece.group]):
-        begin = max(piece.start - before, 0)
-        end = min(piece.start + piece.rows - before, batch.num_rows)
-        if begin < end:
-            kept.append(batch.slice(begin, end - begin))
-        before += batch.num_rows
-        if before >= piece.start + piece.rows:
-            break
-    table = pa.Table.from_batches(kept, file.schema_arrow)
-    if table.num_rows != piece.rows:
-        raise PartitionError("was changed while it was read")
-    return table
+class _Group:
+    """The rows of a row group, from any of them on, without keeping those before."""
+
+    def __init__(self, source: Source, group: int) -> None:
+        self._stream = source.system.open_input_file(source.path)
+        try:
+            self._file = pq.ParquetFile(self._stream)
+            self._schema = self._file.schema_arrow
+            self._batches = self._file.iter_batches(batch_size=_ROWS_AHEAD, row_groups=[group])
+        except BaseException:
+            self._stream.close()
+            raise
+        self.position, self._ahead = 0, list[pa.RecordBatch]()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def part(self, piece: Piece) -> pa.Table:
+        """The rows of a piece that does not begin before the position; fewer at the end."""
+        for _ in self._next(piece.start - self.position):
+            pass
+        return pa.Table.from_batches(self._next(piece.rows), self._schema)
+
+    def _next(self, rows: int) -> Iterator[pa.RecordBatch]:
+        while rows:
+            batch = self._ahead.pop() if self._ahead else next(self._batches, None)
+            if batch is None:
+                return
+            if batch.num_rows > rows:
+                self._ahead = [batch.slice(rows)]
+                batch = batch.slice(0, rows)
+            rows -= batch.num_rows
+            self.position += batch.num_rows
+            yield batch
+
+
+_GROUPS = Cursors()
