@@ -132,7 +132,7 @@ def _print(report: "CorpusReport", output: str) -> None:
         for row, error in found:
             click.echo(f"{name}:{row}: {error}", err=True)
     for name, reason in sorted(report.failed.items()):
-        click.echo(f"{name}: {reason}. It has no output.", err=True)
+        click.echo(f"{name}: {reason.rstrip('.')}. It has no output.", err=True)
     values = report.to_dict()
     lines = [
         f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "
@@ -192,8 +192,9 @@ def _liner() -> Callable[["Advance"], object]:
         if now - said < _LINE_EVERY:
             return
         said = now
-        left = (now - begun) * (1 / advance.done - 1) if advance.done else 0.0
-        click.echo(f"{_text(advance)}, {advance.done:.1%}, {left / 60:,.0f} min left", err=True)
+        minutes = (now - begun) * (1 / advance.done - 1) / 60 if advance.done else None
+        left = "" if minutes is None else f", {minutes:,.0f} min left"
+        click.echo(f"{_text(advance)}, {advance.done:.1%}{left}", err=True)
 
     return say
 

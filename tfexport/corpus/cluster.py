@@ -65,26 +65,38 @@ class WorkerPlan:
         """Of a worker's translator: a batch a thread, over one set of weights."""
         return ThreadLayout(workers=self.threads, threads=1)
 
-    def bounds(self) -> Bounds:
+    def bounds(self, spare: int = 0) -> Bounds:
         """The fewest and the most workers, in the cluster that is connected.
+
+        Args:
+            spare: workers fewer, of a default, that are begun at once: other work needs CPUs too.
 
         Raises:
             ConfigError: no machine of the cluster has as many CPUs as a worker needs.
         """
-        nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
-        room = sum(int(cores // self.threads) for cores in nodes)
+        room = sum(int(cores // self.threads) for cores in _cores())
         if self._bounds is not None:
             return self._bounds
         if not room:
-            most = int(max(nodes, default=0))
+            most = int(max(_cores(), default=0))
             text = f"{self.threads} are more than the {most} CPUs of the largest machine"
             raise ConfigError(join_problems("corpus", [Problem("threads_per_worker", text)]))
-        return room, room
+        return max(1, room - spare), room
 
-    def strategy(self) -> ActorPoolStrategy:
-        """The pool of actors that hold a translator each."""
-        low, high = self.bounds()
+    def strategy(self, spare: int = 0) -> ActorPoolStrategy:
+        """The pool of actors that hold a translator each; see ``bounds``."""
+        low, high = self.bounds(spare)
         return ActorPoolStrategy(min_size=low, max_size=high)
+
+    def used_cores(self) -> int:
+        """Cores that the workers have at most, as the cluster is now."""
+        room = sum(int(cores // self.threads) for cores in _cores())
+        return min(self.bounds()[1], max(room, 1)) * self.threads
+
+
+def _cores() -> list[float]:
+    """CPUs of every machine of the cluster."""
+    return [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
 @contextmanager
@@ -145,12 +157,24 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def prepare_data() -> None:
+@contextmanager
+def data_settings() -> Iterator[None]:
     """Give every row a block of its own, and keep Ray Data from showing its own progress.
 
-    A block is what a worker takes. ``Dataset.repartition`` would need a CPU, which workers hold.
+    A block is as much as a worker takes. ``Dataset.repartition`` would need a CPU, which the
+    workers hold. What the program has set itself is back after the block.
     """
+    wanted = {
+        "target_max_block_size": 1,
+        "enable_progress_bars": False,
+        "print_on_execution_start": False,
+    }
     context = DataContext.get_current()
-    context.target_max_block_size = 1
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
+    before = {name: getattr(context, name) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            setattr(context, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(context, name, value)

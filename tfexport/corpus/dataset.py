@@ -43,7 +43,8 @@ def translate_dataset(
         bundle: its folder; nodes that do not see it are sent its files.
         column: with the texts.
         workers: actors, or the fewest and the most of them, which Ray starts as there is work; by
-            default as many as the cluster has cores for.
+            default as many as the cluster has cores for, the last of which waits until reading
+            and writing leave it its CPU.
         threads_per_worker: batches that an actor decodes at a time, over one set of weights; Ray
             counts as many CPUs for it.
         batch_rows: rows that an actor sorts by length and decodes together.
@@ -81,7 +82,7 @@ def translate_dataset(
         batch_size=plan.batch_rows,
         batch_format="pyarrow",
         num_cpus=plan.threads,
-        compute=plan.strategy(),
+        compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )
 

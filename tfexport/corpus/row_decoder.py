@@ -151,7 +151,7 @@ class RowDecoder:
                 results[place] = self._failed(error)
                 continue
             if request is None:
-                results[place] = Decoded("", 0.0)
+                results[place] = Decoded("", 0.0 if scores else None)
             else:
                 groups.setdefault(spoken, []).append((place, request))
         for spoken, members in groups.items():

@@ -19,10 +19,10 @@ import ray.data
 from ray.exceptions import RayError, RayTaskError
 
 from tfexport.corpus.assembly import Job, Outcome
-from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, prepare_data
+from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, data_settings
 from tfexport.corpus.dataset import make_task
 from tfexport.corpus.partitions import Partition, find_partitions
-from tfexport.corpus.places import local_path, remove_left_parts
+from tfexport.corpus.places import file_system, local_path, remove_left_parts
 from tfexport.corpus.report import Advance, CorpusReport, Tell
 from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle, ship
@@ -104,9 +104,9 @@ def translate_corpus(
     open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
     target = partitions[0].target
     with ExitStack() as stack:
-        if local_path(target.system, place) is not None:
-            Path(place).absolute().parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(writing(Path(place).absolute()))
+        if local := local_path(*file_system(place)):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(writing(local))
         alone = stack.enter_context(connected(address))
         shipped = ship(bundle, shared=alone)
         made_of = {
@@ -115,6 +115,7 @@ def translate_corpus(
         }  # fmt: skip
         run = _Run(partitions, plan, Job(made_of, column, batch_rows), tell)
         remove_left_parts(target.system, place, {found.target.path for found in partitions})
+        stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.
         warnings.filterwarnings("ignore", category=UserWarning, module="ray")
@@ -139,13 +140,13 @@ class _Run:
         self._joining: dict[ray.ObjectRef[Any], str] = {}
         # Calls of one actor run side by side; another begins where its node was lost.
         self._coordinator: Any = ray.remote(Coordinator).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_JOINS
+            num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=2 * _JOINS
         ).remote(job)  # fmt: skip
 
     def run(self, bundle: ShippedBundle, task: Task) -> CorpusReport:
         """Translate all partitions."""
         begun, report = time.monotonic(), self._report
-        report.cores = self._plan.bounds()[1] * self._plan.threads
+        report.cores = self._plan.used_cores()
         for step in self._steps(bundle, task):
             self._take(step)
             self._collect(wait=len(self._joining) > _JOINS)
@@ -172,7 +173,6 @@ class _Run:
             yield from self._wave(partitions[first : first + _WAVE], given)
 
     def _wave(self, partitions: list[Partition], given: dict[str, Any]) -> Iterator[Step]:
-        prepare_data()
         items = [{"step": pickle.dumps(found)} for found in partitions]
         scanned = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
             partial(scan, job=self._job), num_cpus=0,
