@@ -15,13 +15,14 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo test check bench fuzz optional clean
+.PHONY: help demo test check bench chaos fuzz optional clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
+	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make clean  remove the virtual environments and caches"
 
@@ -40,6 +41,13 @@ check: .venv/ready
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
+
+chaos: .venv/ready
+	@mkdir -p build/chaos
+	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/chaos/de-en.bundle --force
+	cut -f1 examples/de-en/test.tsv > build/chaos/german.txt
+	$(BIN)/python -m tests.corpus.chaos build/chaos/de-en.bundle build/chaos/german.txt --nodes 2
+	$(BIN)/python -m tests.corpus.chaos build/chaos/de-en.bundle build/chaos/german.txt --nodes 4
 
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready

@@ -1,0 +1,66 @@
+"""``tfexport corpus``: what is wrong is said before anything runs. tests/corpus has the runs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import invoke
+
+
+@pytest.fixture(name="given")
+def _given(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("w4 w5\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--workers", "many"], "--workers: 'many' is neither N nor MIN:MAX"),
+        (["--workers", "1:2:3"], "--workers: '1:2:3' is neither N nor MIN:MAX"),
+        (["--workers", "0"], "--workers: 0 is not a whole number from 1 to 100000"),
+        (["--workers", "5:2"], "--workers: 5 at least are more than 2 at most"),
+        (["--threads-per-worker", "0"], "0 is not in the range"),
+        (["--engine", "spark"], "'spark' is not 'ray'"),
+        (["--num-hypotheses", "2"], "No such option"),
+        (["--beam-size", "2", "--sampling"], "decoding options"),
+        (["--target-language", "de"], "--target-language"),
+        (["--vocabulary-map", "nowhere"], "nowhere"),
+        (["--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_wrong_options_leave_nothing(
+    tiny_bundle: Path, given: Path, options: list[str], said: str
+) -> None:
+    output = given.with_name("out")
+    done = invoke("corpus", tiny_bundle, given, output, *options)
+    assert done.exit_code in (1, 2)
+    assert said in done.stderr
+    assert [path.name for path in given.parent.iterdir()] == ["in"]
+
+
+def test_wrong_inputs_are_named(tiny_bundle: Path, given: Path) -> None:
+    (given / "b.csv").write_text("w4\n")
+    (given / "c.xz").write_text("w4\n")
+    done = invoke("corpus", tiny_bundle, given, given.with_name("out"))
+    assert done.exit_code == 1
+    assert "b.csv: .csv says no format" in done.stderr
+    assert "c.xz: .xz is not read" in done.stderr
+    assert "--format says it for all files" in done.stderr
+
+
+def test_a_missing_bundle_and_input_are_named(tiny_bundle: Path, given: Path) -> None:
+    done = invoke("corpus", given / "no.bundle", given, given.with_name("out"))
+    assert done.exit_code == 1
+    assert "no.bundle: no such file or folder" in done.stderr
+    done = invoke("corpus", tiny_bundle, given / "missing", given.with_name("out"))
+    assert done.exit_code == 1
+    assert "missing: no such file or folder" in done.stderr
+
+
+def test_an_output_inside_the_input_is_refused(tiny_bundle: Path, given: Path) -> None:
+    done = invoke("corpus", tiny_bundle, given, given / "out")
+    assert done.exit_code == 2
+    assert "name another output" in done.stderr
