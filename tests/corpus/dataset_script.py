@@ -19,7 +19,13 @@ from tfexport.errors import BundleError, ConfigError
 def main() -> None:
     """``python dataset_script.py BUNDLE ROWS.json``."""
     bundle, given = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(
+        "local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
     rows = ray.data.from_items(given, override_num_blocks=3)
     refused = []
     wrong: list[dict[str, Any]] = [
