@@ -85,7 +85,9 @@ class Assembly:
         self._system, self._path = target.system, target.path
         folder, _, name = target.path.rpartition("/")
         self._parts, self._record = f"{folder}/.{name}.parts", f"{folder}/.{name}.done"
-        whole = json.dumps({"input": digest, **job.made_of}, sort_keys=True)
+        whole = json.dumps(
+            {"input": digest, "kind": partition.format, **job.made_of}, sort_keys=True
+        )
         self._batch_rows = job.batch_rows
         self._identity = hashlib.sha256(whole.encode()).hexdigest()[:32]
 

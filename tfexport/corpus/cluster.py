@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
+from ray.exceptions import RayError
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.option_checks import is_whole
@@ -75,13 +76,11 @@ class WorkerPlan:
             ConfigError: no machine of the cluster has as many CPUs as a worker needs.
         """
         room = sum(int(cores // self.threads) for cores in _cores())
-        if self._bounds is not None:
-            return self._bounds
         if not room:
             most = int(max(_cores(), default=0))
             text = f"{self.threads} are more than the {most} CPUs of the largest machine"
             raise ConfigError(join_problems("corpus", [Problem("threads_per_worker", text)]))
-        return max(1, room - spare), room
+        return self._bounds or (max(1, room - spare), room)
 
     def strategy(self, spare: int = 0) -> ActorPoolStrategy:
         """The pool of actors that hold a translator each; see ``bounds``."""
@@ -127,7 +126,12 @@ def connected(address: str | None) -> Iterator[bool]:
         else:
             _knock(address)
             ray.init(address, **quiet)
-    except (OSError, ValueError, RuntimeError) as error:  # what Ray raises of a wrong address
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        RayError,
+    ) as error:  # what Ray raises of a wrong address
         where = address or "this machine"
         raise ConfigError(f"no Ray cluster at {where}: {error}.{_hint(address)}") from None
     try:

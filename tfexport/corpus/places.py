@@ -45,8 +45,7 @@ def public(place: str) -> str:
     scheme, mark, rest = place.partition("://")
     if not mark:
         return place
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
 
 
 def local_path(system: fs.FileSystem, path: str) -> Path | None:

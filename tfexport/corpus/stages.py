@@ -176,7 +176,7 @@ class Coordinator:
         """Make the output of a partition whose pieces are all there."""
         try:
             outcome = Assembly(partition, digest, self._job).join(pieces)
-        except (PartitionError, DamagedError) as error:
+        except (PartitionError, DamagedError, pa.ArrowException, ValueError) as error:
             return Step(partition.name, failed=f"{error}. Run the command again")
         except OSError as error:
             return Step(partition.name, stopped=f"{partition.target.path}: {error}")

@@ -24,6 +24,7 @@ from tfexport.corpus.tables import rows_of, schema_problems, with_results
 from tfexport.errors import join_some
 
 _ROWS_AHEAD = 1024  # that are read at a time
+_INT96 = "us"  # Spark's times: in nanoseconds, those before 1678 or after 2262 would wrap
 _ROWS_OF_A_GROUP = 1 << 17  # that are written, unless they are large
 
 
@@ -103,7 +104,7 @@ def _reading(source: Source) -> Iterator[pq.ParquetFile]:
     with (
         _readable(),
         source.system.open_input_file(source.path) as stream,
-        pq.ParquetFile(stream) as file,
+        pq.ParquetFile(stream, coerce_int96_timestamp_unit=_INT96) as file,
     ):
         yield file
 
@@ -122,7 +123,7 @@ class _Group:
     def __init__(self, source: Source, group: int) -> None:
         self._stream = source.system.open_input_file(source.path)
         try:
-            self._file = pq.ParquetFile(self._stream)
+            self._file = pq.ParquetFile(self._stream, coerce_int96_timestamp_unit=_INT96)
             self._schema = self._file.schema_arrow
             self._batches = self._file.iter_batches(batch_size=_ROWS_AHEAD, row_groups=[group])
         except BaseException:
