@@ -158,6 +158,26 @@ class ClusterError(TfexportError, RuntimeError):
     """A cluster, or what should run on it, failed while a corpus was translated."""
 
 
+class QueueFullError(TfexportError, RuntimeError):
+    """A scheduler takes no more work for now.
+
+    Attributes:
+        retry_after: seconds after which there may be room, as an estimate.
+    """
+
+    def __init__(self, message: "str | Message", retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineError(TfexportError, TimeoutError):
+    """A row's time was over before it was decoded."""
+
+
+class ClosedSchedulerError(TfexportError, RuntimeError):
+    """A scheduler was closed with work that was not done."""
+
+
 class MissingDependencyError(TfexportError, ImportError):
     """An optional library is needed for what was asked, and is not installed."""
 

@@ -1,0 +1,90 @@
+"""Dynamic batching: rows that wait at the same time are decoded together, each to its end."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.scheduler.batch import Ended
+from tfexport.runtime.scheduler.submission import Row
+from tfexport.runtime.search import ResolvedOptions, decode
+from tfexport.runtime.step import Step
+
+
+class DynamicBatch:
+    """See ``RunningBatch``; a step decodes rows of the same options, all of them to their end."""
+
+    def __init__(self, engine: Engine, capacity: int) -> None:
+        self._engine, self._capacity = engine, capacity
+        self._rows: list[Row] = []
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """See ``RunningBatch``."""
+        return self._rows
+
+    @property
+    def capacity(self) -> int:
+        """See ``RunningBatch``."""
+        return self._capacity
+
+    @property
+    def free(self) -> int:
+        """See ``RunningBatch``."""
+        return self._capacity - len(self.rows)
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        """See ``RunningBatch``."""
+        self._rows.extend(rows)
+
+    def leave(self) -> None:
+        """See ``RunningBatch``."""
+        self._rows = [row for row in self.rows if not row.submission.is_over()]
+
+    def clear(self) -> None:
+        """See ``RunningBatch``."""
+        self._rows = []
+
+    def step(self) -> Ended:
+        """See ``RunningBatch``."""
+        if not self.rows:
+            return []
+        first = self.rows[0]
+        together = [row for row in self.rows if _shares(row, first)]
+        batch = [together[i] for i in _batch_of_first(together)]
+        chosen = set(map(id, batch))
+        self._rows = [row for row in self.rows if id(row) not in chosen]
+        found = self._decode(batch)
+        return list(zip(batch, found, strict=True))
+
+    def _decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        requests = [row.request for row in rows]
+        return decode(self._engine.model, requests, _told(rows[0]))
+
+
+def _shares(row: Row, other: Row) -> bool:
+    if row is other:
+        return True
+    told = row.submission.on_step is not None or other.submission.on_step is not None
+    return not told and row.options == other.options
+
+
+def _batch_of_first(rows: Sequence[Row]) -> list[int]:
+    """Indices of the rows that may share a batch with the first one, of similar length."""
+    batches = make_batches([row.request for row in rows], rows[0].options)
+    return next(batch for batch in batches if 0 in batch)
+
+
+def _told(row: Row) -> ResolvedOptions:
+    """The row's options, with a callback where its submission is to be told of every token."""
+    submission = row.submission
+    told = submission.on_step
+    if told is None or row.options.beam_size > 1:
+        return row.options
+
+    def callback(step: Step) -> bool:
+        told(step)
+        return submission.is_over()
+
+    return dataclasses.replace(row.options, callback=callback)

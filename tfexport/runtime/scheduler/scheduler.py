@@ -1,0 +1,134 @@
+"""The scheduler of one model: callers submit rows, and get the future of their results."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfexport.errors import QueueFullError
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.scheduler.dynamic import DynamicBatch
+from tfexport.runtime.scheduler.lane import Lane
+from tfexport.runtime.scheduler.observer import Observer
+from tfexport.runtime.scheduler.submission import Submission
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.step import Step
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """Bounds of a scheduler.
+
+    Attributes:
+        max_queue: submissions that may wait, of any number of rows each.
+        slots: rows that are decoded at a time.
+    """
+
+    max_queue: int = 256
+    slots: int = 32
+
+
+@dataclass(frozen=True)
+class SchedulerStats:
+    """What a scheduler is doing.
+
+    Attributes:
+        waiting_requests: submissions with rows that are not begun.
+        waiting_rows: these rows.
+        running_rows: rows that are being decoded.
+        slots: rows that can be decoded at a time.
+    """
+
+    waiting_requests: int
+    waiting_rows: int
+    running_rows: int
+    slots: int
+
+
+class Scheduler:
+    """Rows of many callers over one model; safe to call from several threads.
+
+    Attributes:
+        continuous: rows enter and leave the running batch at any step.
+        reason: why they do not; empty if they do.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: SchedulerLimits | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        """Start the scheduler's threads.
+
+        Args:
+            engine: an open bundle.
+            limits: see ``SchedulerLimits``.
+            observer: is told figures.
+        """
+        self._limits = limits or SchedulerLimits()
+        self.continuous, self.reason = False, "the bundle has no graph of single steps"
+        observer = observer or Observer()
+        self._lanes = [Lane("dynamic", DynamicBatch(engine, self._limits.slots), observer)]
+        self._entering = threading.Lock()
+        self._draining = False
+
+    def submit(
+        self,
+        requests: Sequence[Request | None],
+        options: ResolvedOptions,
+        *,
+        deadline: float | None = None,
+        on_step: Callable[[Step], object] | None = None,
+    ) -> Submission:
+        """Submit rows; never blocks.
+
+        Args:
+            requests: of ``Engine.request``; None for a blank row.
+            options: how to decode them.
+            deadline: by ``time.monotonic``; rows that have not ended by then leave.
+            on_step: called by the scheduler's thread for every token of rows without a beam.
+
+        Raises:
+            QueueFullError: as many submissions wait as may, or the scheduler is draining.
+        """
+        submission = Submission(requests, options, deadline, on_step)
+        if submission.future.done():
+            return submission
+        lane = self._lanes[0]
+        with self._entering:
+            if self._draining:
+                raise QueueFullError("the scheduler takes no more work", 1.0)
+            if sum(lane.waiting[0] for lane in self._lanes) >= self._limits.max_queue:
+                most = self._limits.max_queue
+                raise QueueFullError(f"{most} requests wait already", lane.seconds_to_clear())
+            lane.submit(submission)
+        return submission
+
+    def stats(self) -> SchedulerStats:
+        """What the scheduler is doing."""
+        waiting = [lane.waiting for lane in self._lanes]
+        return SchedulerStats(
+            sum(requests for requests, _ in waiting),
+            sum(rows for _, rows in waiting),
+            sum(lane.running for lane in self._lanes),
+            self._limits.slots,
+        )
+
+    def drain(self, timeout: float) -> bool:
+        """Take no more work, and wait until all that was accepted is done.
+
+        Returns:
+            Whether it was within so many seconds.
+        """
+        with self._entering:
+            self._draining = True
+        deadline = time.monotonic() + timeout
+        return all(lane.wait_idle(deadline) for lane in self._lanes)
+
+    def close(self) -> None:
+        """Stop; what is not done fails."""
+        with self._entering:
+            self._draining = True
+        for lane in self._lanes:
+            lane.close()

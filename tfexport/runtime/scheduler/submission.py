@@ -1,0 +1,104 @@
+"""What a caller hands to a scheduler: rows with common options, and the future of their results."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfexport.errors import DeadlineError
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.runtime.step import Step
+
+Hypotheses = list[list[Hypothesis]]  # of each row, best first
+
+
+class Submission:
+    """Rows of one caller.
+
+    Attributes:
+        options: how all of them are decoded.
+        on_step: called for every token of a row that is not decoded with a beam; or None.
+        future: of the hypotheses of every row. Cancelling it takes the rows out of the batch.
+        waiting: its rows that are not begun, in order.
+        submitted: when, by ``time.monotonic``.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request | None],
+        options: ResolvedOptions,
+        deadline: float | None,
+        on_step: Callable[[Step], object] | None,
+    ) -> None:
+        """Take rows; None is a blank one, with an empty hypothesis."""
+        self.options, self.on_step, self._deadline = options, on_step, deadline
+        self.future: Future[Hypotheses] = Future()
+        self.submitted = time.monotonic()
+        self._found: Hypotheses = [[Hypothesis([], 0.0)] for _ in requests]
+        rows = [Row(self, place, row) for place, row in enumerate(requests) if row is not None]
+        self.waiting, self._left = rows[::-1], len(rows)
+        if not rows:
+            self.future.set_result(self._found)
+
+    def cancel(self) -> None:
+        """Give up: no row is begun any more, and running ones leave at the next step."""
+        self.future.cancel()
+
+    def is_over(self) -> bool:
+        """Whether its rows need no further step: it has its result, was cancelled, or is late."""
+        if not self.future.done() and self._deadline is not None:
+            late = time.monotonic() - self._deadline
+            if late >= 0:
+                self.fail(DeadlineError("its time was over before it was decoded"))
+        return self.future.done()
+
+    def finish(self, place: int, found: list[Hypothesis]) -> None:
+        """Take the hypotheses of a row."""
+        self._found[place] = found
+        self._left -= 1
+        if not self._left:
+            self._settle(lambda: self.future.set_result(self._found))
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error, whatever its rows have so far."""
+        self._settle(lambda: self.future.set_exception(error))
+
+    def _settle(self, settle: Callable[[], Any]) -> None:
+        # Its caller may cancel it at any time; and it may have failed already.
+        with contextlib.suppress(InvalidStateError):
+            settle()
+
+
+@dataclass(eq=False)
+class Row:
+    """One row of a submission.
+
+    Attributes:
+        submission: that it belongs to.
+        place: among the rows of the submission.
+        request: what to decode.
+        steps: tokens that ``on_step`` was told of.
+    """
+
+    submission: Submission
+    place: int
+    request: Request
+    steps: int = field(default=0)
+
+    @property
+    def options(self) -> ResolvedOptions:
+        """How it is decoded."""
+        return self.submission.options
+
+    @property
+    def width(self) -> int:
+        """Rows of the model's batch that it takes."""
+        options = self.options
+        return options.num_hypotheses if options.sampling else options.beam_size
+
+    def finish(self, found: list[Hypothesis]) -> None:
+        """Hand its hypotheses to the submission."""
+        self.submission.finish(self.place, found)
