@@ -37,7 +37,7 @@ class Embedding(nn.Module):
     def at(self, inputs: Tensor, index: Tensor) -> Tensor:
         """Embed ids (B, T) at positions that broadcast to them: (B, T, E)."""
         x: Tensor = self.token_norm(self.tokens(inputs) * self.scale)
-        return self.placed(inputs, x, self.positions.at(x, index))
+        return self.placed(inputs, x, self.positions.at(x, index))  # type: ignore[operator]
 
     def placed(self, inputs: Tensor, x: Tensor, placed: Tensor) -> Tensor:
         """The norm of vectors with their positions, (B, T, E); of some ids, of those without."""

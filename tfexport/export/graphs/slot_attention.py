@@ -7,6 +7,8 @@ Source: onnxruntime, docs/ContribOperators.md.
 Axes: B rows, H heads, D head size, D' its slot width, M positions of a buffer, E model width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -76,7 +78,7 @@ class SlotAttention(Attention):
         )
         return self._narrowed(context), query.new_empty(0)
 
-    def _attributes(self) -> dict[str, int | float]:
+    def _attributes(self) -> dict[str, Any]:
         return {
             "num_heads": self.num_heads, "kv_num_heads": self.num_heads, "scale": self.scale,
         }  # fmt: skip

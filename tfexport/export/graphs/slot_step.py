@@ -36,7 +36,7 @@ class SlotStep(nn.Module):
         half = len(caches) // 2
         self.places.positions, self.places.last_source = positions, source_lengths - 1
         self.places.bias = bias_at(self.model.decoder.relative, positions)
-        x = self.model.target_embedding.at(input_ids, positions.unsqueeze(1))
+        x: Tensor = self.model.target_embedding.at(input_ids, positions.unsqueeze(1))  # type: ignore[operator]
         nothing = x.new_zeros(1)
         x, present, _ = self.model.decoder(x, nothing, caches[:half], caches[half:], nothing)
         best, states = self.steps.choose(x)

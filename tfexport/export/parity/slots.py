@@ -40,5 +40,5 @@ def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[C
     yield compare_logits(eager, "slots", run.shape, logits, run.logits)
     allowed = run.logits + eager.rules.bias(run.logits.shape[-1]).numpy()
     by_rules = replace(run, tokens=allowed.argmax(-1), logits=allowed)
-    found = [truncate_at_eos(row, run.special_ids.eos) for row in best.tolist()]
-    yield compare_tokens(by_rules, found, "best tokens")
+    rows = [truncate_at_eos(row, run.special_ids.eos) for row in best.tolist()]
+    yield compare_tokens(by_rules, rows, "best tokens")

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from tfexport import graph_io
+from tfexport.errors import BundleError
 from tfexport.graph_io import CacheShape
 from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
 from tfexport.runtime.model.session import Binding
@@ -107,6 +109,26 @@ class Slots:
         if not self.rows:
             self._release()
 
+    def try_out(self) -> None:
+        """Take two steps, to see that this onnxruntime writes into the buffers.
+
+        Raises:
+            BundleError: it does not, or cannot run the graph.
+        """
+        assert not self.rows
+        for array in self._past.arrays:
+            array[0, :, :2] = np.nan
+        self.enter([[0]])
+        for _ in range(2):
+            self.step([0], return_logits=False)
+        written = all(np.isfinite(array[0, :, :2]).all() for array in self._past.arrays)
+        self.select(np.zeros(0, np.intp))
+        if not written:
+            raise BundleError(
+                f"onnxruntime {onnxruntime.__version__} does not write caches in place. "
+                "Upgrade it: pip install -U onnxruntime"
+            )
+
     def _cross_values(self, memory: dict[str, OrtValue]) -> list[NDArray[Any]]:
         names = [tensor.name for tensor in graph_io.past_encoder(self._cache)]
         return [memory[name].numpy() for name in names]
@@ -121,7 +143,7 @@ class Slots:
             self._bindings.clear()
 
     def _bind(self, rows: int, return_logits: bool) -> Binding:
-        inputs = {
+        inputs: dict[str, NDArray[Any]] = {
             graph_io.INPUT_IDS: self._tokens[:rows],
             graph_io.POSITIONS: self._positions[:rows],
             graph_io.SOURCE_LENGTHS: self._source_lengths[:rows],
@@ -129,7 +151,7 @@ class Slots:
             **self._cross.inputs(rows),
             **self._past.inputs(rows),
         }
-        outputs = {
+        outputs: dict[str, NDArray[Any]] = {
             graph_io.BEST: self._best[:rows],
             graph_io.LOGITS: self._logits[: rows if return_logits else 0],
             **self._past.outputs(rows),
