@@ -22,6 +22,8 @@ from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.graphs.shortlist import make_shortlist
+from tfexport.export.graphs.slot_attention import SlotAttention
+from tfexport.export.graphs.slot_step import export_slot_step
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
 from tfexport.export.parity.beam import compare_beam
@@ -33,10 +35,12 @@ from tfexport.export.parity.encoder_decoder import (
 )
 from tfexport.export.parity.generate import compare_generate_in_bundle
 from tfexport.export.parity.report import ParityReport
+from tfexport.export.parity.slots import compare_slots
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
+from tfexport.model_src.relative import RelativeVectors
 from tfexport.model_src.transformer import Transformer
 from tfexport.progress import Progress
 
@@ -66,19 +70,21 @@ class GraphBuild:
 
 @dataclass(frozen=True)
 class BundleForm:
-    """A graph that every new bundle holds.
+    """A graph that new bundles hold.
 
     Attributes:
         name: its role in the manifest.
         export: gives the graph, from the build and the graphs of ``needs``, in that order.
         compare: with eager PyTorch, for the bundles that have the graph.
         needs: names of forms that are exported before, since the graph is made from theirs.
+        is_there: whether the build has the graph.
     """
 
     name: str
     export: Callable[..., ir.Model]
     compare: CompareGraph
     needs: tuple[str, ...] = ()
+    is_there: Callable[[GraphBuild], bool] = lambda build: True
 
     @property
     def filename(self) -> str:
@@ -155,6 +161,15 @@ def _export_beam(build: GraphBuild, encoder: ir.Model) -> ir.Model:
     return export_beam(TransformerSteps(model), build.opset, encoder)
 
 
+def _export_step(build: GraphBuild) -> ir.Model:
+    return export_slot_step(TransformerSteps(build.model(SlotAttention), build.rules), build.opset)
+
+
+def _has_step(build: GraphBuild) -> bool:
+    vectors = any(isinstance(part, RelativeVectors) for part in build.model().decoder.modules())
+    return not build.options.portable and not vectors
+
+
 def _generate_spec(config: TransformerConfig, extras: Extras) -> GraphSpec:
     return graph_io.generate_graph(cache_shape(config) if extras.output_attentions else None)
 
@@ -184,6 +199,7 @@ BUNDLE_FORMS: tuple[BundleForm, ...] = (
     BundleForm("shortlist", _export_shortlist, compare_shortlist, needs=("decoder",)),
     BundleForm("generate", _export_generate, compare_generate_in_bundle, needs=("encoder",)),
     BundleForm("beam", _export_beam, compare_beam, needs=("encoder",)),
+    BundleForm("step", _export_step, compare_slots, is_there=_has_step),
 )
 
 FILE_FORMS: tuple[FileForm, ...] = (
@@ -200,8 +216,9 @@ def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleFor
     """
     graphs: dict[BundleForm, ir.Model] = {}
     by_name: dict[str, ir.Model] = {}
-    for done, form in enumerate(BUNDLE_FORMS):
-        progress(f"exporting {form.filename}", done, len(BUNDLE_FORMS))
+    forms = [form for form in BUNDLE_FORMS if form.is_there(build)]
+    for done, form in enumerate(forms):
+        progress(f"exporting {form.filename}", done, len(forms))
         if missing := [name for name in form.needs if name not in by_name]:
             raise ExportError(
                 f"{form.filename}: is made from {', '.join(missing)}, which stands behind it in "

@@ -32,7 +32,15 @@ class Embedding(nn.Module):
     def forward(self, inputs: Tensor, start: int) -> Tensor:
         """Embed ids whose first column stands at position ``start``: (B, T) to (B, T, E)."""
         x: Tensor = self.token_norm(self.tokens(inputs) * self.scale)
-        placed: Tensor = self.positions(x, start)
+        return self.placed(inputs, x, self.positions(x, start))
+
+    def at(self, inputs: Tensor, index: Tensor) -> Tensor:
+        """Embed ids (B, T) at positions that broadcast to them: (B, T, E)."""
+        x: Tensor = self.token_norm(self.tokens(inputs) * self.scale)
+        return self.placed(inputs, x, self.positions.at(x, index))  # type: ignore[operator]
+
+    def placed(self, inputs: Tensor, x: Tensor, placed: Tensor) -> Tensor:
+        """The norm of vectors with their positions, (B, T, E); of some ids, of those without."""
         if self.unplaced_id is not None:
             placed = torch.where((inputs == self.unplaced_id).unsqueeze(-1), x, placed)
         x = self.norm(placed)

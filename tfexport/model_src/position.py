@@ -63,6 +63,10 @@ class PositionTable(nn.Module):
         """(B, T, E) to (B, T, E)."""
         # A lookup, not a slice: a slice past the end would be clipped silently.
         index = torch.arange(start, start + x.size(1), device=x.device)
+        return self.at(x, index)
+
+    def at(self, x: Tensor, index: Tensor) -> Tensor:
+        """(B, T, E), at positions that broadcast to (B, T), to (B, T, E)."""
         x = self.dropout(x + F.embedding(index, self.table))
         return x
 
@@ -72,4 +76,8 @@ class NoPositions(nn.Module):
 
     def forward(self, x: Tensor, start: int) -> Tensor:
         """(B, T, E) to (B, T, E)."""
+        return x
+
+    def at(self, x: Tensor, index: Tensor) -> Tensor:
+        """See ``PositionTable``."""
         return x

@@ -75,6 +75,13 @@ class RelativeBias(RelativePositions):
         own = strip.index_select(1, index.flatten()).reshape(shape)
         return own if bias.dim() == 1 else bias + own
 
+    def at(self, positions: Tensor, keys: Tensor) -> Tensor:
+        """The bias (B, H, 1, K) of a query a row, at positions (B,), to keys at positions (K,)."""
+        strip = F.embedding(self.lookup, self.table)  # (distances, H)
+        distances = keys.unsqueeze(0) - positions.unsqueeze(1)  # (B, K)
+        index = distances.clamp(self.nearest, self.furthest) - self.nearest
+        return F.embedding(index, strip).permute(0, 2, 1).unsqueeze(2)
+
 
 class RelativeVectors(RelativePositions):
     """A trained vector for each distance up to a largest one, added to keys and to values.
@@ -129,7 +136,14 @@ class RotaryPositions(RelativePositions):
     def rotate(self, x: Tensor, past_length: int) -> Tensor:
         """See ``RelativePositions``."""
         positions = torch.arange(past_length, past_length + x.size(2), device=x.device)
-        angles = positions.unsqueeze(1).float() * self.frequencies  # (T, D / 2)
+        return self._turned(x, positions.unsqueeze(1).float() * self.frequencies)
+
+    def rotate_at(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys (B, H, 1, D) at positions (B,)."""
+        return self._turned(x, positions.reshape([-1, 1, 1, 1]).float() * self.frequencies)
+
+    def _turned(self, x: Tensor, angles: Tensor) -> Tensor:
+        """(B, H, T, D) by angles that broadcast to (B, H, T, D / 2)."""
         cos, sin = angles.cos(), angles.sin()
         pairs = x.reshape([x.size(0), x.size(1), x.size(2), x.size(3) // 2, 2])
         first, second = pairs[:, :, :, :, 0], pairs[:, :, :, :, 1]

@@ -35,6 +35,8 @@ _EXAMPLE = {
     graph_io.PAST: 4,
     graph_io.BEAMS: 6,
     graph_io.ROWS: 12,
+    graph_io.BUFFER: 7,
+    graph_io.SOURCE_BUFFER: 9,
 }
 
 

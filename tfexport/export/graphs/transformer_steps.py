@@ -109,6 +109,13 @@ class TransformerSteps:
 
     def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
         """See ``StepModel``: insert the argmax over the output projection."""
+        self._projection = self.insert_projection(graph, step, opset)
+
+    def insert_projection(self, graph: ir.Graph, step: ir.Graph, opset: int) -> Sequence[ir.Value]:
+        """Insert the argmax; the table (V, E) and bias (V,) of the output projection.
+
+        The bias holds the suppressed tokens of the model's own rules.
+        """
         arrays = {
             name: tensor.detach().numpy()
             for name, tensor in self.model.output_proj.named_parameters()
@@ -117,7 +124,7 @@ class TransformerSteps:
         if self.rules.suppress_tokens:
             banned = self.rules.bias(self.vocab_size).numpy()
             bias = banned if bias is None else bias + banned
-        self._projection = insert_argmax(graph, step, arrays["weight"], bias, opset)
+        return insert_argmax(graph, step, arrays["weight"], bias, opset)
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec

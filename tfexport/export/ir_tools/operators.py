@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 MICROSOFT = "com.microsoft"  # onnxruntime's docs/ContribOperators.md
 MULTI_HEAD_ATTENTION = f"{MICROSOFT}::MultiHeadAttention"
+GROUP_QUERY_ATTENTION = f"{MICROSOFT}::GroupQueryAttention"
 
 PLACEHOLDERS = "tfexport"
 BEST_TOKEN = f"{PLACEHOLDERS}::Best"  # states (R, 1, E) to the argmax of the logits (R, 1)

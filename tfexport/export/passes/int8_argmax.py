@@ -68,7 +68,7 @@ def insert_argmax(
     given = [states, *(value for name, value in weights.items() if name != "scale"), *made]
     nodes, (best,) = take_nodes(argmax, given, _PREFIX)
     body.insert_before(place, nodes)
-    ir.convenience.replace_all_uses_with(place.outputs[0], best)
+    ir.convenience.replace_all_uses_with(place.outputs[0], best, replace_graph_outputs=True)
     body.remove(place, safe=True)
     return [weights["weight"], weights["bias"]]
 

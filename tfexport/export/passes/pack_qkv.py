@@ -1,7 +1,7 @@
 """A pass that computes queries, keys and values of a self-attention in one product.
 
-One large product is faster than three small ones, and the attention operator adds the three biases
-itself.
+One large product is faster than three small ones. ``MultiHeadAttention`` adds the three biases
+itself; ``GroupQueryAttention`` splits the product itself.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.ir_tools.initializers import Array, add_initializer, array_of
+from tfexport.export.ir_tools.initializers import add_initializer, array_of
 from tfexport.export.ir_tools.nodes import new_node
-from tfexport.export.ir_tools.operators import MULTI_HEAD_ATTENTION, is_operator
+from tfexport.export.ir_tools.operators import (
+    GROUP_QUERY_ATTENTION,
+    MULTI_HEAD_ATTENTION,
+    is_operator,
+)
 from tfexport.export.ir_tools.roles import read_role, write_role
 
 _BIAS = 3  # the operator's input
@@ -29,12 +33,15 @@ class PackQKV(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Pack projections of the same value, if all three or none have a bias."""
-        nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
-        fused = [node for node in nodes if is_operator(node, MULTI_HEAD_ATTENTION)]
-        packed = [_pack(model.graph, node) for node in fused]
-        if fused:
+        packed = False
+        for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+            for operator, put in _PLACES.items():
+                if is_operator(node, operator) and (found := _pack(model.graph, node)):
+                    put(model.graph, node, found)
+                    packed = True
+        if packed:
             RemoveUnusedNodesPass()(model)
-        return ir.passes.PassResult(model, any(packed))
+        return ir.passes.PassResult(model, packed)
 
 
 class _Projection(NamedTuple):
@@ -45,45 +52,77 @@ class _Projection(NamedTuple):
     bias: ir.Value | None
 
 
-def _pack(graph: ir.Graph, attention: ir.Node) -> bool:
+class _Packed(NamedTuple):
+    """Three projections of one value as one.
+
+    Attributes:
+        product: of the value with the packed matrix; not yet part of a graph.
+        weight: the matrix.
+        bias: the packed biases; None if there are none.
+        widths: of queries, keys and values.
+    """
+
+    product: ir.Node
+    weight: ir.Value
+    bias: ir.Value | None
+    widths: Sequence[int]
+
+
+def _pack(graph: ir.Graph, attention: ir.Node) -> _Packed | None:
     found = [_projection(value) for value in attention.inputs[: len(_PARTS)]]
     parts = [part for part in found if part is not None]
     if len(parts) < len(_PARTS) or any(part.x is not parts[0].x for part in parts):
-        return False
+        return None
     biases = [part.bias for part in parts if part.bias is not None]
     role = read_role(parts[0].weight)
     if role is None or len(biases) not in (0, len(_PARTS)):
-        return False
+        return None
     weights = [array_of(part.weight) for part in parts]
     packed = replace(role, parameter=role.parameter.replace(_PARTS[0], "qkv_proj"))
     weight = add_initializer(graph, f"{packed.parameter}.T", np.concatenate(weights, axis=1))
     write_role(weight, packed)
-    _split_product(graph, attention, parts[0].x, weight, weights)
+    bias = None
     if biases:
         vectors = np.concatenate([array_of(bias) for bias in biases])
         bias = add_initializer(graph, f"{weight.name}.bias", vectors)
-        attention.replace_input_with(_BIAS, bias)
-    return True
+    name = f"{attention.name}_qkv"
+    product = new_node("MatMul", [parts[0].x, weight], name, output=f"{name}.out")
+    return _Packed(product, weight, bias, [array.shape[1] for array in weights])
 
 
-def _split_product(
-    graph: ir.Graph, attention: ir.Node, x: ir.Value, weight: ir.Value, weights: Sequence[Array]
-) -> None:
-    """Make the inputs of an attention the parts of x @ weight, the concatenation of ``weights``."""
+def _split(graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
+    """Make the inputs of an attention the parts of the product."""
     name = attention.name
-    product = new_node("MatMul", [x, weight], f"{name}_qkv", output=f"{name}_qkv.out")
-    sizes = add_initializer(graph, f"{weight.name}.sizes", np.array([w.shape[1] for w in weights]))
+    sizes = add_initializer(graph, f"{packed.weight.name}.sizes", np.array(packed.widths))
     split = ir.node(
         "Split",
-        [product.outputs[0], sizes],
+        [packed.product.outputs[0], sizes],
         {"axis": -1},
         outputs=[ir.val(f"{name}_{part}") for part in _PARTS],
         name=f"{name}_split",
     )
     assert attention.graph is not None
-    attention.graph.insert_before(attention, [product, split])
+    attention.graph.insert_before(attention, [packed.product, split])
     for place, output in enumerate(split.outputs):
         attention.replace_input_with(place, output)
+    if packed.bias is not None:
+        attention.replace_input_with(_BIAS, packed.bias)
+
+
+def _hand_over(_graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
+    """Make the product, with its bias, the only input of an attention that is projected."""
+    nodes = [packed.product]
+    if packed.bias is not None:
+        name = f"{attention.name}_qkv_bias"
+        nodes.append(new_node("Add", [packed.product.outputs[0], packed.bias], name))
+    assert attention.graph is not None
+    attention.graph.insert_before(attention, nodes)
+    attention.replace_input_with(0, nodes[-1].outputs[0])
+    for place in range(1, len(_PARTS)):
+        attention.replace_input_with(place, None)
+
+
+_PLACES = {MULTI_HEAD_ATTENTION: _split, GROUP_QUERY_ATTENTION: _hand_over}
 
 
 def _projection(value: ir.Value | None) -> _Projection | None:

@@ -93,6 +93,7 @@ class Model:
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
             graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
             graph_io.BEAM: graph_io.beam_graph(),
+            graph_io.STEP: graph_io.step_graph(self._cache, self.vocab_size),
         }
 
     def _session(self, role: str) -> Graph:
@@ -181,6 +182,15 @@ class Model:
     def has_shortlist(self) -> bool:
         """Whether ``step`` and ``attend`` take candidates; the first bundles cannot."""
         return graph_io.SHORTLIST in self._files
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether rows can stand at positions of their own; see ``Slots``."""
+        return graph_io.STEP in self._files
+
+    def slot_graph(self) -> tuple[Graph, graph_io.CacheShape]:
+        """The graph of a step of such rows, and the shape of their caches."""
+        return self._session(graph_io.STEP), self._cache
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along.

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import onnxruntime as ort
@@ -83,6 +83,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_for_ever)
 
 
+class Binding(NamedTuple):
+    """Inputs and outputs of a graph in memory of the caller's.
+
+    Attributes:
+        io: onnxruntime's own.
+        arrays: the memory, which has to live as long.
+    """
+
+    io: ort.IOBinding
+    arrays: Sequence[NDArray[Any]]
+
+
 class Graph:
     """A session of one graph of a bundle; its failures are raised as ``BundleError``."""
 
@@ -120,6 +132,26 @@ class Graph:
             given = {name: value.shape() for name, value in feeds.items()}
             self._check_shapes(given, outputs, [value.shape() for value in found])
         return found
+
+    def bind(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]]
+    ) -> Binding:
+        """Bind arrays, which runs read from and write into; one may be both input and output."""
+        io = self._session.io_binding()
+        for name, array in inputs.items():
+            io.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        for name, array in outputs.items():
+            io.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(array))
+        return Binding(io, [*inputs.values(), *outputs.values()])
+
+    def run_bound(self, binding: Binding) -> None:
+        """Run on bound arrays.
+
+        Raises:
+            BundleError: onnxruntime fails.
+        """
+        with self._named_failures():
+            self._session.run_with_iobinding(binding.io)
 
     def _check_shapes(
         self,

@@ -1,12 +1,14 @@
 """Dynamic batching: rows that wait at the same time are decoded together, each to its end."""
 
 import dataclasses
+import time
 from collections.abc import Sequence
 
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.batch import Ended
+from tfexport.runtime.scheduler.observer import Observer
 from tfexport.runtime.scheduler.submission import Row
 from tfexport.runtime.search import ResolvedOptions, decode
 from tfexport.runtime.step import Step
@@ -15,8 +17,8 @@ from tfexport.runtime.step import Step
 class DynamicBatch:
     """See ``RunningBatch``; a step decodes rows of the same options, all of them to their end."""
 
-    def __init__(self, engine: Engine, capacity: int) -> None:
-        self._engine, self._capacity = engine, capacity
+    def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
+        self._engine, self._capacity, self._observer = engine, capacity, observer
         self._rows: list[Row] = []
 
     @property
@@ -56,6 +58,9 @@ class DynamicBatch:
         chosen = set(map(id, batch))
         self._rows = [row for row in self.rows if id(row) not in chosen]
         found = self._decode(batch)
+        now = time.monotonic()
+        for row in batch:
+            self._observer.first_token(now - row.submission.submitted)
         return list(zip(batch, found, strict=True))
 
     def _decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:

@@ -5,9 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfexport.errors import QueueFullError
+from tfexport.errors import BundleError, QueueFullError
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.model.slots import Slots
+from tfexport.runtime.scheduler.continuous import ContinuousBatch
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
+from tfexport.runtime.scheduler.entries import fits_slots
 from tfexport.runtime.scheduler.lane import Lane
 from tfexport.runtime.scheduler.observer import Observer
 from tfexport.runtime.scheduler.submission import Submission
@@ -67,9 +70,14 @@ class Scheduler:
             observer: is told figures.
         """
         self._limits = limits or SchedulerLimits()
-        self.continuous, self.reason = False, "the bundle has no graph of single steps"
         observer = observer or Observer()
-        self._lanes = [Lane("dynamic", DynamicBatch(engine, self._limits.slots), observer)]
+        slots = self._limits.slots
+        self.reason = _why_not(engine)
+        self.continuous = not self.reason
+        self._lanes = [Lane("dynamic", DynamicBatch(engine, slots, observer), observer)]
+        if self.continuous:
+            batch = ContinuousBatch(engine, slots, observer)
+            self._lanes.append(Lane("continuous", batch, observer))
         self._entering = threading.Lock()
         self._draining = False
 
@@ -95,7 +103,9 @@ class Scheduler:
         submission = Submission(requests, options, deadline, on_step)
         if submission.future.done():
             return submission
-        lane = self._lanes[0]
+        rows = [row for row in requests if row is not None]
+        fits = self.continuous and fits_slots(rows, options, self._limits.slots)
+        lane = self._lanes[fits]
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
@@ -132,3 +142,14 @@ class Scheduler:
             self._draining = True
         for lane in self._lanes:
             lane.close()
+
+
+def _why_not(engine: Engine) -> str:
+    """Why a model cannot run in slots; empty if it can."""
+    if not engine.model.has_slots:
+        return "the bundle has no graph of single steps (step.onnx)"
+    try:
+        Slots(engine.model, 1).try_out()
+    except BundleError as error:
+        return str(error)
+    return ""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search.batch_steps import BatchSteps, NextStep, run
 from tfexport.runtime.search.beam_state import (
     Beams,
     Candidates,
@@ -22,12 +23,13 @@ from tfexport.runtime.search.beam_state import (
     Rows,
 )
 from tfexport.runtime.search.logit_filters import LogitFilters
-from tfexport.runtime.search.prefill import advance, all_candidates, prefill
+from tfexport.runtime.search.prefill import Prefixes, prefill
 from tfexport.runtime.search.ranking import best_first, make_hypothesis
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.stopping import is_done
 from tfexport.runtime.search.topk import log_normalizer, topk
+from tfexport.runtime.step import Step
 
 NO_TOKEN = -1
 
@@ -41,49 +43,56 @@ class _LastToken(NamedTuple):
     attention: Floats | None
 
 
-class BeamSearch:
-    """Beam search over one batch."""
+class BeamChoice:
+    """See ``Choice``: the beams of sentences, which finished ones leave."""
 
-    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
-        self._model, self._requests, self._options = model, requests, options
+    def __init__(
+        self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
+    ) -> None:
+        """Begin behind the prefixes.
+
+        Args:
+            requests: with prefixes of equal length.
+            options: how to decode them.
+            prefixes: of the requests.
+        """
+        self._requests, self._options = requests, options
         self._groups = options.beam_groups
         self._width = options.beam_size // options.beam_groups
         self._filters = LogitFilters(options, requests)
-        self._candidates = all_candidates(requests)
         self._uncounted = options.uncounted(requests[0].prefix)  # prefixes are equally long
         self._finished = [[FinishedGroup() for _ in range(self._groups)] for _ in requests]
         self._sentences = np.arange(len(requests))  # (B,), those still being decoded
+        self._sources = np.arange(len(requests))  # (R,), index of the request of each row
         self._stuck = np.zeros(len(requests), bool)  # (R,), rows without an allowed token
+        self.first_rows = np.arange(len(requests))
+        self._beams = Beams.start(prefixes, self._groups, self._uncounted)
 
-    def run(self) -> list[list[Hypothesis]]:
-        """Take all steps; for each request its hypotheses, best first."""
-        prefilled = prefill(self._model, self._requests, self._options)
-        beams = Beams.start(prefilled, self._groups, self._uncounted)
-        if prefilled.logits is None:
-            for sentence in range(len(self._requests)):
-                self._complete(beams, sentence, 0, 0)
-            return self._results()
-        state, logits = prefilled.state, prefilled.logits
-        attention = None if prefilled.attention is None else prefilled.attention[:, -1]
-        while True:
-            choices = self._choose(beams, logits, state.sources)
-            for group, choice in enumerate(choices):
-                self._collect(beams, group, choice.ranked, attention)
-            beams = beams.extend([choice.followed for choice in choices], attention)
-            self._close(beams)
-            keep_going = np.array(
-                [not all(group.closed for group in self._finished[s]) for s in self._sentences]
-            )
-            if not keep_going.any():
-                return self._results()
-            state.select(beams.rows[keep_going].ravel())
-            self._sentences = self._sentences[keep_going]
-            beams = beams.select(keep_going)
-            newest = beams.tokens[..., -1].reshape(-1, 1)
-            new_logits, weights = advance(
-                self._model, newest, state, self._options, self._candidates
-            )
-            logits, attention = new_logits[:, -1], None if weights is None else weights[:, -1]
+    def take(
+        self, logits: Floats, attention: Floats | None = None
+    ) -> tuple[list[Step], NextStep | None]:
+        """See ``Choice``; beams may take tokens back, so there are none for callbacks."""
+        beams = self._beams
+        choices = self._choose(beams, logits, self._sources)
+        for group, choice in enumerate(choices):
+            self._collect(beams, group, choice.ranked, attention)
+        beams = beams.extend([choice.followed for choice in choices], attention)
+        self._close(beams)
+        keep_going = np.array(
+            [not all(group.closed for group in self._finished[s]) for s in self._sentences]
+        )
+        if not keep_going.any():
+            return [], None
+        rows = beams.rows[keep_going].ravel()
+        self._sources = self._sources[rows]
+        self._sentences = self._sentences[keep_going]
+        self._beams = beams.select(keep_going)
+        return [], NextStep(rows, self._beams.tokens[..., -1].ravel())
+
+    def end_with_prefixes(self) -> None:
+        """Make a hypothesis of every prefix, when there is no room for more."""
+        for sentence in range(len(self._requests)):
+            self._complete(self._beams, sentence, 0, 0)
 
     def _choose(self, beams: Beams, logits: Floats, sources: Rows) -> list[GroupChoice]:
         """Rank the candidates of every group.
@@ -207,12 +216,30 @@ class BeamSearch:
                 if finished.closed:
                     sums[:] = -np.inf
 
-    def _results(self) -> list[list[Hypothesis]]:
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """For each request its hypotheses, best first."""
         found = []
         for groups in self._finished:
             together = best_first(made for group in groups for made in group.best())
             found.append(together[: self._options.num_hypotheses])
         return found
+
+
+class BeamSearch:
+    """Beam search over one batch."""
+
+    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
+        self._model, self._requests, self._options = model, requests, options
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Take all steps; for each request its hypotheses, best first."""
+        prefilled = prefill(self._model, self._requests, self._options)
+        choice = BeamChoice(self._requests, self._options, prefilled)
+        if prefilled.logits is None:
+            choice.end_with_prefixes()
+            return choice.hypotheses()
+        steps = BatchSteps(self._model, self._requests, self._options, prefilled)
+        return run(choice, steps)
 
 
 def _log_probs(values: Floats, normalizer: Doubles) -> Doubles:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.bundle_model import Floats, Ids
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.prefill import Prefilled
+from tfexport.runtime.search.prefill import Prefixes
 from tfexport.runtime.search.ranking import best_first
 
 Doubles = NDArray[np.float64]
@@ -97,21 +97,21 @@ class Beams:
     rows: Rows
 
     @classmethod
-    def start(cls, prefilled: Prefilled, groups: int, uncounted: int = 0) -> "Beams":
+    def start(cls, prefixes: Prefixes, groups: int, uncounted: int = 0) -> "Beams":
         """The prefix in every group; all groups of a sentence share one row of the decoder.
 
         The sums leave out the first ``uncounted`` tokens.
         """
-        batch, length = prefilled.prefix.shape
+        batch, length = prefixes.prefix.shape
         shape = (batch, groups, 1)
         attention = None
-        if prefilled.attention is not None:
-            before = prefilled.attention[:, None, None, :length]
+        if prefixes.attention is not None:
+            before = prefixes.attention[:, None, None, :length]
             attention = np.broadcast_to(before, (*shape, *before.shape[3:]))
         return cls(
-            np.broadcast_to(prefilled.prefix_scores[:, uncounted:].sum(-1)[:, None, None], shape),
-            np.broadcast_to(prefilled.prefix[:, None, None], (*shape, length)),
-            np.broadcast_to(prefilled.prefix_scores[:, None, None], (*shape, length)),
+            np.broadcast_to(prefixes.prefix_scores[:, uncounted:].sum(-1)[:, None, None], shape),
+            np.broadcast_to(prefixes.prefix[:, None, None], (*shape, length)),
+            np.broadcast_to(prefixes.prefix_scores[:, None, None], (*shape, length)),
             attention,
             np.broadcast_to(np.arange(batch)[:, None, None], shape),
         )

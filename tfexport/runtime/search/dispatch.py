@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from tfexport.runtime.model.bundle_model import Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.alternatives import decode_alternatives
-from tfexport.runtime.search.beam import BeamSearch
+from tfexport.runtime.search.batch_steps import Choice
+from tfexport.runtime.search.beam import BeamChoice, BeamSearch
 from tfexport.runtime.search.one_call import beam_in_one_call, greedy_in_one_call
+from tfexport.runtime.search.prefill import Prefixes
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.search.stepwise import StepwiseSearch
+from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
 
 
 def decode(
@@ -29,6 +31,14 @@ def decode(
     if options.return_scores:
         return found
     return [[dataclasses.replace(made, score=math.nan) for made in row] for row in found]
+
+
+def make_choice(
+    requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
+) -> Choice:
+    """The search of rows that are decoded step by step, without alternatives."""
+    kind = BeamChoice if options.beam_size > 1 else StepwiseChoice
+    return kind(requests, options, prefixes)
 
 
 def _search(

@@ -18,23 +18,33 @@ from tfexport.runtime.search.topk import token_log_probs
 
 
 @dataclass
-class Prefilled:
+class Prefixes:
+    """Target prefixes of a batch, decoded.
+
+    Attributes:
+        prefix: (B, P).
+        prefix_scores: (B, P), natural-log probabilities of its tokens, unfiltered; that of a
+            forced first token is 0.
+        attention: (B, P + 1, S), or (B, P, S) without a position after the prefix; None if nothing
+            asks for it.
+    """
+
+    prefix: Ids
+    prefix_scores: NDArray[np.float64]
+    attention: Floats | None = None
+
+
+@dataclass(kw_only=True)
+class Prefilled(Prefixes):
     """The state of a batch after prefill.
 
     Attributes:
         state: of the decoder, after the start token and the prefix.
         logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
-        prefix: (B, P).
-        prefix_scores: (B, P), natural-log probabilities of its tokens, unfiltered; that of a
-            forced first token is 0.
-        attention: (B, P + 1, S), or (B, P, S) without logits; None if nothing asks for it.
     """
 
     state: DecoderState
     logits: Floats | None
-    prefix: Ids
-    prefix_scores: NDArray[np.float64]
-    attention: Floats | None
 
 
 def prefill(
@@ -66,7 +76,8 @@ def prefill(
         longest = max(request.length for request in requests)
         none = np.zeros((len(requests), 0, longest), np.float32)
         attention = none if options.needs_attention else None
-        return Prefilled(state, None, prefix, np.zeros((len(requests), 0)), attention)
+        scores = np.zeros((len(requests), 0))
+        return Prefilled(prefix, scores, attention, state=state, logits=None)
     # A prefix may hold tokens outside the shortlist; its probability is over the whole vocabulary.
     candidates = None if length or whole_vocabulary else all_candidates(requests)
     logits, attention = advance(model, tokens, state, options, candidates)
@@ -75,7 +86,8 @@ def prefill(
         scores[:, i] = token_log_probs(logits[:, i], prefix[:, i])
     if length and options.first_token is not None:
         scores[prefix[:, 0] == options.first_token, 0] = 0  # a forced token is certain
-    return Prefilled(state, None if full else logits[:, -1], prefix, scores, attention)
+    newest = None if full else logits[:, -1]
+    return Prefilled(prefix, scores, attention, state=state, logits=newest)
 
 
 def advance(

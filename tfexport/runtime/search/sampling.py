@@ -61,6 +61,9 @@ def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) 
             weights[:, 0] = 1
             break
         count = min(4 * count, top_k)
+    # By id: rounding, which differs with the batch, may change the order of close probabilities.
+    order = np.argsort(ids, axis=-1)
+    ids, weights = np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1)
     return np.take_along_axis(ids, _invert(weights, numbers)[:, None], -1)[:, 0]
 
 

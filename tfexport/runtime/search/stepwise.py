@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.search.batch_steps import BatchSteps, NextStep
 from tfexport.runtime.search.logit_filters import LogitFilters
-from tfexport.runtime.search.prefill import Prefilled, advance, all_candidates, prefill
+from tfexport.runtime.search.prefill import Prefixes, prefill
 from tfexport.runtime.search.ranking import best_first, make_hypothesis
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
@@ -42,33 +43,54 @@ class _Sequence:
         self.finished = False
 
 
-class StepwiseSearch:
-    """Greedy search or sampling over a batch that finished rows leave.
+class StepwiseChoice:
+    """See ``Choice``: tokens by greedy search or sampling, for rows that finished ones leave.
 
     A row ends with an end token, at ``max_length``, where a callback says so, or where no token is
     allowed.
     """
 
-    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
-        self._model, self._requests, self._options = model, requests, options
-        samples = options.num_hypotheses if options.sampling else 1
-        prefilled = prefill(model, requests, options)
-        self._filters = LogitFilters(options, requests)
-        self._candidates = all_candidates(requests)
-        self._sequences = self._start(prefilled, samples)
-        self._active = self._sequences if prefilled.logits is not None else []
-        self._state, self._logits, self._attention = prefilled.state, prefilled.logits, None
-        rows = np.repeat(np.arange(len(requests)), samples)
-        if prefilled.attention is not None and self._active:
-            self._attention = prefilled.attention[rows, -1]
-        if samples > 1 and prefilled.logits is not None:
-            self._state.select(rows)
-            self._logits = prefilled.logits[rows]
+    def __init__(
+        self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
+    ) -> None:
+        """Begin behind the prefixes.
 
-    def _start(self, prefilled: Prefilled, samples: int) -> list[_Sequence]:
+        Args:
+            requests: with prefixes of equal length.
+            options: how to decode them.
+            prefixes: of the requests.
+        """
+        self._requests, self._options = requests, options
+        self._filters = LogitFilters(options, requests)
+        samples = options.num_hypotheses if options.sampling else 1
+        self._sequences = self._start(prefixes, samples)
+        self._active = self._sequences
+        self.first_rows: NDArray[np.intp] = np.repeat(np.arange(len(requests)), samples)
+
+    def take(
+        self, logits: Floats, attention: Floats | None = None
+    ) -> tuple[list[Step], NextStep | None]:
+        """See ``Choice``."""
+        tokens = np.array([sequence.tokens for sequence in self._active], np.int64)
+        tokens = tokens.reshape(len(self._active), -1)
+        sources = np.array([sequence.request for sequence in self._active], np.intp)
+        self._filters.apply(logits, tokens, sources)
+        # Rows without an allowed token leave the batch.
+        rows = np.flatnonzero(np.isfinite(logits.max(-1)))
+        logits = logits[rows]
+        attention = None if attention is None else attention[rows]
+        self._active = [self._active[row] for row in rows]
+        if not self._active:
+            return [], None
+        chosen = self._choose(logits)
+        steps, going = self._append(logits, attention, chosen)
+        self._active = [self._active[place] for place in np.flatnonzero(going)]
+        return steps, NextStep(rows[going], chosen[going]) if self._active else None
+
+    def _start(self, prefixes: Prefixes, samples: int) -> list[_Sequence]:
         """One sequence for each sample of each request, holding the prefix."""
         sequences = [
-            _Sequence(i, sample, [*request.prefix], prefilled.prefix_scores[i].tolist())
+            _Sequence(i, sample, [*request.prefix], prefixes.prefix_scores[i].tolist())
             for i, request in enumerate(self._requests)
             for sample in range(request.sample, request.sample + samples)
         ]
@@ -77,71 +99,32 @@ class StepwiseSearch:
                 number = self._requests[sequence.request].number
                 seed = [self._options.seed, number, sequence.sample]
                 sequence.generator = np.random.default_rng(seed)
-            if prefilled.attention is not None:
-                attended = prefilled.attention[sequence.request, : len(sequence.tokens)]
+            if prefixes.attention is not None:
+                attended = prefixes.attention[sequence.request, : len(sequence.tokens)]
                 sequence.attention.extend(attended)
         return sequences
 
-    @property
-    def active(self) -> bool:
-        """Whether any row is unfinished."""
-        return bool(self._active)
-
-    def run(self) -> list[list[Hypothesis]]:
-        """Decode to the end; for each request its hypotheses, best first."""
-        while self._active:
-            self.step()
-        return self.hypotheses()
-
-    def step(self) -> list[Step]:
-        """Append one token to every active row."""
-        self._filter()
-        if not self._active:
-            return []
-        tokens = self._choose()
-        steps, keep_going = self._append(tokens)
-        if not keep_going.all():
-            self._keep(keep_going)
-            tokens = tokens[keep_going]
-        if self._active:
-            logits, attention = advance(
-                self._model, tokens[:, None], self._state, self._options, self._candidates
-            )
-            self._logits = logits[:, -1]
-            self._attention = None if attention is None else attention[:, -1]
-        return steps
-
-    def _filter(self) -> None:
-        """Apply the logit filters; rows without an allowed token leave the batch."""
-        assert self._logits is not None
-        tokens = np.array([sequence.tokens for sequence in self._active], np.int64)
-        tokens = tokens.reshape(len(self._active), -1)
-        self._filters.apply(self._logits, tokens, self._state.sources)
-        allowed = np.isfinite(self._logits.max(-1))
-        if not allowed.all():
-            self._keep(allowed)
-
-    def _choose(self) -> Ids:
+    def _choose(self, logits: Floats) -> Ids:
         """The next token of every row, (R,)."""
-        assert self._logits is not None
         if self._options.sampling:
             generators = [sequence.generator for sequence in self._active]
-            return draw(self._logits, generators, self._options)
-        best: Ids = self._logits.argmax(-1)
+            return draw(logits, generators, self._options)
+        best: Ids = logits.argmax(-1)
         return best
 
-    def _append(self, tokens: Ids) -> tuple[list[Step], NDArray[np.bool_]]:
+    def _append(
+        self, logits: Floats, attention: Floats | None, tokens: Ids
+    ) -> tuple[list[Step], NDArray[np.bool_]]:
         """Append a token to every row: the steps for callbacks, and which rows keep going (R,)."""
-        assert self._logits is not None
-        scores = token_log_probs(self._logits, tokens)
+        scores = token_log_probs(logits, tokens)
         ends = self._options.ends(tokens)
         callback = self._options.callback
         steps, keep_going = [], np.zeros(len(tokens), bool)
         for row, sequence in enumerate(self._active):
             sequence.tokens.append(int(tokens[row]))
             sequence.scores.append(float(scores[row]))
-            if self._attention is not None:
-                sequence.attention.append(self._attention[row])
+            if attention is not None:
+                sequence.attention.append(attention[row])
             sequence.finished = bool(ends[row])
             last = sequence.finished or len(sequence.tokens) >= self._options.max_length
             number = self._requests[sequence.request].number
@@ -151,17 +134,6 @@ class StepwiseSearch:
             stop = callback is not None and bool(callback(step))
             keep_going[row] = not (last or stop)
         return steps, keep_going
-
-    def _keep(self, kept: NDArray[np.bool_]) -> None:
-        """Batch compaction: only these rows (R,) stay."""
-        assert self._logits is not None
-        self._active = [row for row, stays in zip(self._active, kept, strict=True) if stays]
-        if not self._active:
-            return
-        self._state.select(np.flatnonzero(kept))
-        self._logits = self._logits[kept]
-        if self._attention is not None:
-            self._attention = self._attention[kept]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """For each request its hypotheses so far, best first, the earlier one on a tie."""
@@ -179,6 +151,37 @@ class StepwiseSearch:
             )
             found[sequence.request].append(made)
         return [best_first(row) for row in found]
+
+
+class StepwiseSearch:
+    """Greedy search or sampling over a batch."""
+
+    def __init__(self, model: Model, requests: Sequence[Request], options: ResolvedOptions) -> None:
+        prefilled = prefill(model, requests, options)
+        self._choice = StepwiseChoice(requests, options, prefilled)
+        self._steps = BatchSteps(model, requests, options, prefilled)
+        self._active = prefilled.logits is not None
+        if self._active:
+            self._steps.select(self._choice.first_rows)
+
+    @property
+    def active(self) -> bool:
+        """Whether any row is unfinished."""
+        return self._active
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Decode to the end; for each request its hypotheses, best first."""
+        while self._active:
+            self.step()
+        return self._choice.hypotheses()
+
+    def step(self) -> list[Step]:
+        """Append one token to every active row."""
+        steps, then = self._choice.take(self._steps.logits, self._steps.attention)
+        self._active = then is not None
+        if then is not None:
+            self._steps.advance(then)
+        return steps
 
 
 def greedy(

@@ -1,0 +1,211 @@
+"""The rows of a running batch, which enter and leave at any step; each stands at its own position.
+
+Axes: R rows, N slots, H heads, D' slot width of a head, M positions of a buffer, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
+
+from tfexport import graph_io
+from tfexport.errors import BundleError
+from tfexport.graph_io import CacheShape
+from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
+from tfexport.runtime.model.session import Binding
+
+_LEAST_POSITIONS = 64  # of a buffer; it doubles when a row needs more
+
+
+class Slots:
+    """Buffers for the caches of N rows, of which the first R are in use.
+
+    A step writes into the buffers in place. Rows move by ``select`` alone. Not safe to share
+    between threads.
+
+    Attributes:
+        rows: R.
+        capacity: N.
+    """
+
+    def __init__(self, model: Model, capacity: int) -> None:
+        """Make buffers for a model that ``has_slots``.
+
+        Raises:
+            BundleError: onnxruntime cannot run the graph.
+        """
+        self._model, self._graph, self._cache = model, *model.slot_graph()
+        self.rows, self.capacity = 0, capacity
+        self._past = _Buffers(self._cache, "decoder", capacity)
+        self._cross = _Buffers(self._cache, "encoder", capacity)
+        # Inputs and outputs of a step, whose memory is bound once.
+        self._tokens = np.zeros((capacity, 1), np.int64)
+        self._best = np.zeros((capacity, 1), np.int64)
+        self._positions = np.zeros(capacity, np.int32)
+        self._source_lengths = np.zeros(capacity, np.int32)
+        self._logits = np.zeros((capacity, model.vocab_size), np.float32)
+        self._sources = np.zeros(capacity, np.int64)  # number of the row's source
+        self._encoded = 0
+        self._bindings: dict[tuple[int, bool], Binding] = {}
+
+    def enter(self, sources: Sequence[Source]) -> None:
+        """Encode sources, none of them empty, and put them behind the other rows.
+
+        Each stands before its first token. There has to be room.
+        """
+        state = self._model.encode(sources)
+        lengths = [len(source) for source in sources]
+        first, last = self.rows, self.rows + len(sources)
+        self._reserve(self._cross, max(lengths))
+        for buffer, memory in zip(
+            self._cross.arrays, self._cross_values(state.memory), strict=True
+        ):
+            width = memory.shape[-1]
+            for row, length in enumerate(lengths):
+                buffer[first + row, :, :length, :width] = memory[row, :, :length]
+        self._source_lengths[first:last] = lengths
+        self._positions[first:last] = 0
+        self._sources[first:last] = np.arange(len(sources)) + self._encoded
+        self._encoded += len(sources)
+        self.rows = last
+
+    def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
+        """Give each row its next token, the first of them the start token.
+
+        Args:
+            tokens: (R,).
+            return_logits: compute them.
+
+        Returns:
+            best: (R,), the argmax of the logits, of tokens that the model's own rules allow.
+            logits: (R, V), or (0, V). Both are overwritten by the next step.
+        """
+        rows = self.rows
+        self._reserve(self._past, int(self._positions[:rows].max()) + 1)
+        self._tokens[:rows, 0] = tokens
+        key = (rows, return_logits)
+        if key not in self._bindings:
+            self._bindings[key] = self._bind(rows, return_logits)
+        self._graph.run_bound(self._bindings[key])
+        self._positions[:rows] += 1
+        return self._best[:rows, 0], self._logits[: rows if return_logits else 0]
+
+    def select(self, rows: NDArray[np.intp]) -> None:
+        """Keep these rows, in this order; a row may be repeated or dropped."""
+        moved = np.flatnonzero(rows != np.arange(len(rows)))
+        if moved.size:
+            taken = rows[moved]
+            self._past.move(moved, taken, int(self._positions[taken].max()))
+            others = self._sources[moved] != self._sources[taken]
+            if others.any():
+                length = int(self._source_lengths[taken[others]].max())
+                self._cross.move(moved[others], taken[others], length)
+            for values in (self._positions, self._source_lengths, self._sources):
+                values[moved] = values[taken]
+        self.rows = len(rows)
+        if not self.rows:
+            self._release()
+
+    def try_out(self) -> None:
+        """Take two steps, to see that this onnxruntime writes into the buffers.
+
+        Raises:
+            BundleError: it does not, or cannot run the graph.
+        """
+        assert not self.rows
+        for array in self._past.arrays:
+            array[0, :, :2] = np.nan
+        self.enter([[0]])
+        for _ in range(2):
+            self.step([0], return_logits=False)
+        written = all(np.isfinite(array[0, :, :2]).all() for array in self._past.arrays)
+        self.select(np.zeros(0, np.intp))
+        if not written:
+            raise BundleError(
+                f"onnxruntime {onnxruntime.__version__} does not write caches in place. "
+                "Upgrade it: pip install -U onnxruntime"
+            )
+
+    def _cross_values(self, memory: dict[str, OrtValue]) -> list[NDArray[Any]]:
+        names = [tensor.name for tensor in graph_io.past_encoder(self._cache)]
+        return [memory[name].numpy() for name in names]
+
+    def _reserve(self, buffers: "_Buffers", length: int) -> None:
+        if buffers.reserve(length, self.rows):
+            self._bindings.clear()
+
+    def _release(self) -> None:
+        """Give back the memory that long rows have taken."""
+        if self._past.release() | self._cross.release():
+            self._bindings.clear()
+
+    def _bind(self, rows: int, return_logits: bool) -> Binding:
+        inputs: dict[str, NDArray[Any]] = {
+            graph_io.INPUT_IDS: self._tokens[:rows],
+            graph_io.POSITIONS: self._positions[:rows],
+            graph_io.SOURCE_LENGTHS: self._source_lengths[:rows],
+            graph_io.RETURN_LOGITS: np.array(return_logits),
+            **self._cross.inputs(rows),
+            **self._past.inputs(rows),
+        }
+        outputs: dict[str, NDArray[Any]] = {
+            graph_io.BEST: self._best[:rows],
+            graph_io.LOGITS: self._logits[: rows if return_logits else 0],
+            **self._past.outputs(rows),
+        }
+        return self._graph.bind(inputs, outputs)
+
+
+class _Buffers:
+    """Keys and values of all layers, (N, H, M, D') each."""
+
+    def __init__(self, cache: CacheShape, kind: str, capacity: int) -> None:
+        width = graph_io.slot_width(cache.head_dim)
+        self._shape = (capacity, cache.num_heads, _LEAST_POSITIONS, width)
+        pairs = [f"{layer}.{kind}.{part}" for layer in range(cache.num_layers)
+                 for part in ("key", "value")]  # fmt: skip
+        self._names = pairs
+        self.arrays = self._empty(_LEAST_POSITIONS)
+
+    def inputs(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """By the graph's names."""
+        return {f"past_key_values.{name}": array[:rows]
+                for name, array in zip(self._names, self.arrays, strict=True)}  # fmt: skip
+
+    def outputs(self, rows: int) -> dict[str, NDArray[np.float32]]:
+        """By the graph's names."""
+        return {f"present.{name}": array[:rows]
+                for name, array in zip(self._names, self.arrays, strict=True)}  # fmt: skip
+
+    def reserve(self, length: int, rows: int) -> bool:
+        """Make room for so many positions, with what is in the first rows; whether they moved."""
+        before = self.arrays[0].shape[2]
+        if length <= before:
+            return False
+        positions = before
+        while positions < length:
+            positions *= 2
+        old, self.arrays = self.arrays, self._empty(positions)
+        for array, values in zip(self.arrays, old, strict=True):
+            array[:rows, :, :before] = values[:rows]
+        return True
+
+    def release(self) -> bool:
+        """Go back to the least size; whether they were larger."""
+        if self.arrays[0].shape[2] == _LEAST_POSITIONS:
+            return False
+        self.arrays = self._empty(_LEAST_POSITIONS)
+        return True
+
+    def move(self, to: NDArray[np.intp], rows: NDArray[np.intp], length: int) -> None:
+        """Copy the first positions of rows to the places of others."""
+        for array in self.arrays:
+            array[to, :, :length] = array[rows, :, :length]
+
+    def _empty(self, positions: int) -> list[NDArray[np.float32]]:
+        # Zeros: what pads a head has to be zero, and untouched pages take no memory.
+        shape = (*self._shape[:2], positions, self._shape[3])
+        return [np.zeros(shape, np.float32) for _ in self._names]
