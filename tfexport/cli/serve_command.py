@@ -20,13 +20,13 @@ INTERRUPTED = 130
               help="Of each model; 0 takes all cores that the process may use.")  # fmt: skip
 @click.option("--slots", type=click.IntRange(1, 4096), default=32, show_default=True,
               help="Rows of a model that are decoded at a time.")  # fmt: skip
-@click.option("--max-queue", type=click.IntRange(1), default=256, show_default=True,
+@click.option("--max-queue", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
               help="Requests of a model that may wait; more are answered 503.")  # fmt: skip
 @click.option("--timeout", type=float, default=60.0, show_default=True,
               help="Seconds from a request's arrival to its answer.")  # fmt: skip
-@click.option("--max-texts", type=click.IntRange(1), default=256, show_default=True,
+@click.option("--max-texts", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
               help="Texts of a request.")  # fmt: skip
-@click.option("--max-characters", type=click.IntRange(1), default=100_000, show_default=True,
+@click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
               help="Characters of all texts of a request.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Serve only those who give a key of it; one a line.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every request passes before its protocol sees it, and after: key, body, end, log."""
+"""The gate that every request passes on its way in and out: key, body, end, log."""
 
 import asyncio
 import contextlib

@@ -109,7 +109,7 @@ class ModelObserver(Observer):
 
 
 class _Queues(Collector):
-    """What the schedulers are doing when the figures are read."""
+    """The rows of all schedulers at the time at which the figures are read."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats

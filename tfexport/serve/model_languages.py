@@ -58,7 +58,7 @@ class ModelLanguages:
         return _match(code, self.targets)
 
     def spoken(self, source: str | None, target: str | None) -> Spoken:
-        """What the model is told where these languages are asked for."""
+        """The languages that the model is told where these are asked for."""
         return Spoken(
             self.source(source) if source and "source" in self.told else None,
             self.target(target) if target and "target" in self.told else None,

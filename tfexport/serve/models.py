@@ -31,6 +31,7 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
+        slots: rows that it decodes at a time.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings, observer: Observer) -> None:
@@ -39,7 +40,7 @@ class Model:
         Raises:
             TfexportError: it cannot be used.
         """
-        self.name, self.version = name, digest(path)
+        self.name, self.version, self.slots = name, digest(path), settings.slots
         self.engine = Engine(path, ThreadLayout(threads=settings.threads))
         if self.engine.manifest.tokenizers:
             _ = self.engine.texts.source, self.engine.texts.target  # loaded now, not by a request
@@ -126,7 +127,7 @@ class Models:
         return found
 
     def stats(self) -> dict[str, SchedulerStats]:
-        """What the schedulers are doing."""
+        """The figures of all schedulers."""
         return {model.name: model.scheduler.stats() for model in self}
 
     async def reload(self, told: Callable[[str, str], object]) -> None:

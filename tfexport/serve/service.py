@@ -1,4 +1,4 @@
-"""What all protocols of a server share."""
+"""The state of a server, which all its protocols share."""
 
 import os
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a model decodes of a request.
+    """The rows of a request, which a model decodes.
 
     Attributes:
         options: of all rows.
@@ -116,10 +116,9 @@ def check_width(model: Model, options: ResolvedOptions) -> None:
         RequestError: naming both.
     """
     width = options.num_hypotheses if options.sampling else options.beam_size
-    slots = model.scheduler.stats().slots
-    if width > slots:
+    if width > model.slots:
         name = "num_hypotheses" if options.sampling else "beam_size"
-        raise wrong(f"{name}: {width} is more than the {slots} rows that the server decodes")
+        raise wrong(f"{name}: {width} is more than the {model.slots} rows that the server decodes")
 
 
 def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = None) -> Submission:
