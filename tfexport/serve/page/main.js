@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { closeList, openList } from "./alternatives.js";
 import { chosen, offer } from "./languages.js";
 import { clearShades } from "./source.js";
-import { focusWord, numberOf, showText, showWords } from "./translation.js";
+import { focusWord, numberOf, setBusy, showText, showWords } from "./translation.js";
 import { sentenceOf } from "./words.js";
 
 const PAUSE = 250; // milliseconds without a key before a translation starts
@@ -29,6 +29,7 @@ function changed(pause = PAUSE) {
   clearTimeout(timer);
   closeList();
   clearShades();
+  setBusy(true);
   running = new AbortController();
   const { signal } = running;
   timer = setTimeout(() => attempt(() => update(signal), () => changed(0)), pause);
@@ -41,7 +42,7 @@ async function attempt(work, again) {
     element("error").textContent = "";
   } catch (error) {
     if (error.name === "AbortError") return;
-    element("translation").classList.remove("running");
+    setBusy(false);
     if (!(error instanceof api.Failure)) {
       element("error").textContent = "The page has failed; the browser's console says where.";
       throw error;
@@ -69,15 +70,17 @@ async function update(signal) {
   const text = source.value;
   if (!text.trim()) {
     shown = { text: "", sentences: [] };
-    showText("", false);
+    showText("");
+    setBusy(false);
     return;
   }
   const translation = await translate(text, signal);
   shown = { text: translation.text, sentences: [] };
-  showText(shown.text, false);
+  showText(shown.text);
   element("announcement").textContent = shown.text;
   shown.sentences = await sentencesOf(text, translation, signal);
   showWords(shown.text, shown.sentences, openWord);
+  setBusy(false);
 }
 
 /** Translate a text, and show it as it comes. */
@@ -87,7 +90,7 @@ async function translate(text, signal) {
     for await (const event of api.translate(text, request(), signal)) {
       if (event.done) return event.translation;
       sofar += event.text;
-      showText(sofar, true);
+      showText(sofar);
     }
   } catch (error) {
     if (!attention || error.status !== 422 || !error.message.includes("return_attention")) throw error;
@@ -112,11 +115,11 @@ async function sentencesOf(text, translation, signal) {
 }
 
 /** Offer what a sentence may say from a word on. */
-function openWord(sentence, word, element) {
+function openWord(sentence, word, button) {
   const before = sentence.text.slice(0, word.start);
-  const number = numberOf(element);
+  const number = numberOf(button);
   attempt(() =>
-    openList(element, async (signal) => {
+    openList(button, async (signal) => {
       const found = await api.alternatives(sentence.source, word.prefix, request(), signal);
       return [...new Map(found.map((one) => [one.text, one])).values()].map((one) => ({
         text: one.text.startsWith(before) ? one.text.slice(before.length) : one.text,

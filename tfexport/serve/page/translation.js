@@ -4,9 +4,13 @@ import { clearShades, shade } from "./source.js";
 
 const pane = document.getElementById("translation");
 
+/** Say whether what is shown is not the translation yet. */
+export function setBusy(busy) {
+  pane.ariaBusy = String(busy);
+}
+
 /** Show a text that is not complete, or of which nothing more is known. */
-export function showText(text, running) {
-  pane.classList.toggle("running", running);
+export function showText(text) {
   pane.textContent = text;
 }
 
@@ -17,7 +21,6 @@ export function showText(text, running) {
  * called with a sentence, one of its words and its element.
  */
 export function showWords(text, sentences, open) {
-  pane.classList.remove("running");
   const parts = [];
   let from = 0;
   for (const sentence of sentences) {
