@@ -67,6 +67,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     nodes, (logits,) = take_nodes(parse_graph(_LOGITS, opset), given, "logits/")
     graph.extend(nodes)
     set_outputs(graph, [graph.outputs[0], logits, *graph.outputs[2:]], spec)
+    graph.sort()  # weights were prepared behind the nodes that read them
     model.opset_imports.pop(PLACEHOLDERS, None)
     return model
 
