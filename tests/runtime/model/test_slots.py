@@ -14,7 +14,8 @@ from tfexport.runtime.model.slots import Slots
 
 def expected_logits(model: Model, source: list[int], tokens: list[int]) -> np.ndarray:
     """(V,), of the position behind these tokens."""
-    return model.step(np.array([tokens]), model.encode([source]))[0, -1]
+    logits: np.ndarray = model.step(np.array([tokens]), model.encode([source]))[0, -1]
+    return logits
 
 
 def test_rows_enter_move_repeat_and_leave(

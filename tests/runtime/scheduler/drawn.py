@@ -12,39 +12,37 @@ Job = tuple[list[list[int]], dict[str, Any], list[list[Hypothesis]]]  # rows, op
 
 def draw_options(draw: random.Random, vocabulary: int) -> dict[str, Any]:
     """Options of every search that may share a batch with others, and of some that may not."""
-    options: dict[str, Any] = {}
     kind = draw.random()
+    options: dict[str, Any] = {"max_length": draw.choice([1, 2, 5, 12, 12, 20])}
+    maybe: list[tuple[dict[str, Any], float]] = [
+        ({"min_length": 1}, 0.2),
+        ({"repetition_penalty": draw.choice([1.3, 0.8])}, 0.2),
+        ({"no_repeat_ngram_size": draw.choice([1, 2])}, 0.2),
+        ({"return_end_token": True}, 0.1),
+        ({"suppress_tokens": [draw.randrange(4, vocabulary) for _ in range(3)]}, 0.15),
+        ({"return_scores": False}, 0.2),
+        ({"return_token_scores": True}, 0.1),
+    ]
     if 0.4 < kind < 0.7:
         options["beam_size"] = draw.choice([2, 3, 4])
-        if draw.random() < 0.4:
-            options["num_hypotheses"] = 2
-        if draw.random() < 0.3:
-            options["length_penalty"] = draw.choice([0.0, 0.6, 2.0])
-        if draw.random() < 0.3:
-            options["early_stopping"] = draw.random() < 0.5
-        if draw.random() < 0.2:
-            options["search_rules"] = "transformers"
-        if draw.random() < 0.15:
-            options |= {"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5}
-        if draw.random() < 0.15:
-            options["coverage_penalty"] = 0.2
+        maybe += [
+            ({"num_hypotheses": 2}, 0.4),
+            ({"length_penalty": draw.choice([0.0, 0.6, 2.0])}, 0.3),
+            ({"early_stopping": draw.random() < 0.5}, 0.3),
+            ({"search_rules": "transformers"}, 0.2),
+            ({"beam_size": 4, "beam_groups": 2, "diversity_penalty": 0.5}, 0.15),
+            ({"coverage_penalty": 0.2}, 0.15),
+        ]
     elif kind >= 0.7:
         options |= {"sampling": True, "seed": draw.randrange(100)}
-        if draw.random() < 0.5:
-            options["top_k"] = draw.choice([1, 5])
-        if draw.random() < 0.5:
-            options["top_p"] = draw.choice([0.3, 0.9])
-        if draw.random() < 0.3:
-            options["num_hypotheses"] = 3
-    options["max_length"] = draw.choice([1, 2, 5, 12, 12, 20])
-    for name, values, chance in (
-        ("min_length", [1], 0.2), ("repetition_penalty", [1.3, 0.8], 0.2),
-        ("no_repeat_ngram_size", [1, 2], 0.2), ("return_end_token", [True], 0.1),
-        ("suppress_tokens", [[draw.randrange(4, vocabulary) for _ in range(3)]], 0.15),
-        ("return_scores", [False], 0.2), ("return_token_scores", [True], 0.1),
-    ):  # fmt: skip
+        maybe += [
+            ({"top_k": draw.choice([1, 5])}, 0.5),
+            ({"top_p": draw.choice([0.3, 0.9])}, 0.5),
+            ({"num_hypotheses": 3}, 0.3),
+        ]
+    for more, chance in maybe:
         if draw.random() < chance:
-            options[name] = draw.choice(values)
+            options |= more
     return options
 
 

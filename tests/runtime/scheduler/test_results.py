@@ -4,6 +4,7 @@ import os
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,10 @@ def test_texts_with_prefixes(tiny_bundle: Path) -> None:
     texts = [f"w{4 + i % 13} w7 w{5 + i % 3}" for i in range(12)]
     prefixes = [["w5 w6", None, "w9"][i % 3] for i in range(12)]
     scheduler = Scheduler(engine)
-    for keywords in ({}, {"beam_size": 3}, {"sampling": True, "seed": 3, "num_hypotheses": 2}):
+    ways: list[dict[str, Any]] = [
+        {}, {"beam_size": 3}, {"sampling": True, "seed": 3, "num_hypotheses": 2},
+    ]  # fmt: skip
+    for keywords in ways:
         expected = translator.translate(texts, target_prefix=prefixes, **keywords)
         options, given = engine.resolver.resolve(keywords, prefixes)
         requests = [
