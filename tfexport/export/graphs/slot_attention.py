@@ -45,7 +45,7 @@ class SlotAttention(Attention):
         places = self.places
         queries, keys = (self._rotated(part) for part in (self.q_proj(x), self.k_proj(x)))
         total = _total(places.positions)
-        own = bias_at(self.relative, places.positions)
+        own = bias_at(self.relative, places.positions, past_key.size(2))
         inputs = [
             *(self._widened(part) for part in (queries, keys, self.v_proj(x))),
             past_key, past_value,
@@ -114,13 +114,22 @@ class SlotAttention(Attention):
         return output
 
 
-def bias_at(relative: RelativePositions, positions: Tensor) -> Tensor | None:
-    """The bias (B, H, 1, K) of relative positions for rows at these positions; None without."""
+def bias_at(relative: RelativePositions, positions: Tensor, size: int) -> Tensor | None:
+    """The bias (B, H, 1, K) of relative positions for rows at these positions; None without.
+
+    Args:
+        relative: positions.
+        positions: (B,).
+        size: M. For torch.export K is M: a size that is computed from values would need proofs.
+    """
     if not isinstance(relative, RelativeBias):
         return None
-    size = _total(positions).item()
-    torch._check(size >= 1)
-    return relative.at(positions, torch.arange(size, device=positions.device))
+    first = torch.zeros(1, dtype=torch.int32)
+    every = torch.arange(size, device=positions.device)
+    keys = torch.onnx.ops.symbolic(
+        "Slice", [every, first, _total(positions)], dtype=torch.int64, shape=[size]
+    )
+    return relative.at(positions, keys)
 
 
 def _total(last: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ class SlotStep(nn.Module):
         input_ids = checked_ids(input_ids, self.model.config.target_vocab_size)
         half = len(caches) // 2
         self.places.positions, self.places.last_source = positions, source_lengths - 1
-        self.places.bias = bias_at(self.model.decoder.relative, positions)
+        relative = self.model.decoder.relative
+        self.places.bias = bias_at(relative, positions, caches[0].size(2))
         x: Tensor = self.model.target_embedding.at(input_ids, positions.unsqueeze(1))  # type: ignore[operator]
         nothing = x.new_zeros(1)
         x, present, _ = self.model.decoder(x, nothing, caches[:half], caches[half:], nothing)
@@ -57,6 +58,9 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     traced = GraphSpec(spec.name, inputs, (best, states, *present))
     model = exporter.export_graph_module(SlotStep(steps), traced, opset)
     graph = model.graph
+    for node in graph:  # some are not what torch was told; see ``bias_at``
+        for value in node.outputs:
+            value.shape = None
     weights = steps.insert_projection(graph, graph, opset)
     asked = ir.val(graph_io.RETURN_LOGITS, ir.DataType.BOOL, [])
     graph.inputs.insert(3, asked)
@@ -67,6 +71,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     nodes, (logits,) = take_nodes(parse_graph(_LOGITS, opset), given, "logits/")
     graph.extend(nodes)
     set_outputs(graph, [graph.outputs[0], logits, *graph.outputs[2:]], spec)
+    graph.sort()  # weights were prepared behind the nodes that read them
     model.opset_imports.pop(PLACEHOLDERS, None)
     return model
 

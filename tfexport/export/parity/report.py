@@ -28,13 +28,20 @@ STAGES = (
     "generate",
     "scores",
     "beam",
+    "slots",
+    "best tokens",
     "text",
     "attention",
     "forward",
     "attention biases",
 )
 
-TOKEN_STAGES = ("greedy tokens", "generate", "text")  # their difference is a number of rows
+TOKEN_STAGES = (
+    "greedy tokens",
+    "generate",
+    "best tokens",
+    "text",
+)  # their difference is a number of rows
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
 from tfexport.runtime.model.session import Binding
 
 _LEAST_POSITIONS = 64  # of a buffer; it doubles when a row needs more
+_UNWRITTEN = 7.0  # any value that a cache does not hold by chance
 
 
 class Slots:
@@ -50,6 +51,11 @@ class Slots:
         self._sources = np.zeros(capacity, np.int64)  # number of the row's source
         self._encoded = 0
         self._bindings: dict[tuple[int, bool], Binding] = {}
+
+    @property
+    def positions(self) -> int:
+        """Positions of sources and targets that the buffers have room for."""
+        return self._past.positions + self._cross.positions
 
     def enter(self, sources: Sequence[Source]) -> None:
         """Encode sources, none of them empty, and put them behind the other rows.
@@ -117,11 +123,11 @@ class Slots:
         """
         assert not self.rows
         for array in self._past.arrays:
-            array[0, :, :2] = np.nan
+            array[0, :, :2] = _UNWRITTEN
         self.enter([[0]])
         for _ in range(2):
             self.step([0], return_logits=False)
-        written = all(np.isfinite(array[0, :, :2]).all() for array in self._past.arrays)
+        written = all((array[0, :, :2] != _UNWRITTEN).any() for array in self._past.arrays)
         self.select(np.zeros(0, np.intp))
         if not written:
             raise BundleError(
@@ -180,9 +186,14 @@ class _Buffers:
         return {f"present.{name}": array[:rows]
                 for name, array in zip(self._names, self.arrays, strict=True)}  # fmt: skip
 
+    @property
+    def positions(self) -> int:
+        """M."""
+        return int(self.arrays[0].shape[2])
+
     def reserve(self, length: int, rows: int) -> bool:
         """Make room for so many positions, with what is in the first rows; whether they moved."""
-        before = self.arrays[0].shape[2]
+        before = self.positions
         if length <= before:
             return False
         positions = before
@@ -195,7 +206,7 @@ class _Buffers:
 
     def release(self) -> bool:
         """Go back to the least size; whether they were larger."""
-        if self.arrays[0].shape[2] == _LEAST_POSITIONS:
+        if self.positions == _LEAST_POSITIONS:
             return False
         self.arrays = self._empty(_LEAST_POSITIONS)
         return True

@@ -84,12 +84,11 @@ def _batch_of_first(rows: Sequence[Row]) -> list[int]:
 def _told(row: Row) -> ResolvedOptions:
     """The row's options, with a callback where its submission is to be told of every token."""
     submission = row.submission
-    told = submission.on_step
-    if told is None or row.options.beam_size > 1:
+    if submission.on_step is None or row.options.beam_size > 1:
         return row.options
 
     def callback(step: Step) -> bool:
-        told(step)
+        submission.tell(step)
         return submission.is_over()
 
     return dataclasses.replace(row.options, callback=callback)

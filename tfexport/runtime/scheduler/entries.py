@@ -60,9 +60,8 @@ class _Told:
         if not self._begun:
             self._begun = True
             self._observer.first_token(time.monotonic() - submission.submitted)
-        if submission.on_step is not None:
-            for step in steps:
-                submission.on_step(step)
+        for step in steps:
+            submission.tell(step)
 
 
 class GreedyEntry:

@@ -11,6 +11,7 @@ from tfexport.runtime.scheduler.submission import Submission
 from tfexport.runtime.scheduler.waiting import WaitingRows
 
 ENCODED_TOKENS = 1024  # of sources that enter between two steps: what running rows wait for
+_SHARE = 8  # of the slots, which rows that enter a full batch wait for
 _RECENT = 256  # rows by whose ends the rate is measured
 
 
@@ -107,7 +108,7 @@ class Lane:
                     row.submission.fail(error)
                 self._fail(error)
                 return False
-            rows = self._waiting.take(self._batch.free, ENCODED_TOKENS)
+            rows = self._waiting.take(self._room(), ENCODED_TOKENS)
             self._running = len(self._batch.rows) + len(rows)
         now = time.monotonic()
         for row in rows:
@@ -120,6 +121,12 @@ class Lane:
                 row.submission.fail(error)
             self._fail(error)
         return True
+
+    def _room(self) -> int:
+        """Rows that may enter now: while more wait than fit, some at a time, encoded together."""
+        free = self._batch.free
+        few = self._waiting.rows > free and free < self._batch.capacity // _SHARE
+        return 0 if few and self._batch.rows else free
 
     def _fail(self, error: Exception) -> None:
         for row in self._batch.rows:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import DeadlineError
@@ -55,6 +55,14 @@ class Submission:
                 self.fail(DeadlineError("its time was over before it was decoded"))
         return self.future.done()
 
+    def tell(self, step: Step) -> None:
+        """Tell its caller of a token; a caller's error is its own."""
+        if self.on_step is not None and not self.future.done():
+            try:
+                self.on_step(step)
+            except Exception as error:
+                self.fail(error)
+
     def finish(self, place: int, found: list[Hypothesis]) -> None:
         """Take the hypotheses of a row."""
         self._found[place] = found
@@ -80,13 +88,11 @@ class Row:
         submission: that it belongs to.
         place: among the rows of the submission.
         request: what to decode.
-        steps: tokens that ``on_step`` was told of.
     """
 
     submission: Submission
     place: int
     request: Request
-    steps: int = field(default=0)
 
     @property
     def options(self) -> ResolvedOptions:

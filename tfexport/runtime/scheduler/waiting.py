@@ -14,19 +14,16 @@ class WaitingRows:
 
     def __init__(self) -> None:
         self._turns: deque[Submission] = deque()
+        self.rows = 0  # to begin; those of cancelled submissions until their turn
 
     def __len__(self) -> int:
         """Submissions that have rows to begin."""
         return len(self._turns)
 
-    @property
-    def rows(self) -> int:
-        """Rows to begin."""
-        return sum(len(submission.waiting) for submission in self._turns)
-
     def add(self, submission: Submission) -> None:
         """Put a submission's rows behind the others."""
         self._turns.append(submission)
+        self.rows += len(submission.waiting)
 
     def take(self, width: int, most: int) -> list[Row]:
         """Take rows to begin.
@@ -42,13 +39,14 @@ class WaitingRows:
             submission = self._turns[0]
             if submission.is_over() or not submission.waiting:
                 self._turns.popleft()
+                self.rows -= len(submission.waiting)
                 continue
             row = submission.waiting[-1]
             width -= row.width
             most -= row.request.length
             if width < 0 or (taken and most < 0):
                 break
-            submission.waiting.pop()
-            taken.append(row)
+            taken.append(submission.waiting.pop())
+            self.rows -= 1
             self._turns.rotate(-1)
         return taken

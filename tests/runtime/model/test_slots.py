@@ -1,0 +1,92 @@
+"""Slots against the decoder's graph, whose rows all stand at one position."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfexport.bundle import open_bundle
+from tfexport.errors import BundleError
+from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.slots import Slots
+
+
+def expected_logits(model: Model, source: list[int], tokens: list[int]) -> np.ndarray:
+    """(V,), of the position behind these tokens."""
+    logits: np.ndarray = model.step(np.array([tokens]), model.encode([source]))[0, -1]
+    return logits
+
+
+def test_rows_enter_move_repeat_and_leave(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 4)
+    model = Model(tiny_bundle, open_bundle(tiny_bundle), 1)
+    draw, slots = random.Random(4), Slots(model, 9)
+    rows: list[tuple[list[int], list[int]]] = []  # source and tokens of each
+    for _ in range(60):
+        room = draw.randint(0, min(3, slots.capacity - slots.rows))
+        if room and (draw.random() < 0.5 or not rows):
+            sources = [
+                [draw.randrange(4, 17) for _ in range(draw.randint(1, 60))] for _ in range(room)
+            ]
+            slots.enter(sources)
+            rows += [(source, []) for source in sources]
+        if not rows:
+            continue
+        tokens = [draw.randrange(4, 17) for _ in rows]
+        for (_, before), token in zip(rows, tokens, strict=True):
+            before.append(token)
+        best, logits = slots.step(tokens, return_logits=True)
+        for place, (source, before) in enumerate(rows):
+            expected = expected_logits(model, source, before)
+            np.testing.assert_allclose(logits[place], expected, atol=2e-5)
+            assert logits[place, best[place]] == pytest.approx(expected.max(), abs=2e-5)
+        kept = [draw.randrange(len(rows)) for _ in range(draw.randint(1, len(rows)))]
+        kept = [place for place in kept if len(rows[place][1]) < 50]
+        slots.select(np.array(kept, np.intp))
+        rows = [(rows[place][0], list(rows[place][1])) for place in kept]
+        assert slots.rows == len(rows)
+
+
+def test_without_logits_there_are_none(tiny_bundle: Path) -> None:
+    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 3)
+    slots.enter([[5, 6], [7]])
+    best, logits = slots.step([1, 1], return_logits=False)
+    alone = best.copy()
+    assert logits.shape == (0, 19)
+    slots.select(np.zeros(0, np.intp))
+    slots.enter([[5, 6], [7]])
+    best, logits = slots.step([1, 1], return_logits=True)
+    assert (best == alone).all()
+    assert (logits.argmax(-1) == best).all()
+
+
+def test_buffers_grow_and_memory_of_long_rows_is_given_back(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 2)
+    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
+    slots.enter([[5] * 9])
+    for _ in range(9):
+        slots.step([5], return_logits=False)
+    assert slots.positions == 32
+    slots.select(np.zeros(0, np.intp))
+    assert slots.positions == 4
+
+
+def test_an_onnxruntime_that_copies_caches_is_refused(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
+    slots.try_out()
+    written = slots._past.outputs
+
+    def elsewhere(rows: int) -> dict[str, np.ndarray]:
+        return {name: array.copy() for name, array in written(rows).items()}
+
+    monkeypatch.setattr(slots._past, "outputs", elsewhere)
+    slots._bindings.clear()
+    with pytest.raises(BundleError, match="in place"):
+        slots.try_out()

@@ -1,0 +1,268 @@
+"""Queue, deadlines, cancelling, fairness and the end of a scheduler."""
+
+import dataclasses
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.scheduler.drawn import same
+from tfexport.bundle import open_bundle, write_manifest
+from tfexport.errors import ClosedSchedulerError, DeadlineError, QueueFullError
+from tfexport.runtime import Translator
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, Submission
+from tfexport.runtime.step import Step
+
+LONG = {"max_length": 60, "min_length": 59}
+
+
+@pytest.fixture
+def engine(tiny_bundle: Path) -> Engine:
+    return Engine(tiny_bundle, ThreadLayout(threads=1))
+
+
+@pytest.fixture
+def schedule(engine: Engine) -> Iterator[Callable[..., Scheduler]]:
+    made: list[Scheduler] = []
+
+    def make(observer: Observer | None = None, **limits: int) -> Scheduler:
+        made.append(Scheduler(engine, SchedulerLimits(**limits), observer))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+
+
+def submit(
+    scheduler: Scheduler,
+    engine: Engine,
+    rows: int = 1,
+    on_step: Callable[[Step], object] | None = None,
+    deadline: float | None = None,
+    **keywords: Any,
+) -> Submission:
+    options, (prefix,) = engine.resolver.resolve(keywords, [None])
+    requests = [
+        engine.request([5 + i % 9, 7, 9], i, prefix, options, as_ids=True) for i in range(rows)
+    ]
+    return scheduler.submit(requests, options, deadline=deadline, on_step=on_step)
+
+
+class Gate:
+    """Holds up the scheduler at a row's first token until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, step: Step) -> None:
+        self.reached.set()
+        assert self.open.wait(30)
+
+
+def test_a_full_queue_refuses_at_once(schedule: Callable[..., Scheduler], engine: Engine) -> None:
+    scheduler, gate = schedule(max_queue=2, slots=1), Gate()
+    running = submit(scheduler, engine, on_step=gate, **LONG)
+    assert gate.reached.wait(30)
+    waiting = [submit(scheduler, engine, rows=3) for _ in range(2)]
+    assert scheduler.stats().waiting_requests == 2
+    assert scheduler.stats().waiting_rows == 6
+    with pytest.raises(QueueFullError) as full:
+        submit(scheduler, engine)
+    assert full.value.retry_after > 0
+    gate.open.set()
+    assert all(len(one.future.result(30)) for one in [running, *waiting])
+    submit(scheduler, engine).future.result(30)
+
+
+def test_a_row_leaves_at_its_deadline(schedule: Callable[..., Scheduler], engine: Engine) -> None:
+    scheduler = schedule(slots=2)
+    late = submit(
+        scheduler, engine, deadline=time.monotonic() + 0.05,
+        on_step=lambda step: time.sleep(0.02), **LONG,
+    )  # fmt: skip
+    with pytest.raises(DeadlineError):
+        late.future.result(30)
+    assert scheduler.drain(10)
+    assert scheduler.stats().running_rows == 0
+
+
+def test_a_deadline_counts_for_rows_that_wait(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler, gate = schedule(slots=1), Gate()
+    running = submit(scheduler, engine, on_step=gate)
+    assert gate.reached.wait(30)
+    late = submit(scheduler, engine, deadline=time.monotonic())
+    gate.open.set()
+    with pytest.raises(DeadlineError):
+        late.future.result(30)
+    assert running.future.result(30)
+
+
+def test_a_cancelled_row_gives_its_slot_back(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler, gate = schedule(slots=1), Gate()
+    running = submit(scheduler, engine, on_step=gate, **LONG)
+    assert gate.reached.wait(30)
+    other = submit(scheduler, engine)
+    running.cancel()
+    gate.open.set()
+    assert other.future.result(30)
+    with pytest.raises(CancelledError):
+        running.future.result(30)
+
+
+def test_rows_of_a_long_request_do_not_hold_up_a_short_one(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler, gate, ended = schedule(slots=2), Gate(), list[str]()
+    first = submit(scheduler, engine, on_step=gate)
+    assert gate.reached.wait(30)
+    long = submit(scheduler, engine, rows=200)
+    short = submit(scheduler, engine)
+    long.future.add_done_callback(lambda _: ended.append("long"))
+    short.future.add_done_callback(lambda _: ended.append("short"))
+    gate.open.set()
+    for one in (first, long, short):
+        one.future.result(60)
+    assert ended == ["short", "long"]
+
+
+def test_a_callback_that_fails_costs_no_other_caller(
+    schedule: Callable[..., Scheduler], engine: Engine, tiny_bundle: Path
+) -> None:
+    scheduler, gate = schedule(slots=8), Gate()
+    blocking = submit(scheduler, engine, on_step=gate)
+    assert gate.reached.wait(30)
+
+    def fail(step: Step) -> None:
+        raise RuntimeError("of the caller's")
+
+    broken = submit(scheduler, engine, on_step=fail)
+    other = submit(scheduler, engine, rows=3)
+    gate.open.set()
+    with pytest.raises(RuntimeError, match="of the caller's"):
+        broken.future.result(30)
+    rows = [[5 + i % 9, 7, 9] for i in range(3)]
+    expected = Translator(tiny_bundle, threads=1).generate(rows)
+    assert same(other.future.result(30), [result.hypotheses for result in expected])
+    assert blocking.future.result(30)
+
+
+def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
+    schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = schedule(slots=4)
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            submit(scheduler, engine).future.result(30)
+    assert submit(scheduler, engine).future.result(30)
+
+
+def test_steps_are_told_in_order(schedule: Callable[..., Scheduler], engine: Engine) -> None:
+    scheduler = schedule(slots=4)
+    for keywords in ({}, {"sampling": True, "seed": 4}, {"return_attention": True}):
+        steps: list[Step] = []
+        found = submit(scheduler, engine, on_step=steps.append, max_length=9, **keywords)
+        (hypotheses,) = found.future.result(30)
+        told = [step.token for step in steps]
+        assert told[: len(hypotheses[0].tokens)] == hypotheses[0].tokens
+        assert [step.position for step in steps] == list(range(len(steps)))
+        assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_draining_finishes_what_was_accepted(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler = schedule(slots=2)
+    accepted = [submit(scheduler, engine, rows=4) for _ in range(5)]
+    accepted += [submit(scheduler, engine, beam_size=2, return_attention=True) for _ in range(3)]
+    assert scheduler.drain(60)
+    assert all(one.future.done() and one.future.result(0) for one in accepted)
+    with pytest.raises(QueueFullError, match="no more work"):
+        submit(scheduler, engine)
+
+
+def test_draining_gives_up_after_its_time(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler, gate = schedule(slots=1), Gate()
+    submit(scheduler, engine, on_step=gate)
+    assert gate.reached.wait(30)
+    assert not scheduler.drain(0.05)
+    gate.open.set()
+    assert scheduler.drain(30)
+
+
+def test_closing_fails_what_is_left(schedule: Callable[..., Scheduler], engine: Engine) -> None:
+    scheduler, gate = schedule(slots=1), Gate()
+    running = submit(scheduler, engine, on_step=gate, **LONG)
+    assert gate.reached.wait(30)
+    waiting = submit(scheduler, engine)
+    closing = threading.Thread(target=scheduler.close)
+    closing.start()
+    gate.open.set()
+    closing.join(30)
+    for one in (running, waiting):
+        with pytest.raises(ClosedSchedulerError):
+            one.future.result(30)
+
+
+def test_figures_are_told(schedule: Callable[..., Scheduler], engine: Engine) -> None:
+    class Counting(Observer):
+        def __init__(self) -> None:
+            self.found: dict[str, list[float]] = {}
+
+        def _add(self, name: str, value: float) -> None:
+            self.found.setdefault(name, []).append(value)
+
+        def batch(self, rows: int) -> None:
+            self._add("batch", rows)
+
+        def queued(self, seconds: float) -> None:
+            self._add("queued", seconds)
+
+        def first_token(self, seconds: float) -> None:
+            self._add("first_token", seconds)
+
+        def generated(self, tokens: int) -> None:
+            self._add("generated", tokens)
+
+        def encoded(self, tokens: int) -> None:
+            self._add("encoded", tokens)
+
+    counting = Counting()
+    scheduler = schedule(counting, slots=4)
+    found = submit(scheduler, engine, rows=6, max_length=5).future.result(30)
+    assert sorted(counting.found["generated"]) == sorted(len(row[0].tokens) for row in found)
+    assert counting.found["encoded"] == [3] * 6
+    assert len(counting.found["queued"]) == len(counting.found["first_token"]) == 6
+    assert max(counting.found["batch"]) == 4
+
+
+def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.bundle"  # as earlier versions wrote it
+    shutil.copytree(tiny_bundle, old)
+    (old / "step.onnx").unlink()
+    manifest = open_bundle(tiny_bundle)
+    graphs = {role: name for role, name in manifest.graphs.items() if role != "step"}
+    write_manifest(old, dataclasses.replace(manifest, graphs=graphs))
+    engine = Engine(old, ThreadLayout(threads=1))
+    scheduler = Scheduler(engine)
+    assert not scheduler.continuous
+    assert "step.onnx" in scheduler.reason
+    found = submit(scheduler, engine, rows=5).future.result(30)
+    rows = [[5 + i % 9, 7, 9] for i in range(5)]
+    expected = Translator(old, threads=1).generate(rows)
+    assert same(found, [result.hypotheses for result in expected])
+    scheduler.close()
