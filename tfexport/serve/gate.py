@@ -36,13 +36,11 @@ class Gate:
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         put_call(scope, call)
         answer = _Answer(send, call.id)
-        self._service.active += 1
         self._service.metrics.active.inc()
         try:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
-            self._service.active -= 1
             self._service.metrics.active.dec()
             self._record(scope, call, answer.status)
 
@@ -50,6 +48,7 @@ class Gate:
         dialect = dialect_of(scope["path"])
         try:
             self._check(scope, dialect)
+            call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
             await self._run(scope, receive, answer)
         except _GoneError:
