@@ -13,6 +13,7 @@ from tests.corpus.files import packed
 from tests.corpus.runs import (
     JOB,
     SUFFIX,
+    FailedError,
     clear_output,
     in_output,
     keep_pieces,
@@ -80,7 +81,7 @@ def test_a_damaged_piece_is_noticed_and_made_again(folder: Path, damage: str, wh
     path = folder / "out" / pieces[which]
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     if keep_pieces(partition) == 0:  # its header is whole
-        with pytest.raises(DamagedError, match=f"piece {which + 1} is missing or damaged"):
+        with pytest.raises(FailedError, match=f"piece {which + 1} is damaged. Run the command"):
             run(partition)
         assert not (folder / "out/o.txt").exists()
         assert keep_pieces(partition) == 1
@@ -92,8 +93,8 @@ def test_a_damaged_piece_is_noticed_and_made_again(folder: Path, damage: str, wh
 def test_a_missing_piece_is_noticed(folder: Path) -> None:
     assembly = Assembly(partition_of(folder), "digest", JOB)
     assembly.keep(0, Outcome(2), b"a\nb\n")
-    assert (assembly.piece(0), assembly.piece(1)) == (Outcome(2), None)
-    with pytest.raises(DamagedError, match="piece 2 is missing"):
+    assert (assembly.piece(0), assembly.piece(1)) == ((Outcome(2), False), None)
+    with pytest.raises(DamagedError, match=r"piece 2 is missing from .*which every machine of"):
         assembly.join(2)
     assert not (folder / "out/o.txt").exists()
     assembly.keep(1, Outcome(1, 2, 1, ((3, "why"),)), b"\n")

@@ -7,7 +7,15 @@ import pytest
 from pyarrow import fs
 
 from tests.corpus.dying import Dying, Full, KilledError
-from tests.corpus.runs import SUFFIX, clear_output, in_output, partition_of, run, with_inputs
+from tests.corpus.runs import (
+    SUFFIX,
+    StoppedError,
+    clear_output,
+    in_output,
+    partition_of,
+    run,
+    with_inputs,
+)
 from tfexport.corpus.assembly import Job
 
 
@@ -74,7 +82,7 @@ def test_a_disk_that_is_full_at_any_step_keeps_no_halves(folder: Path, name: str
         try:
             run(partition_of(folder, name, fs.PyFileSystem(Full(room))))
             complete = True
-        except OSError as error:
+        except StoppedError as error:
             assert "No space left on device" in str(error)  # noqa: PT017
         left = in_output(folder)
         assert [path for path in left if "/." in path] == [], "the beginnings of files"

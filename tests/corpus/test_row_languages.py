@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -120,3 +121,17 @@ def test_a_task_of_a_model_that_every_row_has_to_tell_is_no_error(told: Told) ->
         decode(folder, [], target_language="xx")
     with pytest.raises(ConfigError, match="target_prefix"):
         decode(folder, [], target_prefix="\ud800")
+
+
+def test_wrong_languages_are_not_kept_in_memory(told: Told) -> None:
+    given = RowDecoder(Engine(told(NLLB), ThreadLayout(threads=1)), Task())
+    given.decode([Row("w5", 0, target_language="xx")])
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            (found,) = given.decode([Row("w5", 0, target_language=f"{number}" * 20_000)])
+            assert "is not a language" in str(found.error)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000

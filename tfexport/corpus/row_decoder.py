@@ -17,6 +17,7 @@ from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.spoken import Spoken
 
+_NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
 MAX_ROW_BYTES = 1 << 20  # of a row's text; no model's longest sequence comes near
 # Options that say more about a row than a translation and its score, for which there is no place.
 _NO_PLACE = (
@@ -132,7 +133,7 @@ class RowDecoder:
             if _asks_more(task.options.get(name))
         ]
         self._resolve(self._stand_in(), misplaced)
-        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions | Message] = {}
+        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions] = {}
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
         """Decode rows in batches of similar length; results are in the order of the rows.
@@ -140,6 +141,9 @@ class RowDecoder:
         Args:
             rows: of any length and languages.
             scores: without them greedy search is faster, and every score is None.
+
+        Raises:
+            MemoryError: there was not enough.
         """
         results: list[Decoded | None] = [None] * len(rows)
         groups: dict[Spoken, list[tuple[int, Request]]] = {}
@@ -194,18 +198,12 @@ class RowDecoder:
         """The options of rows in these languages.
 
         Raises:
-            InputError: the model is not told such a language.
+            ConfigError: the model is not told such a language.
         """
         asked = (spoken, scores)
-        if asked not in self._resolved:
-            try:
-                self._resolved[asked] = self._resolve(spoken, scores=scores)
-            except TfexportError as error:
-                self._resolved[asked] = error.message
-        found = self._resolved[asked]
-        if isinstance(found, Message):
-            raise InputError(found)
-        return found
+        if asked not in self._resolved:  # only right ones are kept: rows may hold any others
+            self._resolved[asked] = self._resolve(spoken, scores=scores)
+        return self._resolved[asked]
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
         if row.problem is not None:
@@ -228,11 +226,17 @@ class RowDecoder:
         return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
-        """The hypotheses of each request, or the exception that its decoding raised."""
+        """The hypotheses of each request, or the exception that its decoding raised.
+
+        Raises:
+            MemoryError: there was not enough for it, which says nothing of the request.
+        """
         try:
             yield from self._engine.decode(requests, options)
             return
         except Exception as error:  # of onnxruntime: what it raises has no common base
+            if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+                raise MemoryError(str(error)) from error
             if len(requests) == 1:
                 yield error
                 return
