@@ -19,27 +19,28 @@ def _given(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "said"),
     [
-        (["--workers", "many"], "--workers: 'many' is neither N nor MIN:MAX"),
-        (["--workers", "1:2:3"], "--workers: '1:2:3' is neither N nor MIN:MAX"),
-        (["--workers", "0"], "--workers: 0 is not a whole number from 1 to 100000"),
-        (["--workers", "5:2"], "--workers: 5 at least are more than 2 at most"),
-        (["--threads-per-worker", "0"], "0 is not in the range"),
-        (["--engine", "spark"], "'spark' is not 'ray'"),
-        (["--num-hypotheses", "2"], "No such option"),
-        (["--beam-size", "2", "--sampling"], "decoding options"),
-        (["--target-language", "de"], "--target-language"),
-        (["--vocabulary-map", "nowhere"], "nowhere"),
-        (["--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+        (["--workers", "many"], 2, "--workers: 'many' is neither N nor MIN:MAX"),
+        (["--workers", "1:2:3"], 2, "--workers: '1:2:3' is neither N nor MIN:MAX"),
+        (["--workers", "0"], 2, "--workers: 0 is not a whole number from 1 to 100000"),
+        (["--workers", "5:2"], 2, "--workers: 5 at least are more than 2 at most"),
+        (["--threads-per-worker", "0"], 2, "0 is not in the range"),
+        (["--engine", "spark"], 2, "'spark' is not 'ray'"),
+        (["--num-hypotheses", "2"], 2, "No such option"),
+        (["--return-attention"], 2, "No such option"),
+        (["--beam-size", "2", "--sampling"], 2, "decoding options"),
+        (["--target-language", "de"], 2, "--target-language"),
+        (["--vocabulary-map", "nowhere"], 1, "nowhere: No such file or directory"),
+        (["--address", "127.0.0.1:1"], 2, "no Ray cluster at 127.0.0.1:1"),
     ],
 )
 def test_wrong_options_leave_nothing(
-    tiny_bundle: Path, given: Path, options: list[str], said: str
+    tiny_bundle: Path, given: Path, options: list[str], code: int, said: str
 ) -> None:
-    output = given.with_name("out")
+    output = given.with_name("new") / "folder" / "out"
     done = invoke("corpus", tiny_bundle, given, output, *options)
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == code
     assert said in done.stderr
     assert [path.name for path in given.parent.iterdir()] == ["in"]
 

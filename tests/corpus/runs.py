@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from tests.corpus.files import LOCAL, marked, source_of
+from tests.corpus.files import COUNTED, LOCAL, marked, source_of
 from tfexport.corpus import stages
 from tfexport.corpus.assembly import Job, Outcome
 from tfexport.corpus.partitions import Partition
@@ -22,7 +22,7 @@ from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
-JOB = Job({"bundle": "b", "options": {}}, "text", 2)
+JOB = Job({"bundle": "b", "options": {}}, COUNTED, 2)
 SUFFIX = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}
 CONTENT = {
     "text": b"a\nb\nc\n\xff\ne\n",

@@ -7,6 +7,7 @@ import pytest
 from pyarrow import fs
 
 from tests.corpus.dying import Dying, Full, KilledError
+from tests.corpus.files import COUNTED
 from tests.corpus.runs import (
     SUFFIX,
     StoppedError,
@@ -27,7 +28,7 @@ def _folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", SUFFIX)
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_kill_at_any_step_costs_nothing(folder: Path, name: str, earlier: bool) -> None:
-    path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, "text", 2)
+    path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, COUNTED, 2)
     expected, _ = run(partition_of(folder, name))
     whole = in_output(folder)
     run(partition_of(folder, name), old)

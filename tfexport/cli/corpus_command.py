@@ -13,17 +13,14 @@ import click
 from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError
-from tfexport.runtime.options import SPECS
+from tfexport.runtime.options import GIVING_MORE, SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.corpus import Advance, CorpusReport
 
-# More of a row than its translation and score, for which a corpus has no column.
-_NO_PLACE = {
-    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives",
-}  # fmt: skip
-_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - _NO_PLACE
+# A corpus has no columns for what the others give.
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
 _LINE_EVERY = 30.0  # seconds, where there is no terminal
 
 

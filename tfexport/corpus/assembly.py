@@ -13,6 +13,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.places import (
@@ -35,13 +36,13 @@ class Job:
 
     Attributes:
         made_of: everything but its input that an output depends on, as JSON values.
-        column: with the texts.
+        columns: that count.
         batch_rows: rows of a piece.
         run: names the run, which its pieces say.
     """
 
     made_of: Mapping[str, Any]
-    column: str
+    columns: Columns
     batch_rows: int
     run: str = ""
 

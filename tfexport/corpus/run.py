@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, data_settings
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.dataset import make_task
 from tfexport.corpus.partitions import Partition, find_partitions
 from tfexport.corpus.places import file_system, local_path
@@ -35,7 +36,7 @@ from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_op
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 1  # a new number when outputs of the same input would differ
+_FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
 _WAVE, _SCANS, _JOINS = 1000, 4, 8
 
 
@@ -102,18 +103,20 @@ def translate_corpus(
     )  # fmt: skip
     place = os.fspath(output)
     partitions = find_partitions(os.fspath(source), place, file_format)
-    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
+    # Opened here for what is wrong with it, too.
+    decoder = open_decoder(Path(bundle), ThreadLayout(threads=1), task)
+    columns = Columns(column, decoder.row_columns)
     with ExitStack() as stack:
+        alone = stack.enter_context(connected(address))
         if local := local_path(*file_system(place)):
             local.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(writing(local))
-        alone = stack.enter_context(connected(address))
         shipped = ship(bundle, shared=alone)
         made_of = {
             "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
-        run = _Run(partitions, plan, Job(made_of, column, batch_rows, uuid.uuid4().hex), tell)
+        run = _Run(partitions, plan, Job(made_of, columns, batch_rows, uuid.uuid4().hex), tell)
         stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.

@@ -68,7 +68,7 @@ def _scanned(partition: Partition, job: Job) -> list[Step]:
     name, source = partition.name, partition.source
     try:
         form, version = FORMATS[partition.format], _version(source)
-        found = form.scan(source, job.batch_rows, job.column)
+        found = form.scan(source, job.batch_rows, job.columns)
         _check_unchanged(source, version)
     except PartitionError as error:
         return [Step(name, failed=str(error))]
@@ -154,7 +154,7 @@ class PieceWorker:
         if (found := assembly.piece(piece.index)) is not None:
             return found
         form = FORMATS[partition.format]
-        given, rows = form.read(partition.source, piece, self._job.column)
+        given, rows = form.read(partition.source, piece, self._job.columns)
         _check_unchanged(partition.source, step.version)
         decoded = self._decoder.decode(rows, form.has_scores)
         outcome = _outcome(decoded, piece)
