@@ -1,6 +1,7 @@
 """What ends a partition, what ends the run, and what ends a worker."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,25 @@ def test_an_input_that_cannot_be_read_fails_alone(folder: Path) -> None:
     Path(partition.source.path).symlink_to("nothing")
     (step,) = scanned(partition)
     assert str(step.failed).startswith("cannot be read: [Errno 2]")
+
+
+class Lost(Dying):
+    """Where nothing can be found out about files any more."""
+
+    def get_file_info(self, paths: Any) -> Any:
+        if self.dead:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().get_file_info(paths)
+
+
+def test_an_input_that_is_lost_is_not_taken_for_the_output(folder: Path) -> None:
+    disk = Lost(float("inf"))
+    partition = partition_of(folder)
+    source = replace(partition.source, system=fs.PyFileSystem(disk))
+    steps = scanned(replace(partition, source=source))
+    disk.dead = True
+    for step in translated(steps, Marking(JOB)):
+        assert (step.failed, step.stopped) == ("cannot be read: [Errno 5] Input/output error", None)
 
 
 class Failing(Marking):

@@ -96,7 +96,10 @@ def _unwritten(partition: Partition, error: OSError) -> dict[str, Any]:
 
 
 def _version(source: Source) -> Version:
-    info = source.system.get_file_info(source.path)
+    try:
+        info = source.system.get_file_info(source.path)
+    except OSError as error:
+        raise PartitionError(f"cannot be read: {error}") from None
     return info.size or 0, info.mtime_ns or 0
 
 
