@@ -74,13 +74,13 @@ class Scheduler:
         observer = observer or Observer()
         self.reason = _why_not(engine)
         self.continuous = not self.reason
-        workers = engine.layout.workers if self.continuous else 1
-        self._slots = max(1, self._limits.slots // workers)
-        dynamic = DynamicBatch(engine, self._limits.slots, observer)
-        self._lanes = [Lanes("dynamic", [dynamic], observer)]
+        workers = range(engine.layout.workers)
+        self._slots = max(1, self._limits.slots // len(workers))
+        dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
+        self._lanes = [Lanes("dynamic", dynamic, observer)]
         if self.continuous:
-            batches = [ContinuousBatch(engine, self._slots, observer) for _ in range(workers)]
-            self._lanes.append(Lanes("continuous", batches, observer))
+            running = [ContinuousBatch(engine, self._slots, observer) for _ in workers]
+            self._lanes.append(Lanes("continuous", running, observer))
         self._entering = threading.Lock()
         self._draining = False
 
