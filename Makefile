@@ -68,7 +68,7 @@ bench: .venv/ready .venv-runtime/ready
 	$(PYTHON) -m venv .venv-runtime
 	@rm -rf build/lib
 	$(RUNTIME)/python $(INSTALL) --force-reinstall --no-deps .
-	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece,corpus]'
+	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece,corpus,serve]'
 	@touch $@
 
 # The oldest onnxruntime that portable and other graphs name, to load them in.
@@ -76,7 +76,7 @@ OLDEST := .venv-onnxruntime-1.18.1/ready .venv-onnxruntime-1.21.1/ready
 PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
 
 optional:
-	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers .venv/spacy \
+	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers .venv/spacy .venv/clients \
 		$(if $(shell command -v java),.venv/pyspark) $(if $(shell command -v npm),$(PACKAGES))
 
 # What results and speed are compared with.
@@ -87,6 +87,11 @@ optional:
 # One of the ways to split text.
 .venv/spacy: .venv/ready
 	$(BIN)/python $(INSTALL) spacy
+	@touch $@
+
+# Clients of the protocols that the server speaks.
+.venv/clients: .venv/ready
+	$(BIN)/python $(INSTALL) deepl libretranslatepy 'tritonclient[http]'
 	@touch $@
 
 # Runs the recipe of docs/corpus.md; it needs Java.

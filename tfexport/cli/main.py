@@ -21,6 +21,7 @@ from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
 from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
+from tfexport.cli.serve_command import serve
 from tfexport.cli.spelling import spell
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
@@ -79,6 +80,7 @@ for _command in (
     verify,
     translate,
     corpus,
+    serve,
     score,
     quantize,
     bench,

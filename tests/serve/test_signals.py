@@ -1,0 +1,251 @@
+"""The life of a server: full queues, deadlines, clients that leave, SIGTERM and SIGHUP."""
+
+import http.client
+import json
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.serve.servers import JSON, Answer, Server, serving
+from tfexport.runtime import Translator
+
+# As slow as the tiny model can be: many rows, long, and in few slots.
+SLOW = {"texts": ["\n".join(["w4 w5 w6 w7"] * 30)] * 4, "options": {"beam_size": 4}}
+
+
+def test_a_full_queue_says_when_to_come_again(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--slots", 4, "--max-queue", 2) as server:
+        with ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(lambda _: server.post("/v1/translate", SLOW), range(12)))
+        refused = [answer for answer in answers if answer.status == 503]
+        assert {answer.status for answer in answers} == {200, 503}
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert len({answer.body for answer in answers if answer.status == 200}) == 1
+        server.wait_idle()
+        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+
+
+def test_late_requests_leave(tiny_bundle: Path, tmp_path: Path) -> None:
+    options = ["--timeout", 0.2, "--slots", 4, "--max-texts", 9000, "--max-characters", 10_000_000]
+    scores = {"sources": ["w4 w5"] * 9000, "targets": ["w4 " * 60] * 9000}
+    with serving(tmp_path, tiny_bundle, *options) as server:
+        for path, body in (("/v1/translate", SLOW), ("/v1/score", scores)):
+            answer = server.post(path, body)
+            assert answer.status == 504
+            assert "time" in answer.json["error"]
+            server.wait_idle(2.0)
+        events = server.post("/v1/translate", {"texts": [LONG], "stream": True}).body.decode()
+        last = json.loads(events.strip().rpartition("\n\n")[2].removeprefix("data: "))
+        assert last["status"] == 504
+
+
+def leave(server: Server, sent: bytes, wait: float) -> None:
+    """Send bytes, wait, and close the connection."""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(sent)
+        time.sleep(wait)
+
+
+def request_of(body: bytes) -> bytes:
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def test_clients_that_leave_free_their_slots(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--slots", 4) as server:
+        whole = request_of(json.dumps(SLOW).encode())
+        stream = {"texts": [LONG], "stream": True}
+        streamed = request_of(json.dumps(stream).encode())
+        begun = time.monotonic()
+        server.post("/v1/translate", SLOW)
+        alone = time.monotonic() - begun
+        for sent in (b"", whole[:20], whole[:200], whole, streamed):
+            for wait in (0.0, 0.05, 0.2):
+                for _ in range(2):
+                    leave(server, sent, wait)
+        # All together are done long before they would be, had nobody left.
+        server.wait_idle(max(1.0, 3 * alone))
+        gone = [line for line in server.lines() if line.get("status") == 499]
+        assert len(gone) >= 8
+        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+
+
+def test_a_slow_reader_holds_up_nobody(tiny_bundle: Path, tmp_path: Path) -> None:
+    stream = {"texts": [LONG], "stream": True}
+    with serving(tmp_path, tiny_bundle) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(request_of(json.dumps(stream).encode()))
+            for _ in range(20):
+                assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+        server.wait_idle()
+
+
+class Load:
+    """Clients that ask for translations until they are told to stop."""
+
+    def __init__(self, server: Server, clients: int = 6) -> None:
+        self._server, self._stop = server, threading.Event()
+        self.answers: list[Answer] = []
+        self.lost: list[Exception] = []  # accepted, and not answered
+        self.refused = 0  # connections
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            connection = self._server.connect()
+            try:
+                connection.connect()
+            except OSError:
+                self.refused += 1
+                time.sleep(0.01)
+                continue
+            try:
+                connection.request("POST", "/v1/translate", BODY, JSON)
+                response = connection.getresponse()
+                headers = dict(response.headers)
+                self.answers.append(Answer(response.status, headers, response.read()))
+            except (OSError, http.client.HTTPException) as error:
+                self.lost.append(error)
+            finally:
+                connection.close()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+LONG = "\n".join(["w4 w5"] * 2000)  # of one text
+BODY = b'{"texts": ["w4 w5 w6\\nw7 w8", "w9"], "options": {"beam_size": 3}}'
+
+
+@pytest.fixture(name="expected")
+def _expected(translator: Translator) -> list[str]:
+    first, second, third = translator.translate(["w4 w5 w6", "w7 w8", "w9"], beam_size=3)
+    return [f"{first.text}\n{second.text}", str(third.text)]
+
+
+def test_sigterm_answers_everything_that_was_accepted(
+    tiny_bundle: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    with serving(tmp_path, tiny_bundle, "--languages", "tiny=de-en") as server:
+        load = Load(server)
+        time.sleep(0.5)
+        # In the middle of a long answer, too.
+        pool = ThreadPoolExecutor(1)
+        long = pool.submit(server.post, "/v1/translate", SLOW)
+        wait_until(lambda: server.figure("tfexport_running_rows") > 8)
+        assert server.end() == 0
+        load.stop()
+        assert long.result().status == 200
+        assert {answer.status for answer in load.answers} <= {200, 503}
+        right = [answer for answer in load.answers if answer.status == 200]
+        assert len(right) > 10
+        for answer in right:
+            assert [one["text"] for one in answer.json["translations"]] == expected
+        for answer in load.answers:
+            assert answer.status == 200 or answer.headers["retry-after"] == "1"
+        begun = [line for line in server.lines() if line["event"] == "request"]
+        written = [line for line in begun if line["route"] == "/v1/translate"]
+        # A connection that the system had accepted, and the server not yet, may be reset.
+        assert len(written) == len(load.answers) + 1
+        assert "Traceback" not in server.log.read_text()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_stopping_server_is_not_ready(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--slots", 4) as server:
+        assert server.ask("GET", "/health/ready").status == 200
+        with ThreadPoolExecutor(1) as pool:
+            long = pool.submit(server.post, "/v1/translate", SLOW)
+            wait_until(lambda: server.figure("tfexport_running_rows") > 0)
+            server.signal(signal.SIGTERM)
+            wait_until(lambda: server.ask("GET", "/health/ready").status == 503)
+            assert server.ask("GET", "/health/live").status == 200
+            assert server.ask("GET", "/v2/health/ready").status == 503
+            refused = server.post("/v1/translate", {"texts": ["w4"]})
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert long.result().status == 200
+        assert server.process.wait(10) == 0
+
+
+def test_ctrl_c_ends_it_as_sigterm_does(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle) as server:
+        server.signal(signal.SIGINT)
+        assert server.process.wait(10) == 130
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_a_second_signal_ends_it_at_once(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--slots", 1) as server, ThreadPoolExecutor(1) as pool:
+        slow = {**SLOW, "options": {"beam_size": 1}}
+        pool.submit(server.post, "/v1/translate", slow)
+        wait_until(lambda: server.figure("tfexport_running_rows") > 0)
+        server.signal(signal.SIGTERM)
+        time.sleep(0.1)
+        server.signal(signal.SIGTERM)
+        server.process.wait(10)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
+def test_sighup_opens_replaced_bundles_and_loses_nothing(
+    tiny_bundle: Path, tmp_path: Path, expected: list[str]
+) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "de-en.bundle"))
+    with serving(tmp_path, bundle) as server:
+        load = Load(server)
+        first = version(server)
+        for number in range(3):
+            replace(bundle, tmp_path / f"new-{number}", f"\n{' ' * number}")
+            server.signal(signal.SIGHUP)
+            wait_until(lambda number=number: server.figure(  # type: ignore[misc]
+                "tfexport_reloads_total", outcome="opened") == number + 1)  # fmt: skip
+        assert version(server) != first
+        manifest = bundle / "manifest.json"
+        manifest.write_text("{")
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: server.figure("tfexport_reloads_total", outcome="failed") == 1)
+        load.stop()
+        assert load.lost == []
+        assert load.refused == 0
+        assert {answer.status for answer in load.answers} == {200}
+        for answer in load.answers:
+            assert [one["text"] for one in answer.json["translations"]] == expected
+        (failed,) = [line for line in server.lines() if line.get("level") == "error"]
+        assert "manifest.json" in failed["error"]
+        assert threads(server) < 40  # those of old models have ended
+        assert server.end() == 0
+
+
+def version(server: Server) -> str:
+    return str(server.ask("GET", "/v1/models").json["models"][0]["version"])
+
+
+def replace(bundle: Path, new: Path, end: str) -> None:
+    """Put a bundle in the place of another that is its equal, but for its version."""
+    shutil.copytree(bundle, new)
+    manifest = new / "manifest.json"
+    manifest.write_text(manifest.read_text() + end)
+    old = new.with_suffix(".old")
+    bundle.rename(old)
+    new.rename(bundle)
+
+
+def threads(server: Server) -> int:
+    tasks = Path(f"/proc/{server.process.pid}/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else 0

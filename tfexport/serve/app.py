@@ -1,0 +1,97 @@
+"""The web application: all protocols, and what is beside them."""
+
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from tfexport import __version__
+from tfexport.errors import TfexportError
+from tfexport.serve import openapi
+from tfexport.serve.call import call_of
+from tfexport.serve.dialects import dialect_of
+from tfexport.serve.failures import RequestError, as_failure
+from tfexport.serve.gate import App, Gate
+from tfexport.serve.protocols import deepl, kserve, libretranslate, own
+from tfexport.serve.service import Service
+
+PAGE = Path(__file__).with_name("page")
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def make_app(service: Service) -> App:
+    """The application of a service, for an ASGI server."""
+    app = FastAPI(title="tfexport", version=__version__, docs_url=None, redoc_url=None)
+    for protocol in (own, libretranslate, deepl, kserve):
+        app.include_router(protocol.routes(service))
+    _add_pages(app)
+    _add_probes(app, service)
+    app.add_exception_handler(RequestError, _failed)
+    app.add_exception_handler(TfexportError, _failed)
+    app.add_exception_handler(HTTPException, _not_there)
+    app.add_exception_handler(Exception, _fault)
+    gate: App = Gate(app, service)
+    if service.settings.cors_origins:
+        gate = CORSMiddleware(
+            gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )  # fmt: skip
+    return gate
+
+
+def _add_pages(app: FastAPI) -> None:
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def index() -> Response:
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(openapi.page(app.openapi()))
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    async def live() -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready() -> Response:
+        if service.stopping:
+            return JSONResponse({"status": "stopping"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    openapi.add_probe(app.router, "/health/live", live, "Whether the server runs.")
+    openapi.add_probe(app.router, "/health/ready", ready, "Whether it takes work.")
+
+    @app.get("/metrics", summary="Figures, as Prometheus reads them.")
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type=METRICS_TYPE)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    failure = error if isinstance(error, RequestError) else None
+    if isinstance(error, TfexportError):
+        failure = as_failure(error)
+    if failure is None:
+        raise error
+    return _respond(request, failure)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = f"{request.method} {request.url.path[:100]}: {error.detail}; /docs lists what is there"
+    return _respond(request, RequestError(error.status_code, text, dict(error.headers or {})))
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    # Raised again behind this, and written to the log by the gate.
+    return _respond(request, RequestError(500, "a fault of the server, which its log has"))
+
+
+def _respond(request: Request, failure: RequestError) -> Response:
+    call_of(request.scope).problem = failure.message
+    status, headers, body = dialect_of(request.scope["path"]).response(failure)
+    return Response(body, status, headers)

@@ -1,0 +1,148 @@
+"""Bodies of requests: JSON or forms, held against a model of their fields."""
+
+import urllib.parse
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+import pydantic_core
+
+from tfexport.near_names import nearest_name
+from tfexport.serve.call import header
+from tfexport.serve.failures import RequestError, wrong
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+
+
+class Fields(pydantic.BaseModel):
+    """The fields of a body; others are refused."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class StrictFields(Fields):
+    """Fields whose values have to be of their types, not only to look like them."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+
+Kind = TypeVar("Kind", bound=Fields)
+
+
+def media_type(scope: Mapping[str, Any]) -> str:
+    """The media type of a request's body; JSON where none is said.
+
+    Raises:
+        RequestError: it is not in UTF-8.
+    """
+    given = header(scope["headers"], b"content-type").decode("latin-1")
+    name, *parameters = (part.strip().lower() for part in given.split(";"))
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key == "charset" and value.strip('"') not in ("utf-8", "utf8", "us-ascii"):
+            raise RequestError(415, f"charset {value[:40]!r}: bodies are taken in UTF-8")
+    return JSON if not name or name.endswith("+json") else name
+
+
+def check_media_type(scope: Mapping[str, Any], *allowed: str) -> str:
+    """The media type of a body, which has to be one of these.
+
+    Raises:
+        RequestError: it is another.
+    """
+    found = media_type(scope)
+    if found not in allowed:
+        raise RequestError(
+            415, f"Content-Type {found[:60]!r}: the body has to be {' or '.join(allowed)}"
+        )
+    return found
+
+
+def read_json(kind: type[Kind], body: bytes) -> Kind:
+    """Read a body of JSON.
+
+    Raises:
+        RequestError: naming everything that is wrong with it.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except pydantic.ValidationError as error:
+        raise wrong(list(problems_of(kind, error))) from None
+
+
+def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) -> Kind:
+    """Read an urlencoded body.
+
+    Args:
+        kind: of its fields.
+        body: of the request.
+        lists: fields that may be given several times.
+        most: fields, of these names and others.
+
+    Raises:
+        RequestError: naming everything that is wrong with it.
+    """
+    given = form_fields(body, most)
+    several = sorted(name for name, values in given.items() if len(values) > 1)
+    problems = [f"{name[:60]}: is given {len(given[name])} times" for name in several
+                if name not in lists]  # fmt: skip
+    values = {name: held if name in lists else held[0] for name, held in given.items()}
+    try:
+        found = kind.model_validate(values)
+    except pydantic.ValidationError as error:
+        problems += problems_of(kind, error)
+    if problems:
+        raise wrong(problems)
+    return found
+
+
+def form_fields(body: bytes, most: int) -> dict[str, list[str]]:
+    """The fields of an urlencoded body, each with its values.
+
+    Raises:
+        RequestError: it is not valid, or holds more than ``most`` fields.
+    """
+    if body.count(b"&") >= most:
+        raise RequestError(413, f"the form has more than {most} fields")
+    try:
+        return urllib.parse.parse_qs(
+            body.decode(), keep_blank_values=True, errors="strict", strict_parsing=bool(body)
+        )
+    except ValueError as error:  # of Unicode, too
+        raise wrong(f"the form cannot be read: {str(error)[:200]}") from None
+
+
+def problems_of(kind: type[Fields], error: pydantic.ValidationError) -> Iterator[str]:
+    """A sentence for each problem."""
+    for found in error.errors(include_url=False, include_input=False, include_context=False):
+        where = _path(found["loc"])
+        if found["type"] == "extra_forbidden":
+            yield f"{where}: is not a known field; {_hint(kind, found['loc'])}"
+        elif found["type"] == "missing":
+            yield f"{where}: is missing"
+        else:
+            text = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
+            yield f"{where}: {text}" if where else text
+
+
+def _path(places: tuple[int | str, ...]) -> str:
+    text = ""
+    for place in places:
+        text += f"[{place}]" if isinstance(place, int) else f".{place[:60]}"
+    return text.removeprefix(".").encode(errors="replace").decode()
+
+
+def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
+    known = list(kind.model_fields)
+    if len(places) != 1:
+        return "leave it out"
+    near = nearest_name(str(places[0]), known)
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+
+
+def parse_json(body: bytes) -> Any:
+    """The value of a body of JSON, whatever it is; None if it is not valid."""
+    try:
+        return pydantic_core.from_json(body)
+    except ValueError:
+        return None

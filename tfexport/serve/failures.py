@@ -1,0 +1,83 @@
+"""Requests that get no result: a status, and every problem that was found."""
+
+import json
+import math
+from collections.abc import Sequence
+
+from tfexport.errors import (
+    ClosedSchedulerError,
+    ConfigError,
+    DeadlineError,
+    InputError,
+    Option,
+    QueueFullError,
+    TfexportError,
+)
+
+WRONG = 0  # a status that each protocol has its own for
+LONGEST_WAIT = 60  # seconds that a client is told to wait at most
+
+
+class RequestError(Exception):
+    """A request that is refused or failed.
+
+    Attributes:
+        status: of the response; ``WRONG`` for a wrong request.
+        problems: sentences, at least one.
+        headers: of the response.
+    """
+
+    def __init__(
+        self, status: int, problems: str | Sequence[str], headers: dict[str, str] | None = None
+    ) -> None:
+        self.status, self.headers = status, headers or {}
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__(self.message)
+
+    @property
+    def message(self) -> str:
+        """All problems as one text."""
+        if len(self.problems) == 1:
+            return self.problems[0]
+        return f"{len(self.problems)} problems: {'; '.join(self.problems)}"
+
+
+def wrong(problems: str | Sequence[str]) -> RequestError:
+    """The failure of a request that is wrong in itself."""
+    return RequestError(WRONG, problems)
+
+
+def busy(problem: str, seconds: float) -> RequestError:
+    """The failure of a request that may be repeated after some seconds."""
+    wait = min(max(math.ceil(seconds), 1), LONGEST_WAIT)
+    return RequestError(503, problem, {"Retry-After": str(wait)})
+
+
+def late() -> RequestError:
+    """The failure of a request whose time was over."""
+    return RequestError(504, "the time of the request was over before it was answered")
+
+
+def as_failure(error: TfexportError) -> RequestError | None:
+    """The failure that an error of the library is; None for a fault of the server's."""
+    if isinstance(error, QueueFullError):
+        return busy(spelled(error), error.retry_after)
+    if isinstance(error, ClosedSchedulerError):
+        return busy(spelled(error), 1.0)
+    if isinstance(error, DeadlineError):
+        return late()
+    if isinstance(error, ConfigError | InputError):
+        return wrong(spelled(error))
+    return None
+
+
+def spelled(error: TfexportError) -> str:
+    """The message of an error, with options as they stand in JSON."""
+    return error.message.spelled(_spell)
+
+
+def _spell(option: Option) -> str:
+    """``truncate=True`` as it stands in JSON."""
+    if option.value is None:
+        return option.name
+    return f"{json.dumps(option.name)}: {json.dumps(option.value, default=str)}"

@@ -1,0 +1,134 @@
+"""Figures of a server, in the text form that Prometheus reads."""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from tfexport.runtime.scheduler import Observer, SchedulerStats
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+Stats = Callable[[], dict[str, SchedulerStats]]  # of every model, by name
+
+
+class Metrics:
+    """The figures of one server.
+
+    Attributes:
+        characters: of all texts that were translated.
+    """
+
+    def __init__(self, stats: Stats) -> None:
+        """Begin at zero.
+
+        Args:
+            stats: gives what the schedulers do, when the figures are read.
+        """
+        self.characters = 0
+        self._registry = registry = CollectorRegistry()
+        registry.register(_Queues(stats))
+        labels = ["route", "code", "model"]
+        self._requests = Counter(
+            "tfexport_requests", "Requests that were answered.", labels, registry=registry
+        )
+        self._seconds = Histogram(
+            "tfexport_request_seconds",
+            "From a request's arrival to the end of its response.",
+            ["route"], buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self.active = Gauge(
+            "tfexport_active_requests", "Requests that are being answered.", registry=registry
+        )
+        self.reloads = Counter(
+            "tfexport_reloads", "Bundles that were opened again.", ["model", "outcome"],
+            registry=registry,
+        )  # fmt: skip
+        self.rows = _RowFigures(registry)
+
+    def answered(self, route: str, code: int, model: str, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(route, str(code), model).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """All figures, in Prometheus' text form."""
+        return generate_latest(self._registry)
+
+
+class _RowFigures:
+    """Figures of rows, a series a model."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, ["model"], buckets=buckets, registry=registry)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, ["model"], registry=registry)
+
+        self.batch = histogram("tfexport_batch_rows", "Rows of a step.", _ROWS)
+        self.queued = histogram("tfexport_queue_seconds", "A row's wait to be begun.", _SECONDS)
+        self.first = histogram(
+            "tfexport_time_to_first_token_seconds", "From a row's arrival to its token.", _SECONDS
+        )
+        self.generated = counter("tfexport_generated_tokens", "Tokens of translations.")
+        self.encoded = counter("tfexport_source_tokens", "Tokens of sources.")
+
+
+class ModelObserver(Observer):
+    """Puts what a model's scheduler tells into figures."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        rows = metrics.rows
+        self._batch, self._queued = rows.batch.labels(model), rows.queued.labels(model)
+        self._first = rows.first.labels(model)
+        self._generated, self._encoded = rows.generated.labels(model), rows.encoded.labels(model)
+
+    def batch(self, rows: int) -> None:
+        """See ``Observer``."""
+        self._batch.observe(rows)
+
+    def queued(self, seconds: float) -> None:
+        """See ``Observer``."""
+        self._queued.observe(seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """See ``Observer``."""
+        self._first.observe(seconds)
+
+    def generated(self, tokens: int) -> None:
+        """See ``Observer``."""
+        self._generated.inc(tokens)
+
+    def encoded(self, tokens: int) -> None:
+        """See ``Observer``."""
+        self._encoded.inc(tokens)
+
+
+class _Queues(Collector):
+    """The rows of all schedulers at the time at which the figures are read."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the models are not there yet."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One figure of every model."""
+        figures = {
+            "tfexport_queue_requests": ("Requests with rows that wait.", "waiting_requests"),
+            "tfexport_queue_rows": ("Rows that wait.", "waiting_rows"),
+            "tfexport_running_rows": ("Rows that are being decoded.", "running_rows"),
+            "tfexport_slots": ("Rows that can be decoded at a time.", "slots"),
+        }
+        found = self._stats()
+        for name, (text, attribute) in figures.items():
+            family = GaugeMetricFamily(name, text, labels=["model"])
+            for model, stats in found.items():
+                family.add_metric([model], getattr(stats, attribute))
+            yield family

@@ -1,0 +1,192 @@
+"""The models of a server: opened, looked up by name, opened again when their bundles change."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfexport.errors import ConfigError, TfexportError, join_some
+from tfexport.manifest_checks import MANIFEST
+from tfexport.runtime.engine import Engine
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, SchedulerStats
+from tfexport.serve import journal
+from tfexport.serve.failures import RequestError
+from tfexport.serve.model_languages import ModelLanguages
+from tfexport.serve.settings import Settings
+
+SUFFIX = ".bundle"
+Observers = Callable[[str], Observer]  # of a model, by its name
+
+
+class Model:
+    """An open bundle with its scheduler.
+
+    Attributes:
+        name: in requests.
+        version: changes with the bundle.
+        engine: of the bundle.
+        scheduler: of its rows.
+        languages: that it reads and writes.
+        slots: rows that it decodes at a time.
+    """
+
+    def __init__(self, name: str, path: Path, settings: Settings, observer: Observer) -> None:
+        """Open a bundle.
+
+        Raises:
+            TfexportError: it cannot be used.
+        """
+        self.name, self.version, self.slots = name, digest(path), settings.slots
+        self.engine = Engine(path, ThreadLayout(threads=settings.threads))
+        if self.engine.manifest.tokenizers:
+            _ = self.engine.texts.source, self.engine.texts.target  # loaded now, not by a request
+        self.languages = ModelLanguages.of(
+            name, self.engine.manifest.languages, settings.languages.get(name)
+        )
+        limits = SchedulerLimits(settings.max_queue, settings.slots)
+        self.scheduler = Scheduler(self.engine, limits, observer)
+        self._users = 0
+        self._retired = False
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the model open, though it may be retired meanwhile. For the event loop's thread."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._close_if_unused()
+
+    def retire(self) -> None:
+        """Close the model when nobody uses it any more."""
+        self._retired = True
+        self._close_if_unused()
+
+    def close(self) -> None:
+        """Stop its threads."""
+        self.scheduler.close()
+        self.engine.close()
+
+    def _close_if_unused(self) -> None:
+        if self._retired and not self._users:
+            # Joining threads takes a while, for which the event loop does not wait.
+            asyncio.get_running_loop().run_in_executor(None, self.close)
+
+
+@dataclass(frozen=True)
+class _Place:
+    name: str
+    path: Path
+
+
+class Models:
+    """The models of a server, by name, in the order in which they were given."""
+
+    def __init__(
+        self, bundles: Sequence[str | os.PathLike[str]], settings: Settings, observers: Observers
+    ) -> None:
+        """Open bundles.
+
+        Args:
+            bundles: their folders; a model is named as its folder, without ``.bundle``.
+            settings: of the server.
+            observers: of their schedulers.
+
+        Raises:
+            ConfigError: two of one name, or languages of a model that is not there.
+            TfexportError: a bundle cannot be used.
+        """
+        self._settings, self._observers = settings, observers
+        self._places = {place.name: place for place in map(_place, bundles)}
+        _check_names([_place(bundle).name for bundle in bundles], settings)
+        self._models = {name: self._open(place) for name, place in self._places.items()}
+
+    def __iter__(self) -> Iterator[Model]:
+        """The models as they are now."""
+        return iter(list(self._models.values()))
+
+    @property
+    def names(self) -> list[str]:
+        """Of all models."""
+        return list(self._models)
+
+    def get(self, name: str) -> Model:
+        """The model of this name.
+
+        Raises:
+            RequestError: there is none.
+        """
+        found = self._models.get(name)
+        if found is None:
+            raise RequestError(404, f"no model {name[:60]!r}; served: {join_some(self.names)}")
+        return found
+
+    def stats(self) -> dict[str, SchedulerStats]:
+        """The figures of all schedulers."""
+        return {model.name: model.scheduler.stats() for model in self}
+
+    async def reload(self, told: Callable[[str, str], object]) -> None:
+        """Open bundles that were replaced, and let them take over; older requests go on.
+
+        Args:
+            told: gets the name of every model with "unchanged", "opened" or "failed".
+        """
+        for name, place in self._places.items():
+            old = self._models[name]
+            try:
+                new = await asyncio.to_thread(self._reopen, place, old)
+            except (TfexportError, OSError) as error:
+                journal.write("reload", level="error", model=name, error=str(error))
+                told(name, "failed")
+                continue
+            if new is None:
+                told(name, "unchanged")
+                continue
+            self._models[name] = new
+            old.retire()
+            journal.write("reload", model=name, version=new.version, before=old.version)
+            told(name, "opened")
+
+    def close(self) -> None:
+        """Stop the threads of all models."""
+        for model in self:
+            model.close()
+
+    def _reopen(self, place: _Place, old: Model) -> Model | None:
+        return None if digest(place.path) == old.version else self._open(place)
+
+    def _open(self, place: _Place) -> Model:
+        return Model(place.name, place.path, self._settings, self._observers(place.name))
+
+
+def digest(bundle: Path) -> str:
+    """A short digest of a bundle, or an empty one of what is none."""
+    try:
+        # The manifest holds the digests of all other files.
+        return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:12]
+    except (OSError, ValueError):
+        return ""
+
+
+def _place(bundle: str | os.PathLike[str]) -> _Place:
+    path = Path(bundle)
+    return _Place(path.absolute().name.removesuffix(SUFFIX), path)
+
+
+def _check_names(names: Sequence[str], settings: Settings) -> None:
+    if not names:
+        raise ConfigError("serve: no bundle is given")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"serve: two bundles make the model {twice[0]!r}; models are named as their folders, "
+            f"without {SUFFIX}: rename one"
+        )
+    unknown = sorted(set(settings.languages) - set(names))
+    if unknown:
+        raise ConfigError(f"languages: no model {unknown[0]!r}; there are {join_some(names)}")

@@ -1,0 +1,1 @@
+"""The protocols that a server speaks, one file each."""

@@ -1,0 +1,147 @@
+"""The protocol of DeepL, as far as it applies."""
+
+import urllib.parse
+from typing import Annotated, Any
+
+import pydantic
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tfexport.serve.bodies import FORM, JSON, Fields, check_media_type, read_form, read_json
+from tfexport.serve.call import call_of
+from tfexport.serve.choice import choose_by_languages, use
+from tfexport.serve.failures import wrong
+from tfexport.serve.language_names import language_name
+from tfexport.serve.model_languages import UNKNOWN
+from tfexport.serve.models import Models
+from tfexport.serve.openapi import describe
+from tfexport.serve.sentences import Split
+from tfexport.serve.service import Service
+from tfexport.serve.texts import Asked
+from tfexport.serve.translating import check_size, translate
+
+NO_LIMIT = 1_000_000_000_000  # characters, as DeepL says for accounts without a limit
+_FIELDS = 32  # of a form, beside its texts
+_SPLITS: dict[str, Split] = {"0": "none", "1": "lines", "nonewlines": "punctuation"}
+
+
+def _as_text(value: Any) -> Any:
+    # A number in JSON, where a form has its digit.
+    return str(int(value)) if isinstance(value, bool | int) else value
+
+
+def _split(value: str) -> str:
+    if value not in _SPLITS:
+        raise ValueError(f"{value[:40]!r} is not one of {', '.join(_SPLITS)}")
+    return value
+
+
+def _without(*harmless: Any) -> pydantic.BeforeValidator:
+    """Refuses what DeepL has and no model here, but for values that ask for nothing."""
+
+    def check(value: Any) -> Any:
+        if value in (None, "", [], [""]) or any(value == known for known in harmless):
+            return None
+        raise ValueError("this server does not have it; leave it out")
+
+    return pydantic.BeforeValidator(check)
+
+
+_Nothing = Annotated[Any, _without()]
+
+
+class TranslateCall(Fields):
+    """A request to translate."""
+
+    text: list[str]
+    target_lang: str = pydantic.Field(min_length=1)
+    source_lang: str | None = None
+    split_sentences: Annotated[
+        str, pydantic.BeforeValidator(_as_text), pydantic.AfterValidator(_split)
+    ] = "1"
+    preserve_formatting: bool = pydantic.Field(
+        False, description="taken, and without effect: white space is always kept"
+    )
+    show_billed_characters: bool = False
+    formality: Annotated[Any, _without("default", "prefer_more", "prefer_less")] = None
+    model_type: Annotated[Any, _without("prefer_quality_optimized", "latency_optimized")] = None
+    enable_beta_languages: Annotated[Any, _without("0", "false", False)] = None
+    tag_handling: _Nothing = None
+    tag_handling_version: _Nothing = None
+    outline_detection: _Nothing = None
+    non_splitting_tags: _Nothing = None
+    splitting_tags: _Nothing = None
+    ignore_tags: _Nothing = None
+    context: _Nothing = None
+    glossary_id: _Nothing = None
+    glossary_ids: _Nothing = None
+    style_id: _Nothing = None
+    translation_memory_id: _Nothing = None
+    translation_memory_threshold: _Nothing = None
+    custom_instructions: _Nothing = None
+
+
+_LISTS = ("text", "non_splitting_tags", "splitting_tags", "ignore_tags", "custom_instructions",
+          "glossary_ids")  # fmt: skip
+
+
+def routes(service: Service) -> APIRouter:
+    """The paths of the protocol."""
+    router = APIRouter(tags=["DeepL"])
+
+    @router.post("/v2/translate", **describe(TranslateCall, "Translate texts.", forms=True))
+    async def translate_texts(request: Request) -> Response:
+        call = call_of(request.scope)
+        kind = check_media_type(request.scope, JSON, FORM)
+        body = _read(kind, call.body, service.settings.max_texts)
+        check_size(service.settings, call, body.text)
+        choice = choose_by_languages(service.models, body.source_lang or None, body.target_lang)
+        use(call, choice.model)
+        split = _SPLITS[body.split_sentences]
+        asked = Asked(body.text, {}, None, choice.spoken, choice.source, split)
+        found = await translate(service.metrics, choice.model, asked, call)
+        return JSONResponse({"translations": [
+            {
+                "detected_source_language": choice.source.upper(),
+                "text": one.made[0].text,
+                "billed_characters": len(text),
+            }
+            for text, one in zip(body.text, found, strict=True)
+        ]})  # fmt: skip
+
+    @router.get("/v2/languages", summary="List languages of sources, or of targets.")
+    async def languages(request: Request) -> Response:
+        side = _side(request)
+        return JSONResponse(_listed(service.models, side))
+
+    @router.get("/v2/usage", summary="Characters that were translated since the start.")
+    async def usage() -> Response:
+        count = service.metrics.characters
+        return JSONResponse({"character_count": count, "character_limit": NO_LIMIT})
+
+    return router
+
+
+def _read(kind: str, body: bytes, max_texts: int) -> TranslateCall:
+    if kind == JSON:
+        return read_json(TranslateCall, body)
+    return read_form(TranslateCall, body, _LISTS, max_texts + _FIELDS)
+
+
+def _side(request: Request) -> str:
+    """Which languages are asked for: in the path, or in a form."""
+    given = request.query_params.get("type")
+    if given is None:
+        body = call_of(request.scope).body.decode(errors="replace")
+        given = urllib.parse.parse_qs(body).get("type", ["source"])[0]
+    if given not in ("source", "target"):
+        raise wrong(f"type: {given[:40]!r} is neither source nor target")
+    return given
+
+
+def _listed(models: Models, side: str) -> list[dict[str, Any]]:
+    codes: dict[str, None] = {}  # in the order of the models
+    for model in models:
+        codes.update(dict.fromkeys(getattr(model.languages, f"{side}s") or (UNKNOWN,)))
+    extra = {"supports_formality": False} if side == "target" else {}
+    return [{"language": code.upper(), "name": language_name(code), **extra} for code in codes]

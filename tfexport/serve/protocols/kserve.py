@@ -1,0 +1,255 @@
+"""KServe's open inference protocol, version 2, with its binary extension."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pydantic
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tfexport import __version__
+from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
+from tfexport.serve.call import Call, call_of, header
+from tfexport.serve.choice import choose_named, use
+from tfexport.serve.failures import RequestError, wrong
+from tfexport.serve.models import Model
+from tfexport.serve.openapi import add_probe, describe
+from tfexport.serve.protocols.tensors import (
+    BYTES,
+    INT64,
+    Tensor,
+    described,
+    pack,
+    read_tensor,
+    split_body,
+    take_raw,
+)
+from tfexport.serve.row_ids import generate
+from tfexport.serve.service import Service
+from tfexport.serve.texts import Asked
+from tfexport.serve.translating import check_size, translate
+
+TEXT, TRANSLATION = "text", "translation"
+IDS, MASK, SEQUENCES = "input_ids", "attention_mask", "sequences"
+OCTETS = "application/octet-stream"
+LENGTH_HEADER = "Inference-Header-Content-Length"
+_DATATYPES = {TEXT: BYTES, IDS: INT64, MASK: INT64}
+_BINARY = "binary_data_output"
+
+
+class InputTensor(StrictFields):
+    """An input of a request."""
+
+    name: str
+    shape: list[int] = pydantic.Field(min_length=1, max_length=2)
+    datatype: str
+    data: list[Any] | None = None
+    parameters: dict[str, Any] = pydantic.Field({})
+
+
+class OutputTensor(StrictFields):
+    """An output that is asked for."""
+
+    name: str
+    parameters: dict[str, Any] = pydantic.Field({})
+
+
+class InferCall(StrictFields):
+    """A request to infer."""
+
+    inputs: list[InputTensor] = pydantic.Field(min_length=1, max_length=2)
+    outputs: list[OutputTensor] = pydantic.Field([], max_length=1)
+    id: str | None = None
+    parameters: dict[str, Any] = pydantic.Field(
+        {}, description="decoding options by name, source_language and target_language"
+    )
+
+
+def routes(service: Service) -> APIRouter:
+    """The paths of the protocol."""
+    router = APIRouter(tags=["KServe"])
+
+    @router.get("/v2", summary="What the server is.")
+    async def server() -> Response:
+        return JSONResponse(
+            {"name": "tfexport", "version": __version__, "extensions": ["binary_tensor_data"]}
+        )
+
+    async def live() -> Response:
+        return JSONResponse({"live": True})
+
+    async def ready() -> Response:
+        status = 503 if service.stopping else 200
+        return JSONResponse({"ready": not service.stopping}, status)
+
+    add_probe(router, "/v2/health/live", live, "Whether the server runs.")
+    add_probe(router, "/v2/health/ready", ready, "Whether it takes work.")
+    for base in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        shown = base.count("{") == 1
+        _add_model_routes(router, base, service, shown)
+    return router
+
+
+def _add_model_routes(router: APIRouter, base: str, service: Service, shown: bool) -> None:
+    @router.get(base, include_in_schema=shown, summary="Inputs and outputs of a model.")
+    async def metadata(request: Request) -> Response:
+        return JSONResponse(_metadata(_model(service, request)))
+
+    @router.get(f"{base}/ready", include_in_schema=shown, summary="Whether a model takes work.")
+    async def model_ready(request: Request) -> Response:
+        return JSONResponse({"name": _model(service, request).name, "ready": True})
+
+    @router.post(f"{base}/infer", include_in_schema=shown,
+                 **describe(InferCall, "Translate texts, or rows of ids."))  # fmt: skip
+    async def infer(request: Request) -> Response:
+        model, call = _model(service, request), call_of(request.scope)
+        use(call, model)
+        body, raw = _read(request, call)
+        inputs = _inputs(body, raw)
+        output = SEQUENCES if IDS in inputs else TRANSLATION
+        binary = _wants_binary(body, output)
+        options = {name: value for name, value in body.parameters.items() if name != _BINARY}
+        if output == TRANSLATION:
+            shape = inputs[TEXT].shape
+            texts = await _translated(service, model, inputs[TEXT], options, call)
+            tensor = Tensor(output, shape, texts)
+        else:
+            found = await generate(service.settings, model, _rows(inputs), options, call)
+            tensor = Tensor(output, found.shape, found.reshape(-1))
+        return _answer(model, body.id, tensor, binary)
+
+
+def _model(service: Service, request: Request) -> Model:
+    model = service.models.get(request.path_params["name"])
+    version = request.path_params.get("version", model.version)
+    if version != model.version:
+        raise RequestError(404, f"{model.name}: no version {version[:40]!r}; it is {model.version}")
+    return model
+
+
+def _metadata(model: Model) -> dict[str, Any]:
+    def tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
+        return {"name": name, "datatype": datatype, "shape": shape}
+
+    text = bool(model.engine.manifest.tokenizers)
+    return {
+        "name": model.name,
+        "versions": [model.version],
+        "platform": "tfexport",
+        "inputs": [tensor(TEXT, BYTES, [-1])] if text else [tensor(IDS, INT64, [-1, -1])],
+        "outputs": (
+            [tensor(TRANSLATION, BYTES, [-1])] if text else [tensor(SEQUENCES, INT64, [-1, -1])]
+        ),
+    }
+
+
+def _read(request: Request, call: Call) -> tuple[InferCall, bytes]:
+    length = header(request.scope["headers"], LENGTH_HEADER.lower().encode())
+    check_media_type(request.scope, JSON, OCTETS)
+    text, raw = split_body(call.body, length)
+    return read_json(InferCall, text), raw
+
+
+def _inputs(body: InferCall, raw: bytes) -> dict[str, Tensor]:
+    """The inputs of a request by name, checked: texts, or ids and perhaps their mask."""
+    _check_names(body)
+    sizes, problems = dict[str, int](), []
+    for given in body.inputs:
+        size = given.parameters.get("binary_data_size")
+        if size is not None:
+            if isinstance(size, bool) or not isinstance(size, int) or given.data is not None:
+                problems.append(f"{given.name}: binary_data_size is a number, instead of data")
+            else:
+                sizes[given.name] = size
+        more = sorted(set(given.parameters) - {"binary_data_size"})
+        problems += [f"{given.name}: {name[:40]!r} is not a parameter here" for name in more]
+    if problems:
+        raise wrong(problems)
+    cut = take_raw(raw, sizes)
+    return {
+        given.name: read_tensor(
+            given.name, given.datatype, given.shape, given.data, cut.get(given.name)
+        )
+        for given in body.inputs
+    }
+
+
+def _check_names(body: InferCall) -> None:
+    names = [given.name for given in body.inputs]
+    if sorted(names) not in ([TEXT], [IDS], [MASK, IDS]):
+        raise wrong(
+            f"inputs: {', '.join(names)[:100]!r}; they are {TEXT}, or {IDS} with or without {MASK}"
+        )
+    problems = []
+    for given in body.inputs:
+        if given.datatype != _DATATYPES[given.name]:
+            problems.append(
+                f"{given.name}: datatype {given.datatype[:20]!r} is not {_DATATYPES[given.name]}"
+            )
+        if given.name == TEXT and len(given.shape) == 2 and given.shape[1] != 1:
+            problems.append(f"{TEXT}: shape {given.shape} is neither [N] nor [N, 1]")
+        if given.name != TEXT and len(given.shape) != 2:
+            problems.append(f"{given.name}: shape {given.shape} is not [N, length]")
+    if problems:
+        raise wrong(problems)
+
+
+def _wants_binary(body: InferCall, output: str) -> bool:
+    """Whether the output is wanted in binary form."""
+    wanted = body.parameters.get(_BINARY, False)
+    for asked in body.outputs:
+        more = sorted(set(asked.parameters) - {"binary_data"})
+        if asked.name != output or more:
+            what = f"{asked.name[:40]!r}" if not more else f"{asked.name[:40]}: {more[0][:40]!r}"
+            raise wrong(f"outputs: {what} is not there; the output is {output}")
+        wanted = asked.parameters.get("binary_data", wanted)
+    if not isinstance(wanted, bool):
+        raise wrong(f"{_BINARY}: is neither true nor false")
+    return wanted
+
+
+def _rows(inputs: Mapping[str, Tensor]) -> list[list[int]]:
+    """Rows of ids, without what the mask leaves out at their ends."""
+    given, mask = inputs[IDS], inputs.get(MASK)
+    ids = given.values.reshape(given.shape)  # type: ignore[union-attr]
+    if mask is None:
+        return [row.tolist() for row in ids]
+    if mask.shape != given.shape:
+        raise wrong(f"{MASK}: shape {list(mask.shape)} is not that of {IDS}, {list(given.shape)}")
+    kept = mask.values.reshape(mask.shape)  # type: ignore[union-attr]
+    lengths = kept.sum(1)
+    right = kept == (np.arange(given.shape[1]) < lengths[:, None])
+    if not right.all():
+        raise wrong(f"{MASK}: rows are ones, and then zeros where {IDS} are padding")
+    return [row[:length].tolist() for row, length in zip(ids, lengths, strict=True)]
+
+
+async def _translated(
+    service: Service, model: Model, text: Tensor, options: dict[str, Any], call: Call
+) -> list[str]:
+    texts = list(map(str, text.values))
+    check_size(service.settings, call, texts)
+    source, target = options.pop("source_language", None), options.pop("target_language", None)
+    if any(code is not None and not isinstance(code, str) for code in (source, target)):
+        raise wrong("parameters: source_language and target_language are codes")
+    choice = choose_named(service.models, model.name, source, target)
+    asked = Asked(texts, options, None, choice.spoken, choice.source)
+    found = await translate(service.metrics, model, asked, call)
+    return [one.made[0].text for one in found]
+
+
+def _answer(model: Model, number: str | None, tensor: Tensor, binary: bool) -> Response:
+    raw = pack(tensor) if binary else None
+    values = {
+        "model_name": model.name,
+        "model_version": model.version,
+        **({} if number is None else {"id": number}),
+        "outputs": [described(tensor, raw)],
+    }
+    if raw is None:
+        return JSONResponse(values)
+    text = json.dumps(values).encode()
+    headers = {LENGTH_HEADER: str(len(text))}
+    return Response(text + raw, media_type=OCTETS, headers=headers)

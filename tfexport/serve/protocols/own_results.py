@@ -1,0 +1,56 @@
+"""Results in the server's own JSON."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tfexport.runtime.results import Hypothesis
+from tfexport.serve.texts import Made, Translated
+
+_MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if they are asked for
+
+
+def translation(found: Translated) -> dict[str, Any]:
+    """A text's translation, with all hypotheses if there are several.
+
+    Attention stands beside the tokens of a single sentence. Of several sentences it is listed with
+    each, under ``sentences``.
+    """
+    values = _made(found, 0)
+    if len(found.made) > 1:
+        values["hypotheses"] = [_made(found, place) for place in range(len(found.made))]
+    attends = any(one.hypotheses[0].attention is not None for one in found.sentences)
+    if len(found.sentences) > 1 and attends:
+        values["sentences"] = [
+            _kept(sentence.to_dict(hypotheses=False)) for sentence in found.sentences
+        ]
+    return values
+
+
+def scored(found: Hypothesis) -> dict[str, Any]:
+    """The score of a target."""
+    values = found.to_dict()
+    del values["finished"]
+    return values
+
+
+def _made(found: Translated, place: int) -> dict[str, Any]:
+    made = found.made[place]
+    if len(found.sentences) == 1:
+        (sentence,) = found.sentences
+        described = sentence.to_dict(hypotheses=True)["hypotheses"][place]
+        return {**_kept(described), "text": made.text}
+    return _basic(made)
+
+
+def _basic(made: Made) -> dict[str, Any]:
+    score = None if math.isnan(made.score) else made.score
+    values: dict[str, Any] = {"text": made.text, "score": score, "tokens": made.tokens}
+    if made.token_scores is not None:
+        values["token_scores"] = made.token_scores
+    return values
+
+
+def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("text", "score", "tokens", *_MORE)
+    return {name: values[name] for name in names if name in values}

@@ -1,0 +1,78 @@
+"""Translation of one text as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi.responses import Response, StreamingResponse
+
+from tfexport.errors import TfexportError
+from tfexport.runtime.scheduler import Submission
+from tfexport.runtime.step import Step
+from tfexport.serve.call import Call
+from tfexport.serve.failures import RequestError, as_failure
+from tfexport.serve.live_text import LiveText
+from tfexport.serve.metrics import Metrics
+from tfexport.serve.models import Model
+from tfexport.serve.protocols.own_results import translation
+from tfexport.serve.texts import Asked, Rows, assemble, prepare, submit
+from tfexport.serve.translating import aside, outcome
+
+HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_PING = ": ping\n\n"
+
+
+async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
+    """Begin to translate a text; what is wrong is said before the first event."""
+    rows = await aside(call, lambda: prepare(model, asked))
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
+
+    def told(step: Step) -> None:
+        loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    submission = submit(model, rows, call.deadline, told)
+    call.exits.callback(submission.cancel)
+    metrics.characters += call.characters
+    events = _events(model, rows, submission, steps, call)
+    return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _events(
+    model: Model, rows: Rows, submission: Submission, steps: "asyncio.Queue[Step]", call: Call
+) -> AsyncIterator[str]:
+    live = LiveText(model, rows)
+    found = asyncio.ensure_future(outcome(submission, call))
+    try:
+        while not found.done():
+            token = asyncio.ensure_future(steps.get())
+            waiting = {token, found}
+            await asyncio.wait(waiting, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+            if token.done():
+                for piece in live.add(token.result()):
+                    yield _event({"text": piece})
+                continue
+            token.cancel()
+            if not found.done():
+                yield _PING
+        hypotheses = found.result()
+        while not steps.empty():
+            for piece in live.add(steps.get_nowait()):
+                yield _event({"text": piece})
+        for piece in live.end():
+            yield _event({"text": piece})
+        (made,) = assemble(model, rows, hypotheses)
+        yield _event({"done": True, "translation": translation(made)})
+    except (RequestError, TfexportError) as error:
+        failure = error if isinstance(error, RequestError) else as_failure(error)
+        if failure is None:
+            raise
+        call.problem = failure.message
+        yield _event({"error": failure.message, "status": failure.status})
+    finally:
+        found.cancel()
+
+
+def _event(values: dict[str, Any]) -> str:
+    return f"data: {json.dumps(values)}\n\n"

@@ -1,0 +1,51 @@
+"""Decoding of rows of ids, for callers that tokenize themselves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfexport.runtime.call_rows import acts_on_text, requests_of
+from tfexport.runtime.spoken import Spoken
+from tfexport.serve.call import Call
+from tfexport.serve.models import Model
+from tfexport.serve.settings import Settings
+from tfexport.serve.texts import Rows, check_width, submit
+from tfexport.serve.translating import check_size, outcome
+
+
+async def generate(
+    settings: Settings,
+    model: Model,
+    rows: Sequence[Sequence[int]],
+    given: Mapping[str, Any],
+    call: Call,
+) -> NDArray[np.int64]:
+    """Decode rows of ids.
+
+    Args:
+        settings: of the server; an id counts as a character.
+        model: that decodes, and is in use.
+        rows: as the encoder sees them.
+        given: decoding options by name, and ``target_language``.
+        call: whose rows they are.
+
+    Returns:
+        The best hypotheses, a row each: no start token, the end token included, then padding.
+    """
+    check_size(settings, call, rows)
+    options = {"return_end_token": True, **given}
+    spoken = Spoken(target=options.pop("target_language", None), as_ids=True)
+    engine = model.engine
+    extra = acts_on_text(options, "generate")
+    resolved, prefixes = engine.resolver.resolve_rows(options, None, len(rows), extra, spoken)
+    check_width(model, resolved)
+    requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
+    submission = submit(model, Rows(resolved, requests, []), call.deadline)
+    call.exits.callback(submission.cancel)
+    found = [hypotheses[0].tokens for hypotheses in await outcome(submission, call)]
+    longest = max(map(len, found), default=0)
+    pad = engine.manifest.special_ids.pad
+    padded = [[*tokens, *[pad] * (longest - len(tokens))] for tokens in found]
+    return np.array(padded, np.int64).reshape(len(found), longest)

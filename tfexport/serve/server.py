@@ -1,0 +1,121 @@
+"""The process of a server: its socket, its signals, its end."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from tfexport.errors import ConfigError
+from tfexport.serve import journal
+from tfexport.serve.app import make_app
+from tfexport.serve.service import Service
+
+BACKLOG = 2048
+_TICK = 0.02
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a browser on this machine finds a listening socket."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, with signals of its own: it ends when all that was accepted is answered.
+
+    Attributes:
+        interrupted: whether a user's Ctrl-C ended it.
+    """
+
+    def __init__(self, service: Service) -> None:
+        journal.take_over("uvicorn", "uvicorn.error", "asyncio")
+        super().__init__(uvicorn.Config(
+            make_app(service), log_config=None, access_log=False, lifespan="off", ws="none",
+            backlog=BACKLOG, server_header=False, timeout_keep_alive=30, proxy_headers=False,
+        ))  # fmt: skip
+        self._service, self.interrupted = service, False
+        self._ending: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while the server runs."""
+        loop = asyncio.get_running_loop()
+
+        def pass_on(handle: Callable[[int], None]) -> Callable[[int, FrameType | None], object]:
+            return lambda number, _: loop.call_soon_threadsafe(handle, number)
+
+        handlers = {signal.SIGTERM: self._end, signal.SIGINT: self._end}
+        if hasattr(signal, "SIGHUP"):
+            handlers[signal.SIGHUP] = self._reload
+        before = {number: signal.signal(number, pass_on(handle))
+                  for number, handle in handlers.items()}  # fmt: skip
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end(self, number: int) -> None:
+        """Take no more work, and end with what there is; at once if asked a second time."""
+        self.interrupted |= number == signal.SIGINT
+        if self._ending is not None:
+            self.should_exit = self.force_exit = True
+            return
+        self._service.stopping = True
+        journal.write("stopping", active=self._service.active)
+        self._ending = asyncio.ensure_future(self._finish())
+
+    async def _finish(self) -> None:
+        # Requests that arrive meanwhile are refused, so that their callers know.
+        while self._service.active:
+            await asyncio.sleep(_TICK)
+        self.should_exit = True
+
+    def _reload(self, number: int) -> None:
+        before = self._reloading
+
+        async def reload() -> None:
+            if before is not None:
+                await before
+            await self._service.reload()
+
+        self._reloading = asyncio.ensure_future(reload())
+
+
+def run(service: Service, listener: socket.socket) -> bool:
+    """Serve until a signal ends it; returns whether a user's Ctrl-C did.
+
+    Args:
+        service: is closed at the end.
+        listener: likewise.
+    """
+    server = Server(service)
+    try:
+        server.run([listener])
+    finally:
+        service.close()
+    return server.interrupted

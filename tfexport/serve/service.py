@@ -1,0 +1,49 @@
+"""The state of a server, which all its protocols share."""
+
+import os
+from collections.abc import Sequence
+
+from tfexport.serve.keys import Keys
+from tfexport.serve.metrics import Metrics, ModelObserver
+from tfexport.serve.models import Models
+from tfexport.serve.scoring import ScoringPool
+from tfexport.serve.settings import Settings
+
+
+class Service:
+    """The open models of a server, with its settings, keys and figures.
+
+    Attributes:
+        settings: of the server.
+        keys: of its callers.
+        metrics: its figures.
+        models: by name.
+        scoring: the threads in which targets are scored.
+        stopping: no new work is taken.
+        active: requests that are being answered.
+    """
+
+    def __init__(self, bundles: Sequence[str | os.PathLike[str]], settings: Settings) -> None:
+        """Open bundles; see ``Models``.
+
+        Raises:
+            ConfigError: settings, names or keys are wrong.
+            TfexportError: a bundle cannot be used.
+            OSError: the file of keys cannot be read.
+        """
+        self.settings, self.keys = settings, Keys.read(settings.key_file)
+        self.metrics = Metrics(lambda: self.models.stats())
+        self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
+        self.scoring = ScoringPool(settings.max_queue)
+        self.stopping, self.active = False, 0
+
+    async def reload(self) -> None:
+        """Open bundles that were replaced; see ``Models.reload``."""
+        await self.models.reload(
+            lambda name, outcome: self.metrics.reloads.labels(name, outcome).inc()
+        )
+
+    def close(self) -> None:
+        """Stop all threads."""
+        self.scoring.close()
+        self.models.close()
