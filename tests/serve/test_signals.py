@@ -114,6 +114,7 @@ class Load:
                 response = connection.getresponse()
                 headers = dict(response.headers)
                 self.answers.append(Answer(response.status, headers, response.read()))
+                time.sleep(0.0 if response.status == 200 else 0.1)
             except (OSError, http.client.HTTPException) as error:
                 self.lost.append(error)
             finally:
@@ -141,7 +142,7 @@ def test_sigterm_answers_everything_that_was_accepted(
     with serving(tmp_path, tiny_bundle, "--languages", "tiny=de-en") as server:
         # It comes in the middle of a long answer, too.
         pool = ThreadPoolExecutor(1)
-        body = {**SLOW, "texts": SLOW["texts"] * 8}
+        body = {**SLOW, "texts": SLOW["texts"] * 2}
         long = pool.submit(server.post, "/v1/translate", body)
         wait_until(lambda: server.figure("tfexport_running_rows") > 0)
         load = Load(server)
@@ -157,8 +158,7 @@ def test_sigterm_answers_everything_that_was_accepted(
             assert [one["text"] for one in answer.json["translations"]] == expected
         for answer in load.answers:
             assert answer.status == 200 or answer.headers["retry-after"] == "1"
-        begun = [line for line in server.lines() if line["event"] == "request"]
-        written = [line for line in begun if line["route"] == "/v1/translate"]
+        written = [line for line in server.lines() if line.get("route") == "/v1/translate"]
         # A connection that the system had accepted, and the server not yet, may be reset.
         assert len(written) == len(load.answers) + 1
         assert "Traceback" not in server.log.read_text()

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from tfexport.serve import journal
@@ -25,8 +25,15 @@ _CLOSE = {"Connection": "close"}  # where a body is not read to its end
 class Gate:
     """The outermost layer of the application."""
 
-    def __init__(self, app: App, service: Service) -> None:
-        self._app, self._service = app, service
+    def __init__(self, app: App, service: Service, paths: Collection[str]) -> None:
+        """Stand before an application.
+
+        Args:
+            app: that answers requests.
+            service: that it serves.
+            paths: of the application, by which requests are counted that it does not see.
+        """
+        self._app, self._service, self._paths = app, service, frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -118,10 +125,12 @@ class Gate:
                     await task
 
     def _record(self, scope: Scope, call: Call, status: int) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        path = scope["path"]
+        known = path if path in self._paths else "unmatched"
+        route: str = getattr(scope.get("route"), "path", None) or known
         seconds = time.monotonic() - call.begun
         self._service.metrics.answered(route, status, call.model, seconds)
-        if not is_work(scope["path"]) and status < 400:
+        if not is_work(path) and status < 400:
             return  # probes, every few seconds
         journal.write(
             "request", request_id=call.id, method=scope["method"], route=route, status=status,
