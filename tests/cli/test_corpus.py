@@ -1,10 +1,13 @@
 """``tfexport corpus``: what is wrong is said before anything runs. tests/corpus has the runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.command import invoke
+from tfexport.cli import corpus_command
+from tfexport.corpus import Advance, CorpusReport
 
 
 @pytest.fixture(name="given")
@@ -16,27 +19,28 @@ def _given(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "said"),
     [
-        (["--workers", "many"], "--workers: 'many' is neither N nor MIN:MAX"),
-        (["--workers", "1:2:3"], "--workers: '1:2:3' is neither N nor MIN:MAX"),
-        (["--workers", "0"], "--workers: 0 is not a whole number from 1 to 100000"),
-        (["--workers", "5:2"], "--workers: 5 at least are more than 2 at most"),
-        (["--threads-per-worker", "0"], "0 is not in the range"),
-        (["--engine", "spark"], "'spark' is not 'ray'"),
-        (["--num-hypotheses", "2"], "No such option"),
-        (["--beam-size", "2", "--sampling"], "decoding options"),
-        (["--target-language", "de"], "--target-language"),
-        (["--vocabulary-map", "nowhere"], "nowhere"),
-        (["--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+        (["--workers", "many"], 2, "--workers: 'many' is neither N nor MIN:MAX"),
+        (["--workers", "1:2:3"], 2, "--workers: '1:2:3' is neither N nor MIN:MAX"),
+        (["--workers", "0"], 2, "--workers: 0 is not a whole number from 1 to 100000"),
+        (["--workers", "5:2"], 2, "--workers: 5 at least are more than 2 at most"),
+        (["--threads-per-worker", "0"], 2, "0 is not in the range"),
+        (["--engine", "spark"], 2, "'spark' is not 'ray'"),
+        (["--num-hypotheses", "2"], 2, "No such option"),
+        (["--return-attention"], 2, "No such option"),
+        (["--beam-size", "2", "--sampling"], 2, "decoding options"),
+        (["--target-language", "de"], 2, "--target-language"),
+        (["--vocabulary-map", "nowhere"], 1, "nowhere: No such file or directory"),
+        (["--address", "127.0.0.1:1"], 2, "no Ray cluster at 127.0.0.1:1"),
     ],
 )
 def test_wrong_options_leave_nothing(
-    tiny_bundle: Path, given: Path, options: list[str], said: str
+    tiny_bundle: Path, given: Path, options: list[str], code: int, said: str
 ) -> None:
-    output = given.with_name("out")
+    output = given.with_name("new") / "folder" / "out"
     done = invoke("corpus", tiny_bundle, given, output, *options)
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == code
     assert said in done.stderr
     assert [path.name for path in given.parent.iterdir()] == ["in"]
 
@@ -64,3 +68,31 @@ def test_an_output_inside_the_input_is_refused(tiny_bundle: Path, given: Path) -
     done = invoke("corpus", tiny_bundle, given, given / "out")
     assert done.exit_code == 2
     assert "name another output" in done.stderr
+
+
+def test_a_report_says_how_many_more_files_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    report = CorpusReport(
+        partitions=1000, finished=500, already=100, failures=150, with_errors=102, errors=200,
+        stopped="output /out: No space left on device", failed={"a.txt": "cannot be read."},
+        row_errors={"b.txt": [(3, "null is not a text")]},
+    )  # fmt: skip
+    corpus_command._print(report, "out")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == [
+        "b.txt:3: null is not a text",
+        "101 files more with errors of rows",
+        "a.txt: cannot be read. It has no output.",
+        "149 files more without output",
+    ]
+    assert lines[-3:] == [
+        "150 files could not be translated; see above.",
+        "250 files not begun or not finished",
+        "Stopped: output /out: No space left on device. The same command goes on.",
+    ]
+
+
+def test_progress_tells_the_time_that_is_left() -> None:
+    advance = Advance(done=0.5, rows=1234, tokens=5678, errors=2, seconds_left=600.0)
+    assert corpus_command._text(advance) == "1,234 rows, 5,678 tokens, 2 errors, 10 min left"
+    begun = replace(advance, errors=0, seconds_left=None)
+    assert corpus_command._text(begun) == "1,234 rows, 5,678 tokens"

@@ -1,6 +1,7 @@
 """File systems under which a process dies at a chosen step, or has no more space from there on."""
 
 import errno
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,8 +15,18 @@ class KilledError(Exception):
     """The process is dead, and so is its clean-up."""
 
 
+_DISKS: dict[int, "Dying"] = {}
+
+
+def _disk(number: int) -> "Dying":
+    return _DISKS[number]
+
+
 class Dying(fs.FileSystemHandler):  # type: ignore[misc]
     """The local disk, until so many of its changes have begun.
+
+    The abstract methods of ``FileSystemHandler`` that a corpus never calls raise
+    ``NotImplementedError``: without them there could be no object of this class.
 
     Args:
         lives: changes that are made; the next one is made by half.
@@ -23,6 +34,10 @@ class Dying(fs.FileSystemHandler):  # type: ignore[misc]
 
     def __init__(self, lives: float) -> None:
         self.lives, self.dead = lives, False
+
+    def __reduce__(self) -> Any:
+        _DISKS[id(self)] = self  # a stage that it is sent to takes the same lives
+        return _disk, (id(self),)
 
     def step(self) -> bool:
         """Whether this change is made whole."""
@@ -100,12 +115,21 @@ class Dying(fs.FileSystemHandler):  # type: ignore[misc]
 
 
 class Full(Dying):
-    """The local disk, which is full after so many changes; files can still be deleted."""
+    """The local disk, which takes nothing more after so many changes; files can be deleted.
+
+    Args:
+        lives: changes that are made.
+        number: of the error from there on.
+    """
+
+    def __init__(self, lives: float, number: int = errno.ENOSPC) -> None:
+        super().__init__(lives)
+        self.number = number
 
     def step(self) -> bool:
         self.lives -= 1
         if self.lives < 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(self.number, os.strerror(self.number))
         return True
 
     def delete_file(self, path: str) -> None:

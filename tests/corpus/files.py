@@ -3,18 +3,21 @@
 import random
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import Source
 from tfexport.corpus.places import COMPRESSIONS
 from tfexport.corpus.row_decoder import Decoded, Row
 
 LOCAL = fs.LocalFileSystem()
+COUNTED = Columns("text", ("source_language", "target_language", "target_prefix"))
 PACKED = sorted(COMPRESSIONS.values())
 
 
@@ -42,13 +45,13 @@ def marked(rows: Iterable[Row]) -> list[Decoded]:
 
 
 def read_all(
-    name: str, source: Source, batch_rows: int, column: str = "text"
+    name: str, source: Source, batch_rows: int, column: str = "text", columns: Columns = COUNTED
 ) -> tuple[list[Row], list[bytes]]:
     """All rows of a file through its format, and the pieces of its output."""
-    form = FORMATS[name]
+    form, columns = FORMATS[name], replace(columns, text=column)
     rows, bodies = list[Row](), list[bytes]()
-    for place, piece in enumerate(form.scan(source, batch_rows, column).pieces):
-        given, found = form.read(source, piece, column)
+    for place, piece in enumerate(form.scan(source, batch_rows, columns).pieces):
+        given, found = form.read(source, piece, columns)
         assert (piece.index, piece.first, piece.rows) == (place, len(rows), len(found))
         assert [row.number for row in found] == [*range(len(rows), len(rows) + len(found))]
         assert 1 <= len(found) <= batch_rows

@@ -1,20 +1,28 @@
-"""Runs over one partition without a cluster, whose translations only mark their rows."""
+"""Runs over one partition, through the stages, without Ray; translations only mark their rows."""
 
+import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyarrow import fs
 from pyarrow import parquet as pq
 
-from tests.corpus.files import LOCAL, marked, source_of
-from tfexport.corpus.assembly import Assembly, Job, Outcome
-from tfexport.corpus.formats import FORMATS
+from tests.corpus.files import COUNTED, LOCAL, marked, source_of
+from tfexport.corpus import stages
+from tfexport.corpus.assembly import Job, Outcome
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import Source
+from tfexport.corpus.row_decoder import Decoded, Row, Task
+from tfexport.corpus.shipping import ShippedBundle
+from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
-JOB = Job({"bundle": "b", "options": {}}, "text", 2)
+JOB = Job({"bundle": "b", "options": {}}, COUNTED, 2)
 SUFFIX = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}
 CONTENT = {
     "text": b"a\nb\nc\n\xff\ne\n",
@@ -40,37 +48,79 @@ def partition_of(
     return Partition(path.name, name, source_of(path), target, path.stat().st_size)
 
 
+class FailedError(Exception):
+    """A partition that cannot be translated."""
+
+
+class StoppedError(Exception):
+    """A run that cannot go on."""
+
+
+class Marking:
+    """Decodes rows to marks of them, and of the job's bundle.
+
+    Attributes:
+        calls: pieces that it was given.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.calls, self._bundle = 0, job.made_of["bundle"]
+
+    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+        self.calls += 1
+        return marked(
+            replace(row, source=row.source + self._bundle) if isinstance(row.source, str) else row
+            for row in rows
+        )
+
+
+def scanned(partition: Partition, job: Job = JOB) -> list[Step]:
+    return [pickle.loads(row["step"]) for row in scan({"step": pickle.dumps(partition)}, job)]
+
+
+def translated(
+    steps: Sequence[Step], decoder: Any, job: Job = JOB, coordinator: Coordinator | None = None
+) -> list[Step]:
+    """What a worker with this decoder makes of them."""
+    counts = coordinator or Coordinator(job)
+    remote = SimpleNamespace(
+        begin=SimpleNamespace(remote=counts.begin), end=SimpleNamespace(remote=counts.end)
+    )
+    with (
+        patch.object(stages, "open_decoder", lambda *given: decoder),
+        patch.object(stages, "ray", SimpleNamespace(get=lambda found: found)),
+    ):
+        worker = PieceWorker(ShippedBundle("", "", {}), ThreadLayout(), Task(), job, remote)
+        rows = worker({"step": [pickle.dumps(step) for step in steps]})
+    return [pickle.loads(step) for step in rows["step"]]
+
+
 def keep_pieces(partition: Partition, job: Job = JOB) -> int:
     """Translate the pieces that are not there; how many those were."""
-    form, made = FORMATS[partition.format], 0
-    scanned = form.scan(partition.source, job.batch_rows, job.column)
-    assembly = Assembly(partition, scanned.digest, job)
-    for piece in scanned.pieces:
-        if assembly.piece(piece.index) is not None:
-            continue
-        given, rows = form.read(partition.source, piece, job.column)
-        decoded = marked(replace(row, source=shown(row.source, job)) for row in rows)
-        bad = [(row.number + 1, one.error) for row, one in zip(rows, decoded, strict=True)
-               if one.error is not None]  # fmt: skip
-        outcome = Outcome(len(rows), 3 * (len(rows) - len(bad)), len(bad), tuple(bad))
-        assembly.keep(piece.index, outcome, form.write(given, decoded))
-        made += 1
-    return made
+    decoder = Marking(job)
+    for step in translated(scanned(partition, job), decoder, job):
+        check(step)
+    return decoder.calls
+
+
+def check(step: Step) -> None:
+    if step.stopped is not None:
+        raise StoppedError(step.stopped)
+    if step.failed is not None:
+        raise FailedError(step.failed)
 
 
 def run(partition: Partition, job: Job = JOB) -> tuple[Outcome, int]:
-    """As the stages do it: the outcome, and how many pieces were translated for it."""
-    scanned = FORMATS[partition.format].scan(partition.source, job.batch_rows, job.column)
-    assembly = Assembly(partition, scanned.digest, job)
-    if (done := assembly.finished()) is not None:
-        return done, 0
-    assert not assembly.is_foreign()
+    """The outcome, and how many pieces were translated for it."""
+    first, *_ = scanned(partition, job)
+    check(first)
+    if first.outcome is not None:
+        return first.outcome, 0
     made = keep_pieces(partition, job)
-    return assembly.join(len(scanned.pieces)), made
-
-
-def shown(text: Any, job: Job) -> Any:
-    return text + job.made_of["bundle"] if isinstance(text, str) else text
+    joined = Coordinator(job).join(partition, first.digest, first.pieces)
+    check(joined)
+    assert joined.outcome is not None
+    return joined.outcome, made
 
 
 def in_output(folder: Path) -> dict[str, bytes]:

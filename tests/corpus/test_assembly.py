@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from tests.corpus.files import packed
+from tests.corpus.files import COUNTED, packed
 from tests.corpus.runs import (
     JOB,
     SUFFIX,
+    FailedError,
     clear_output,
     in_output,
     keep_pieces,
@@ -80,7 +81,7 @@ def test_a_damaged_piece_is_noticed_and_made_again(folder: Path, damage: str, wh
     path = folder / "out" / pieces[which]
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     if keep_pieces(partition) == 0:  # its header is whole
-        with pytest.raises(DamagedError, match=f"piece {which + 1} is missing or damaged"):
+        with pytest.raises(FailedError, match=f"piece {which + 1} is damaged. Run the command"):
             run(partition)
         assert not (folder / "out/o.txt").exists()
         assert keep_pieces(partition) == 1
@@ -92,8 +93,8 @@ def test_a_damaged_piece_is_noticed_and_made_again(folder: Path, damage: str, wh
 def test_a_missing_piece_is_noticed(folder: Path) -> None:
     assembly = Assembly(partition_of(folder), "digest", JOB)
     assembly.keep(0, Outcome(2), b"a\nb\n")
-    assert (assembly.piece(0), assembly.piece(1)) == (Outcome(2), None)
-    with pytest.raises(DamagedError, match="piece 2 is missing"):
+    assert (assembly.piece(0), assembly.piece(1)) == ((Outcome(2), False), None)
+    with pytest.raises(DamagedError, match=r"piece 2 is missing from .*which every machine of"):
         assembly.join(2)
     assert not (folder / "out/o.txt").exists()
     assembly.keep(1, Outcome(1, 2, 1, ((3, "why"),)), b"\n")
@@ -121,20 +122,20 @@ def states(assembly: Assembly) -> tuple[bool, bool, bool]:
 
 def test_an_output_is_known_by_what_it_is_made_of(folder: Path) -> None:
     partition = partition_of(folder)
-    scanned = FORMATS["text"].scan(partition.source, 2, "text")
+    scanned = FORMATS["text"].scan(partition.source, 2, COUNTED)
     mine = Assembly(partition, scanned.digest, JOB)
     assert states(mine) == (False, False, False)
     run(partition)
     assert states(mine) == (True, False, False)
     for digest, job in (
         ("other", JOB),
-        (scanned.digest, Job({"bundle": "c", "options": {}}, "text", 2)),
-        (scanned.digest, Job({"bundle": "b", "options": {"beam_size": 2}}, "text", 2)),
-        (scanned.digest, Job({**JOB.made_of, "column": "other"}, "text", 2)),
+        (scanned.digest, Job({"bundle": "c", "options": {}}, COUNTED, 2)),
+        (scanned.digest, Job({"bundle": "b", "options": {"beam_size": 2}}, COUNTED, 2)),
+        (scanned.digest, Job({**JOB.made_of, "column": "other"}, COUNTED, 2)),
     ):
         assert states(Assembly(partition, digest, job)) == (False, True, False)
     # The same, in another order and in other pieces.
-    turned = Job({name: JOB.made_of[name] for name in reversed([*JOB.made_of])}, "text", 999)
+    turned = Job({name: JOB.made_of[name] for name in reversed([*JOB.made_of])}, COUNTED, 999)
     assert states(Assembly(partition, scanned.digest, turned)) == (True, False, False)
     Path(partition.target.path).unlink()
     assert states(mine) == (False, False, False)
@@ -149,10 +150,10 @@ def test_pieces_of_another_size_or_job_are_not_taken(folder: Path) -> None:
     partition = partition_of(folder)
     expected, _ = run(partition)
     whole = in_output(folder)
-    for job in (replace(JOB, batch_rows=3), Job({"bundle": "c"}, "text", 2)):
+    for job in (replace(JOB, batch_rows=3), Job({"bundle": "c"}, COUNTED, 2)):
         clear_output(folder)
         form = FORMATS["text"]
-        digest = form.scan(partition.source, job.batch_rows, "text").digest
+        digest = form.scan(partition.source, job.batch_rows, COUNTED).digest
         Assembly(partition, digest, job).keep(0, Outcome(77), b"wrong\n")
         assert run(partition) == (expected, 3)
         assert in_output(folder) == whole
@@ -162,7 +163,7 @@ def test_pieces_of_another_size_or_job_are_not_taken(folder: Path) -> None:
 def test_a_piece_that_comes_late_is_removed_by_the_next_run(folder: Path) -> None:
     partition = partition_of(folder)
     expected, _ = run(partition)
-    digest = FORMATS["text"].scan(partition.source, 2, "text").digest
+    digest = FORMATS["text"].scan(partition.source, 2, COUNTED).digest
     Assembly(partition, digest, JOB).keep(1, Outcome(2), b"late\n")
     assert run(partition) == (expected, 0)
     assert sorted(in_output(folder)) == [".o.txt.done", "o.txt"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.corpus.files import joined, read_all, source_of, texts
+from tests.corpus.files import COUNTED, joined, read_all, source_of, texts
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import Piece
 from tfexport.corpus.row_decoder import Decoded, Row
@@ -140,7 +140,7 @@ def test_a_score_that_is_no_number_of_json_is_null(folder: Path) -> None:
     path = folder / "one.jsonl"
     path.write_bytes(b'{"text": "a"}\n' * 3)
     form = FORMATS["jsonl"]
-    given_, _ = form.read(source_of(path), Piece(0, 0, 3, 0), "text")
+    given_, _ = form.read(source_of(path), Piece(0, 0, 3, 0), COUNTED)
     scores = (math.nan, -math.inf, -0.25)
     body = form.write(given_, [Decoded("b", score) for score in scores])
     found = [json.loads(line, parse_constant=pytest.fail) for line in body.splitlines()]

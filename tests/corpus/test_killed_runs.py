@@ -7,7 +7,16 @@ import pytest
 from pyarrow import fs
 
 from tests.corpus.dying import Dying, Full, KilledError
-from tests.corpus.runs import SUFFIX, clear_output, in_output, partition_of, run, with_inputs
+from tests.corpus.files import COUNTED
+from tests.corpus.runs import (
+    SUFFIX,
+    StoppedError,
+    clear_output,
+    in_output,
+    partition_of,
+    run,
+    with_inputs,
+)
 from tfexport.corpus.assembly import Job
 
 
@@ -19,7 +28,7 @@ def _folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", SUFFIX)
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_kill_at_any_step_costs_nothing(folder: Path, name: str, earlier: bool) -> None:
-    path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, "text", 2)
+    path, old = Path(partition_of(folder, name).target.path), Job({"bundle": "old"}, COUNTED, 2)
     expected, _ = run(partition_of(folder, name))
     whole = in_output(folder)
     run(partition_of(folder, name), old)
@@ -74,7 +83,7 @@ def test_a_disk_that_is_full_at_any_step_keeps_no_halves(folder: Path, name: str
         try:
             run(partition_of(folder, name, fs.PyFileSystem(Full(room))))
             complete = True
-        except OSError as error:
+        except StoppedError as error:
             assert "No space left on device" in str(error)  # noqa: PT017
         left = in_output(folder)
         assert [path for path in left if "/." in path] == [], "the beginnings of files"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from tests.corpus.files import damaged, joined, packed, read_all, source_of, texts
+from tests.corpus.files import COUNTED, damaged, joined, packed, read_all, source_of, texts
 from tfexport.corpus.formats import FORMATS, parquet
 from tfexport.corpus.pieces import PartitionError, Source
 from tfexport.corpus.row_decoder import Decoded
@@ -126,11 +126,11 @@ def test_bytes_that_are_not_utf_8_are_an_error_of_their_row(
 def test_row_groups_are_cut_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "groups.parquet", pa.table({"text": TEXTS}), row_group_size=4)
     form = FORMATS["parquet"]
-    pieces = form.scan(source_of(path), 3, "text").pieces
+    pieces = form.scan(source_of(path), 3, COUNTED).pieces
     found = [(piece.group, piece.start, piece.rows) for piece in pieces]
     assert found == [(0, 0, 3), (0, 3, 1), (1, 0, 3), (1, 3, 1), (2, 0, 2)]
     monkeypatch.setattr(parquet, "MAX_PIECE_BYTES", 1)
-    assert len(form.scan(source_of(path), 3, "text").pieces) == N
+    assert len(form.scan(source_of(path), 3, COUNTED).pieces) == N
     monkeypatch.setattr(parquet, "_ROWS_OF_A_GROUP", 4)
     written = joined("parquet", source_of(path), read_all("parquet", source_of(path), 3)[1])
     assert pq.ParquetFile(io.BytesIO(written)).num_row_groups == N
@@ -145,12 +145,12 @@ def test_pieces_may_be_read_in_any_order(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("a", "b"):
         table = pa.table({"text": [f"{name}{i}" for i in range(50)]})
         sources.append(source_of(write(tmp_path / name, table, row_group_size=20)))
-    pieces = form.scan(sources[0], 3, "text").pieces
+    pieces = form.scan(sources[0], 3, COUNTED).pieces
     for ahead in (1, 4, 1000):
         monkeypatch.setattr(parquet, "_ROWS_AHEAD", ahead)
         for _ in range(50):
             source, piece = draw.choice(sources), draw.choice(pieces)
-            given, rows = form.read(source, piece, "text")
+            given, rows = form.read(source, piece, COUNTED)
             name = Path(source.path).name
             assert texts(rows) == [f"{name}{piece.first + i}" for i in range(piece.rows)]
             assert given["text"].to_pylist() == texts(rows)
@@ -198,7 +198,7 @@ def test_columns_that_do_not_do_are_all_named(
 ) -> None:
     path = write(tmp_path / "wrong.parquet", table)
     with pytest.raises(PartitionError) as caught:
-        FORMATS["parquet"].scan(source_of(path), 3, "text")
+        FORMATS["parquet"].scan(source_of(path), 3, COUNTED)
     assert all(problem in str(caught.value) for problem in problems)
 
 
@@ -214,27 +214,27 @@ def test_what_is_no_parquet_is_no_partition(tmp_path: Path) -> None:
                     packed(whole, "gzip"), whole[: len(whole) // 2]):  # fmt: skip
         path.write_bytes(content)
         with pytest.raises(PartitionError, match="cannot be read as Parquet: "):
-            FORMATS["parquet"].scan(source_of(path), 3, "text")
+            FORMATS["parquet"].scan(source_of(path), 3, COUNTED)
     path.write_bytes(whole[9:])  # its end is sound
     with pytest.raises(PartitionError, match="cannot be read as Parquet: "):
         output(path)
     for wrong in (tmp_path, tmp_path / "absent.parquet"):
         with pytest.raises(PartitionError, match="cannot be read as Parquet: "):
-            FORMATS["parquet"].scan(source_of(wrong), 3, "text")
+            FORMATS["parquet"].scan(source_of(wrong), 3, COUNTED)
 
 
 def test_a_file_that_changes_under_way_is_noticed(tmp_path: Path) -> None:
     path, form = write(tmp_path / "file.parquet", pa.table({"text": TEXTS})), FORMATS["parquet"]
     source = source_of(path)
-    *_, last = form.scan(source, 3, "text").pieces
+    *_, last = form.scan(source, 3, COUNTED).pieces
     write(path, pa.table({"text": TEXTS[:9]}))
     with pytest.raises(PartitionError, match="was changed while it was read"):
-        form.read(source, last, "text")
+        form.read(source, last, COUNTED)
     write(path, pa.table({"text": TEXTS}), row_group_size=N)
     with pytest.raises(PartitionError):
-        form.read(source, last, "text")
+        form.read(source, last, COUNTED)
     path.write_bytes(b"")
-    for call in (lambda: form.read(source, last, "text"), lambda: joined("parquet", source, [])):
+    for call in (lambda: form.read(source, last, COUNTED), lambda: joined("parquet", source, [])):
         with pytest.raises(PartitionError, match="cannot be read as Parquet: "):
             call()
 
@@ -256,9 +256,21 @@ def test_hostile_bytes_are_rows_or_no_partition(tmp_path: Path, compression: str
     assert ends == {"rows", "error"}
 
 
+@pytest.mark.parametrize("compression", ["snappy", "gzip", "brotli", "lz4", "zstd", "none"])
+def test_an_output_is_compressed_inside_as_its_input(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / "packed.parquet"
+    pq.write_table(pa.table({"n": range(N), "text": TEXTS}), path, compression=compression)
+    source = source_of(path)
+    written = joined("parquet", source, read_all("parquet", source, 3)[1])
+    groups = [pq.ParquetFile(given).metadata.row_group(0) for given in (path, io.BytesIO(written))]
+    names = {group.column(i).compression for group in groups for i in range(group.num_columns)}
+    assert len(names) == 1
+    assert pq.read_table(io.BytesIO(written))["text"].to_pylist() == TEXTS
+
+
 def test_a_table_of_parts_gets_its_results(tmp_path: Path) -> None:
     table = pa.concat_tables([pa.table({"text": ["a"]}), pa.table({"text": ["b", None]})])
-    rows = rows_of(table, "text", 7)
+    rows = rows_of(table, COUNTED, 7)
     assert [(row.source, row.number) for row in rows] == [("a", 7), ("b", 8), (None, 9)]
     made = with_results(table, [Decoded("x", 1.0), Decoded(None, None, "why"), Decoded("", 0.0)])
     assert made.to_pylist()[1] == {"text": "b", "translation": None, "score": None, "error": "why"}

@@ -66,6 +66,13 @@ def test_the_format_may_be_said(tmp_path: Path) -> None:
     assert (part.format, part.target.compression) == ("text", "gzip")
 
 
+def test_a_link_that_leads_nowhere_is_a_partition(tmp_path: Path) -> None:
+    make(tmp_path / "in", "a.txt")
+    (tmp_path / "in/b.txt").symlink_to("nothing")
+    found = find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert [(part.name, part.size) for part in found] == [("a.txt", 5), ("b.txt", 0)]
+
+
 def test_all_files_of_unknown_format_are_named(tmp_path: Path) -> None:
     make(tmp_path / "in", "a.csv", "b.json", "c.txt", "d/e.xz", "f.zip", "g.parquet.gz", "h.tar.gz",
          "i.txt.7z")  # fmt: skip

@@ -2,17 +2,21 @@
 
 import json
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.corpus.files import source_of
+from tests.corpus.files import COUNTED, source_of
 from tests.support.manifests import rewrite
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.row_decoder import Decoded, Row, RowDecoder, Task
+from tfexport.corpus.tables import rows_of, schema_problems
 from tfexport.errors import ConfigError
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
@@ -101,8 +105,8 @@ def test_a_model_that_is_not_told_takes_no_notice_of_columns(
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"text": "w5 w6", "source_language": "de"}))
     form = FORMATS["jsonl"]
-    (piece,) = form.scan(source_of(path), 9, "text").pieces
-    assert decode(tiny_bundle, form.read(source_of(path), piece, "text")[1]) == [plain]
+    (piece,) = form.scan(source_of(path), 9, COUNTED).pieces
+    assert decode(tiny_bundle, form.read(source_of(path), piece, COUNTED)[1]) == [plain]
 
 
 def test_the_only_language_of_a_model_may_be_named(told: Told) -> None:
@@ -120,3 +124,44 @@ def test_a_task_of_a_model_that_every_row_has_to_tell_is_no_error(told: Told) ->
         decode(folder, [], target_language="xx")
     with pytest.raises(ConfigError, match="target_prefix"):
         decode(folder, [], target_prefix="\ud800")
+
+
+def test_wrong_languages_are_not_kept_in_memory(told: Told) -> None:
+    given = RowDecoder(Engine(told(NLLB), ThreadLayout(threads=1)), Task())
+    given.decode([Row("w5", 0, target_language="xx")])
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            (found,) = given.decode([Row("w5", 0, target_language=f"{number}" * 20_000)])
+            assert "is not a language" in str(found.error)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("languages", "counted"),
+    [
+        (NLLB, ("source_language", "target_language", "target_prefix")),
+        (Languages(IDS, None, "first"), ("target_language", "target_prefix")),
+        (Languages({}, None, None, "de", "en"), COUNTED.of_rows),
+        (None, ("target_prefix",)),
+    ],
+)
+def test_columns_of_languages_are_read_where_they_count(
+    tiny_bundle: Path, told: Told, tmp_path: Path, languages: Languages | None,
+    counted: tuple[str, ...],
+) -> None:  # fmt: skip
+    folder = tiny_bundle if languages is None else told(languages)
+    decoder = RowDecoder(Engine(folder, ThreadLayout(threads=1)), Task())
+    assert decoder.row_columns == counted
+    columns = Columns("text", counted)
+    table = pa.table({"text": ["w5 w6"], "source_language": [5], "target_language": ["fr"]})
+    problems = [*schema_problems(table.schema, columns)]
+    assert problems == ["column 'source_language' is of int64, and has to be of text"] * (
+        "source_language" in counted
+    )
+    (row,) = rows_of(table, columns)
+    assert (row.problem is None) == ("source_language" not in counted)
+    assert (row.target_language == "fr") == ("target_language" in counted and row.problem is None)

@@ -136,6 +136,7 @@ def test_other_options_are_noticed_and_foreign_files_kept(
         tiny_bundle, given, output, "--max-length", 1, "--workers", "1:2", cwd=tmp_path
     )
     assert (status, report["finished"], report["outdated"]) == (0, 2, 1), said
+    assert len(said.splitlines()) == 3, said  # nothing of Ray's
     assert (output / "a.txt").read_text() != before
     assert all(len(line.split()) <= 1 for line in (output / "a.txt").read_text().splitlines())
 

@@ -52,7 +52,7 @@ def test_python_translates_datasets_and_folders(folder: Path) -> None:
     dataset, corpus = of_section("From Python")
     subprocess.run([sys.executable, "-c", CRAWL, *TEXTS], cwd=folder, check=True)
     show = 'import json\nprint(json.dumps(ray.data.read_parquet("english").take_all()))\n'
-    begin = 'import ray\nray.init("local", num_cpus=2, include_dashboard=False)\n'
+    begin = 'import ray\nray.init("local", num_cpus=1, include_dashboard=False)\n'
     text = dataset.text.replace('score"] > -2', 'score"] > -99').replace("workers=3", "workers=1")
     (folder / "program.py").write_text("\n".join([begin, corpus.text, text, show]))
     done = subprocess.run(

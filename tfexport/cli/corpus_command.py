@@ -13,17 +13,14 @@ import click
 from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError
-from tfexport.runtime.options import SPECS
+from tfexport.runtime.options import GIVING_MORE, SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.corpus import Advance, CorpusReport
 
-# More of a row than its translation and score, for which a corpus has no column.
-_NO_PLACE = {
-    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives",
-}  # fmt: skip
-_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - _NO_PLACE
+# A corpus has no columns for what the others give.
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
 _LINE_EVERY = 30.0  # seconds, where there is no terminal
 
 
@@ -81,7 +78,7 @@ class _Call:
 @decoding_options(_OPTIONS)
 @click.pass_context
 def corpus(ctx: click.Context, /, **values: Any) -> None:
-    """Translate INPUT, a file or a folder of files, into OUTPUT, its like.
+    """Translate INPUT into OUTPUT: a file into a file, a folder of files into a folder.
 
     Files are lines of text, JSON lines or Parquet, compressed or not; paths, or URIs such as
     s3://bucket/folder. JSON lines and Parquet keep their columns, and get 'translation', 'score'
@@ -131,8 +128,12 @@ def _print(report: "CorpusReport", output: str) -> None:
     for name, found in sorted(report.row_errors.items()):
         for row, error in found:
             click.echo(f"{name}:{row}: {error}", err=True)
+    if more := report.with_errors - len(report.row_errors):
+        click.echo(f"{_files(more)} more with errors of rows", err=True)
     for name, reason in sorted(report.failed.items()):
         click.echo(f"{name}: {reason.rstrip('.')}. It has no output.", err=True)
+    if more := report.failures - len(report.failed):
+        click.echo(f"{_files(more)} more without output", err=True)
     values = report.to_dict()
     lines = [
         f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "
@@ -148,10 +149,12 @@ def _print(report: "CorpusReport", output: str) -> None:
         f"{values['tokens_per_second']:,.0f} tokens a second, "
         f"{values['tokens_per_second_and_core']:,.0f} a core"
     )
+    if report.failures:
+        lines.append(f"{_files(report.failures)} could not be translated; see above.")
+    if report.unfinished:
+        lines.append(f"{_files(report.unfinished)} not begun or not finished")
     if report.stopped is not None:
         lines.append(f"Stopped: {report.stopped}. The same command goes on.")
-    elif report.failed:
-        lines.append(f"{_files(len(report.failed))} could not be translated; see above.")
     click.echo("\n".join(lines), err=True)
 
 
@@ -171,8 +174,7 @@ def _progress() -> Iterator[Callable[["Advance"], object]]:
         return
     columns = (
         progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
-        progress.TaskProgressColumn(), progress.TimeElapsedColumn(), "left:",
-        progress.TimeRemainingColumn(elapsed_when_finished=False),
+        progress.TaskProgressColumn(), progress.TimeElapsedColumn(),
     )  # fmt: skip
     with progress.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting workers", total=None)
@@ -184,7 +186,7 @@ def _progress() -> Iterator[Callable[["Advance"], object]]:
 
 
 def _liner() -> Callable[["Advance"], object]:
-    begun = said = time.monotonic()
+    said = time.monotonic()
 
     def say(advance: "Advance") -> None:
         nonlocal said
@@ -192,13 +194,15 @@ def _liner() -> Callable[["Advance"], object]:
         if now - said < _LINE_EVERY:
             return
         said = now
-        minutes = (now - begun) * (1 / advance.done - 1) / 60 if advance.done else None
-        left = "" if minutes is None else f", {minutes:,.0f} min left"
-        click.echo(f"{_text(advance)}, {advance.done:.1%}{left}", err=True)
+        click.echo(f"{_text(advance)}, {advance.done:.1%}", err=True)
 
     return say
 
 
 def _text(advance: "Advance") -> str:
-    bad = f", {advance.errors:,} errors" if advance.errors else ""
-    return f"{advance.rows:,} rows, {advance.tokens:,} tokens{bad}"
+    parts = [f"{advance.rows:,} rows", f"{advance.tokens:,} tokens"]
+    if advance.errors:
+        parts.append(f"{advance.errors:,} errors")
+    if advance.seconds_left is not None:
+        parts.append(f"{advance.seconds_left / 60:,.0f} min left")
+    return ", ".join(parts)

@@ -11,19 +11,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyarrow import fs
+
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.places import (
     BLOCK,
     exists,
     opened,
-    read_json_file,
+    read_small_file,
     remove_folder,
     write_whole,
 )
 
 SAMPLES = 5  # errors of rows that are kept of a piece, and shown of a partition
 _LONGEST_HEADER = 1 << 16
+_LONGEST_NAME = 240  # bytes, behind which there is room for an ending
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,15 @@ class Job:
 
     Attributes:
         made_of: everything but its input that an output depends on, as JSON values.
-        column: with the texts.
+        columns: that count.
         batch_rows: rows of a piece.
+        run: names the run, which its pieces say.
     """
 
     made_of: Mapping[str, Any]
-    column: str
+    columns: Columns
     batch_rows: int
+    run: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,16 +90,17 @@ class Assembly:
         self._partition, target = partition, partition.target
         self._system, self._path = target.system, target.path
         folder, _, name = target.path.rpartition("/")
-        self._parts, self._record = f"{folder}/.{name}.parts", f"{folder}/.{name}.done"
+        beside = f"{folder}/.{_shortened(name)}"
+        self._parts, self._record = f"{beside}.parts", f"{beside}.done"
         whole = json.dumps(
             {"input": digest, "kind": partition.format, **job.made_of}, sort_keys=True
         )
-        self._batch_rows = job.batch_rows
+        self._batch_rows, self._run = job.batch_rows, job.run
         self._identity = hashlib.sha256(whole.encode()).hexdigest()[:32]
 
     def finished(self) -> Outcome | None:
         """The outcome of a complete output that was made of the same; None without one."""
-        record = _json(read_json_file(self._system, self._record))
+        record = _json(read_small_file(self._system, self._record))
         if record.get("identity") != self._identity or not exists(self._system, self._path):
             return None
         if self._sha256(self._path) != record.get("sha256"):
@@ -105,25 +112,34 @@ class Assembly:
 
     def is_outdated(self) -> bool:
         """Whether a run has written an output there, of other input, bundle or options."""
-        record = _json(read_json_file(self._system, self._record))
+        record = _json(read_small_file(self._system, self._record))
         return record.get("identity") not in (None, self._identity)
 
     def is_foreign(self) -> bool:
-        """Whether an output stands there that no run has written."""
-        ours = (
-            exists(self._system, self._record)
-            or self._system.get_file_info(self._parts).type.name == "Directory"
-        )
-        return exists(self._system, self._path) and not ours
+        """Whether something stands there that no run has written."""
+        found = self._system.get_file_info(self._path).type
+        if found != fs.FileType.File:
+            return bool(found != fs.FileType.NotFound)
+        parts = self._system.get_file_info(self._parts).type
+        return not (exists(self._system, self._record) or parts == fs.FileType.Directory)
 
-    def piece(self, index: int) -> Outcome | None:
-        """The outcome of a piece that is there; None if it is not."""
+    def prepare(self) -> None:
+        """Make the folder of the pieces, before any work: there is no output without it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        self._system.create_dir(self._parts, recursive=True)
+
+    def piece(self, index: int) -> tuple[Outcome, bool] | None:
+        """The outcome of a piece that is there, and whether an earlier run has made it."""
         path = self._piece_path(index)
         if not exists(self._system, path):
             return None
         with opened(self._system, path) as stream:
             header = _json(stream.read(_LONGEST_HEADER).partition(b"\n")[0])
-        return _outcome(header)
+        outcome = _outcome(header)
+        return None if outcome is None else (outcome, header.get("run") != self._run)
 
     def keep(self, index: int, outcome: Outcome, body: bytes) -> None:
         """Write a piece.
@@ -131,7 +147,8 @@ class Assembly:
         Raises:
             OSError: it cannot be written.
         """
-        header = {**asdict(outcome), "sha256": hashlib.sha256(body).hexdigest()}
+        digest = hashlib.sha256(body).hexdigest()
+        header = {**asdict(outcome), "sha256": digest, "run": self._run}
 
         def write(stream: Any) -> None:
             stream.write(json.dumps(header).encode() + b"\n")
@@ -147,19 +164,20 @@ class Assembly:
             OSError: the output cannot be written.
             PartitionError: the input cannot be read any more.
         """
-        outcomes = [Outcome()]
-        form, partition = FORMATS[self._partition.format], self._partition
+        form, partition, digests = FORMATS[self._partition.format], self._partition, list[str]()
 
-        def write(stream: Any) -> None:
+        def write(stream: Any) -> Outcome:
+            outcomes = list[Outcome]()
             form.join(self._bodies(pieces, outcomes), partition.source, stream)
+            return sum(outcomes, Outcome())
 
-        # Under its final name only when the record could tell what it is.
-        write_whole(
+        # Hashed before it has its name, under which somebody may put another file.
+        total = write_whole(
             self._system, self._path, write,
             beside=self._parts, compression=partition.target.compression,
+            before_move=lambda partial: digests.append(self._sha256(partial)),
         )  # fmt: skip
-        total = sum(outcomes, Outcome())
-        record = {**asdict(total), "identity": self._identity, "sha256": self._sha256(self._path)}
+        record = {**asdict(total), "identity": self._identity, "sha256": digests[-1]}
         content = json.dumps(record).encode()
         # Beside the pieces, which are removed; what a kill leaves elsewhere would stay.
         write_whole(
@@ -171,17 +189,18 @@ class Assembly:
     def _bodies(self, pieces: int, outcomes: list[Outcome]) -> Iterator[bytes]:
         for index in range(pieces):
             path = self._piece_path(index)
-            content = b""
-            if exists(self._system, path):
-                with opened(self._system, path) as stream:
-                    content = stream.read()
-            first, _, body = content.partition(b"\n")
+            if not exists(self._system, path):
+                raise DamagedError(
+                    f"piece {index + 1} is missing from {self._parts}, which every machine of the "
+                    "cluster has to see"
+                )
+            with opened(self._system, path) as stream:
+                first, _, body = stream.read().partition(b"\n")
             header = _json(first)
             outcome = _outcome(header)
             if outcome is None or header.get("sha256") != hashlib.sha256(body).hexdigest():
-                if content:
-                    self._system.delete_file(path)
-                raise DamagedError(f"piece {index + 1} is missing or damaged")
+                self._system.delete_file(path)
+                raise DamagedError(f"piece {index + 1} is damaged")
             outcomes.append(outcome)
             yield body
 
@@ -194,6 +213,14 @@ class Assembly:
             while block := stream.read(BLOCK):
                 digest.update(block)
         return digest.hexdigest()
+
+
+def _shortened(name: str) -> str:
+    """A file's name; of a long one its beginning and its hash."""
+    content = name.encode()
+    if len(content) <= _LONGEST_NAME:
+        return name
+    return content[:200].decode(errors="ignore") + hashlib.sha256(content).hexdigest()[:32]
 
 
 def _outcome(values: Mapping[str, Any]) -> Outcome | None:

@@ -87,6 +87,14 @@ class WorkerPlan:
         low, high = self.bounds(spare)
         return ActorPoolStrategy(min_size=low, max_size=high)
 
+    def cpus_beside_others(self) -> int:
+        """CPUs that Ray counts for a worker where other steps, such as reading, need one too.
+
+        A worker that fills the whole cluster would wait for them, and they for it.
+        """
+        fills = sum(_cores()) < self.threads + 1
+        return self.threads - 1 if fills else self.threads
+
     def used_cores(self) -> int:
         """Cores that the workers have at most, as the cluster is now."""
         room = sum(int(cores // self.threads) for cores in _cores())
@@ -122,10 +130,12 @@ def connected(address: str | None) -> Iterator[bool]:
     try:
         if address is None:
             # "local": by default Ray would join a cluster that happens to run here.
-            ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **quiet)
+            with _without_stderr():
+                ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **quiet)
         else:
             _knock(address)
-            ray.init(address, **quiet)
+            with _without_stderr():
+                ray.init(address, **quiet)
     except (
         OSError,
         ValueError,
@@ -133,11 +143,25 @@ def connected(address: str | None) -> Iterator[bool]:
         RayError,
     ) as error:  # what Ray raises of a wrong address
         where = address or "this machine"
-        raise ConfigError(f"no Ray cluster at {where}: {error}.{_hint(address)}") from None
+        why = str(error).rstrip(".")
+        raise ConfigError(f"no Ray cluster at {where}: {why}.{_hint(address)}") from None
     try:
         yield address is None
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Keep native code quiet: Ray's says, at every level, that it was given one."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _hint(address: str | None) -> str:

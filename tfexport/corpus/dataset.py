@@ -46,7 +46,7 @@ def translate_dataset(
             default as many as the cluster has cores for, the last of which waits until reading
             and writing leave it its CPU.
         threads_per_worker: batches that an actor decodes at a time, over one set of weights; Ray
-            counts as many CPUs for it.
+            counts as many CPUs for it, and one fewer where it has the whole cluster.
         batch_rows: rows that an actor sorts by length and decodes together.
         source_language: see ``Translator.translate``.
         target_language: see ``Translator.translate``.
@@ -81,7 +81,7 @@ def translate_dataset(
         },
         batch_size=plan.batch_rows,
         batch_format="pyarrow",
-        num_cpus=plan.threads,
+        num_cpus=plan.cpus_beside_others(),
         compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )

@@ -22,7 +22,7 @@ class Partition:
         format: its name.
         source: the file.
         target: the file of OUTPUT; its folder may not exist.
-        size: of the file in bytes.
+        size: of the file in bytes; 0 of a link that leads nowhere.
     """
 
     name: str
@@ -77,7 +77,7 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
             continue
         source = Source(system, info.path, compression)
         target = Source(target_system, path, packing)
-        partitions.append(Partition(name, kind, source, target, info.size))
+        partitions.append(Partition(name, kind, source, target, info.size or 0))
     if problems:
         packed = ", ".join(COMPRESSIONS)
         remedy = Message(

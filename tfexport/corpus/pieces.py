@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pyarrow import fs
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.row_decoder import Decoded, Row
 
 MAX_PIECE_BYTES = 64 << 20  # of a piece's rows as they are read
@@ -86,7 +87,7 @@ class Format(Protocol):
         """Whether there is a place for them in its rows."""
         ...
 
-    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
         """Read a file once, and cut it into pieces.
 
         Raises:
@@ -94,7 +95,7 @@ class Format(Protocol):
         """
         ...
 
-    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
         """The rows of a piece: as ``write`` wants them back, and to be decoded."""
         ...
 

@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,7 +81,7 @@ def _walk(folder: Path, above: frozenset[str]) -> Iterator[str]:
             continue
         if path.is_dir():
             yield from _walk(path, above | {real})
-        elif path.is_file():
+        elif path.is_file() or path.is_symlink():  # one that leads nowhere fails when it is read
             yield path.as_posix()
 
 
@@ -121,8 +121,11 @@ def write_whole(
     *,
     beside: str | None = None,
     compression: str | None = None,
+    before_move: Callable[[str], object] = lambda partial: None,
 ) -> Result:
     """Write a file under another name, and rename it when it is complete.
+
+    Done again from the start, once, where somebody has removed the folder meanwhile.
 
     Args:
         system: with the file.
@@ -130,31 +133,50 @@ def write_whole(
         write: is given a stream of bytes.
         beside: the folder of the other name; the file's own by default.
         compression: of the bytes.
+        before_move: is given the other name of the complete file.
 
     Raises:
         OSError: it cannot be written; then nothing is left.
     """
-    folder, _, name = path.rpartition("/")
-    partial = f"{beside or folder}/.{name}.{uuid.uuid4().hex[:12]}"
-    system.create_dir(beside or folder, recursive=True)
+
+    def attempt() -> Result:
+        folder = path.rpartition("/")[0]
+        with _partial(system, beside or folder) as partial:
+            system.create_dir(folder, recursive=True)
+            with system.open_output_stream(
+                partial, compression=compression, buffer_size=BLOCK
+            ) as stream:
+                result = write(stream)
+            if local := local_path(system, partial):
+                with local.open("rb+") as file:
+                    os.fsync(file.fileno())
+            before_move(partial)
+            system.move(partial, path)
+        return result
+
+    try:
+        return attempt()
+    except FileNotFoundError:
+        return attempt()
+
+
+@contextmanager
+def _partial(system: fs.FileSystem, folder: str) -> Iterator[str]:
+    """A name for an incomplete file, which is removed if the block raises.
+
+    Of a length of its own: what the file will be called may be as long as a name can be.
+    """
+    partial = f"{folder}/.{uuid.uuid4().hex[:12]}"
     system.create_dir(folder, recursive=True)
     try:
-        with system.open_output_stream(
-            partial, compression=compression, buffer_size=BLOCK
-        ) as stream:
-            result = write(stream)
-        if local := local_path(system, partial):
-            with local.open("rb+") as file:
-                os.fsync(file.fileno())
-        system.move(partial, path)
+        yield partial
     except BaseException:
         if exists(system, partial):
             system.delete_file(partial)
         raise
-    return result
 
 
-def read_json_file(system: fs.FileSystem, path: str) -> bytes | None:
+def read_small_file(system: fs.FileSystem, path: str) -> bytes | None:
     """The content of a small file; None if there is none."""
     if not exists(system, path):
         return None
@@ -164,25 +186,7 @@ def read_json_file(system: fs.FileSystem, path: str) -> bytes | None:
 
 
 def remove_folder(system: fs.FileSystem, path: str) -> None:
-    """Remove a folder and what is in it, if it exists."""
-    if system.get_file_info(path).type == fs.FileType.Directory:
-        system.delete_dir(path)
-
-
-def remove_left_parts(system: fs.FileSystem, place: str, wanted: set[str]) -> None:
-    """Remove the pieces of files that are no more in a corpus, which an earlier run has left.
-
-    Args:
-        system: of the output.
-        place: of the output; only a folder can hold any.
-        wanted: paths of all outputs.
-    """
-    _, root = file_system(place)
-    if system.get_file_info(root).type != fs.FileType.Directory:
-        return
-    for info in system.get_file_info(fs.FileSelector(root, recursive=True)):
-        folder, _, name = info.path.rpartition("/")
-        if not (info.type == fs.FileType.Directory and name.endswith(".parts")):
-            continue
-        if name.startswith(".") and f"{folder}/{name[1:-6]}" not in wanted:
-            system.delete_dir(info.path)
+    """Remove a folder that nobody needs, as far as it can be: somebody may still write into it."""
+    with suppress(OSError):
+        if system.get_file_info(path).type == fs.FileType.Directory:
+            system.delete_dir(path)

@@ -6,6 +6,8 @@ from typing import Any
 
 from tfexport.corpus.assembly import Outcome
 
+MOST_NAMED = 100  # files of each kind that a report tells of by name
+
 
 @dataclass(frozen=True)
 class Advance:
@@ -13,15 +15,17 @@ class Advance:
 
     Attributes:
         done: share of the input's bytes, from 0 to 1.
-        rows: that are done, those of earlier runs included.
+        rows: that this run has decoded.
         tokens: that this run has decoded.
-        errors: rows that could not be decoded.
+        errors: rows in complete outputs that could not be decoded.
+        seconds_left: at the rate of this run; None while it has none.
     """
 
     done: float
     rows: int
     tokens: int
     errors: int
+    seconds_left: float | None
 
 
 Tell = Callable[[Advance], object]
@@ -42,8 +46,10 @@ class CorpusReport:
         errors: rows in complete outputs that could not be decoded.
         seconds: of the run.
         cores: that its workers had, at most.
-        row_errors: partition to number and error of its first bad rows.
-        failed: partition to the reason why it could not be translated.
+        with_errors: complete outputs with such rows.
+        row_errors: partition to number and error of its first bad rows; of 100 of them.
+        failures: partitions that could not be translated.
+        failed: partition to the reason why it could not be; of 100 of them.
         stopped: why the run ended early, such as a full disk; None if it did not.
     """
 
@@ -57,15 +63,21 @@ class CorpusReport:
     errors: int = 0
     seconds: float = 0.0
     cores: int = 0
+    with_errors: int = 0
     row_errors: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    failures: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
 
     @property
+    def unfinished(self) -> int:
+        """Partitions that were neither finished nor failed, because the run was stopped."""
+        return self.partitions - self.finished - self.already - self.failures
+
+    @property
     def complete(self) -> bool:
         """Whether every row of every partition has its translation."""
-        whole = self.finished + self.already == self.partitions
-        return whole and not self.errors and not self.failed and self.stopped is None
+        return not (self.errors or self.failures or self.unfinished or self.stopped)
 
     def add(self, name: str, outcome: Outcome, *, already: bool) -> None:
         """Count a partition whose output is complete."""
@@ -73,8 +85,15 @@ class CorpusReport:
         self.finished += not already
         self.rows += outcome.rows
         self.errors += outcome.errors
-        if outcome.samples:
+        self.with_errors += outcome.errors > 0
+        if outcome.samples and len(self.row_errors) < MOST_NAMED:
             self.row_errors[name] = list(outcome.samples)
+
+    def fail(self, name: str, reason: str) -> None:
+        """Count a partition that cannot be translated."""
+        self.failures += 1
+        if len(self.failed) < MOST_NAMED:
+            self.failed[name] = reason
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -85,10 +104,13 @@ class CorpusReport:
             "finished": self.finished,
             "already_finished": self.already,
             "outdated": self.outdated,
+            "failures": self.failures,
+            "unfinished": self.unfinished,
             "rows": self.rows,
             "decoded_rows": self.decoded_rows,
             "tokens": self.tokens,
             "errors": self.errors,
+            "with_errors": self.with_errors,
             "seconds": round(self.seconds, 3),
             "cores": self.cores,
             "tokens_per_second": round(rate, 1),

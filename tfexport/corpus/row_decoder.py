@@ -12,16 +12,14 @@ from typing import Any
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import GIVING_MORE
 from tfexport.runtime.own_defaults import with_own
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.spoken import Spoken
 
+_NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
 MAX_ROW_BYTES = 1 << 20  # of a row's text; no model's longest sequence comes near
-# Options that say more about a row than a translation and its score, for which there is no place.
-_NO_PLACE = (
-    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,12 @@ def _asks_more(value: Any) -> bool:
 
 
 class RowDecoder:
-    """An open bundle that decodes batches of rows."""
+    """An open bundle that decodes batches of rows.
+
+    Attributes:
+        row_columns: columns that stand for an option in their own row; languages are among them
+            only for a model that is told them.
+    """
 
     def __init__(self, engine: Engine, task: Task) -> None:
         """Check the task against the bundle.
@@ -123,16 +126,23 @@ class RowDecoder:
         self._engine, self._task = engine, task
         engine.manifest.require_ids()
         engine.texts.encode_target("")
+        known = engine.manifest.languages or Languages()
+        counted = {
+            "source_language": known.source_place or known.source,
+            "target_language": known.target_place or known.target,
+            "target_prefix": True,
+        }
+        self.row_columns = tuple(name for name, counts in counted.items() if counts)
         # Sampled rows are the same in every attempt at them.
         samples = with_own(engine.manifest.generation, task.options).get("sampling")
         self._keywords = {"seed": 0, **task.options} if samples else task.options
         misplaced = [
             Problem(name, "a row of a corpus has no place for it")
-            for name in _NO_PLACE
+            for name in GIVING_MORE
             if _asks_more(task.options.get(name))
         ]
         self._resolve(self._stand_in(), misplaced)
-        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions | Message] = {}
+        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions] = {}
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
         """Decode rows in batches of similar length; results are in the order of the rows.
@@ -140,6 +150,9 @@ class RowDecoder:
         Args:
             rows: of any length and languages.
             scores: without them greedy search is faster, and every score is None.
+
+        Raises:
+            MemoryError: there was not enough.
         """
         results: list[Decoded | None] = [None] * len(rows)
         groups: dict[Spoken, list[tuple[int, Request]]] = {}
@@ -174,11 +187,9 @@ class RowDecoder:
 
     def _spoken(self, row: Row) -> Spoken:
         source, target = self._task.source_language, self._task.target_language
-        known = self._engine.manifest.languages or Languages()
-        # Columns that name languages count only for a model that knows what to do with them.
-        if known.source_place or known.source:
+        if "source_language" in self.row_columns:
             source = row.source_language or source
-        if known.target_place or known.target:
+        if "target_language" in self.row_columns:
             target = row.target_language or target
         return Spoken(source, target)
 
@@ -194,18 +205,12 @@ class RowDecoder:
         """The options of rows in these languages.
 
         Raises:
-            InputError: the model is not told such a language.
+            ConfigError: the model is not told such a language.
         """
         asked = (spoken, scores)
-        if asked not in self._resolved:
-            try:
-                self._resolved[asked] = self._resolve(spoken, scores=scores)
-            except TfexportError as error:
-                self._resolved[asked] = error.message
-        found = self._resolved[asked]
-        if isinstance(found, Message):
-            raise InputError(found)
-        return found
+        if asked not in self._resolved:  # only right ones are kept: rows may hold any others
+            self._resolved[asked] = self._resolve(spoken, scores=scores)
+        return self._resolved[asked]
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
         if row.problem is not None:
@@ -228,11 +233,17 @@ class RowDecoder:
         return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
-        """The hypotheses of each request, or the exception that its decoding raised."""
+        """The hypotheses of each request, or the exception that its decoding raised.
+
+        Raises:
+            MemoryError: there was not enough for it, which says nothing of the request.
+        """
         try:
             yield from self._engine.decode(requests, options)
             return
         except Exception as error:  # of onnxruntime: what it raises has no common base
+            if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
+                raise MemoryError(str(error)) from error
             if len(requests) == 1:
                 yield error
                 return

@@ -6,7 +6,7 @@ has taken with it. The driver counts pieces, and has a partition joined when it 
 
 import os
 import pickle
-import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,12 +18,14 @@ import ray
 import ray.data
 from ray.exceptions import RayError, RayTaskError
 
-from tfexport.corpus.assembly import Job, Outcome
+from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, data_settings
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.dataset import make_task
 from tfexport.corpus.partitions import Partition, find_partitions
-from tfexport.corpus.places import file_system, local_path, remove_left_parts
-from tfexport.corpus.report import Advance, CorpusReport, Tell
+from tfexport.corpus.places import file_system, local_path
+from tfexport.corpus.progress import Progress
+from tfexport.corpus.report import CorpusReport, Tell
 from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle, ship
 from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
@@ -34,7 +36,7 @@ from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_op
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 1  # a new number when outputs of the same input would differ
+_FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
 _WAVE, _SCANS, _JOINS = 1000, 4, 8
 
 
@@ -101,20 +103,20 @@ def translate_corpus(
     )  # fmt: skip
     place = os.fspath(output)
     partitions = find_partitions(os.fspath(source), place, file_format)
-    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
-    target = partitions[0].target
+    # Opened here for what is wrong with it, too.
+    decoder = open_decoder(Path(bundle), ThreadLayout(threads=1), task)
+    columns = Columns(column, decoder.row_columns)
     with ExitStack() as stack:
+        alone = stack.enter_context(connected(address))
         if local := local_path(*file_system(place)):
             local.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(writing(local))
-        alone = stack.enter_context(connected(address))
         shipped = ship(bundle, shared=alone)
         made_of = {
             "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
-        run = _Run(partitions, plan, Job(made_of, column, batch_rows), tell)
-        remove_left_parts(target.system, place, {found.target.path for found in partitions})
+        run = _Run(partitions, plan, Job(made_of, columns, batch_rows, uuid.uuid4().hex), tell)
         stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.
@@ -133,11 +135,8 @@ class _Run:
     def __init__(self, partitions: list[Partition], plan: WorkerPlan, job: Job, tell: Tell) -> None:
         self._partitions = {found.name: found for found in partitions}
         self._plan, self._job, self._tell = plan, job, tell
-        self._report = CorpusReport(partitions=len(partitions))
-        self._left: dict[str, int] = {}  # pieces of partitions that have begun
-        self._bytes = 0.0
-        self._total = sum(found.size for found in partitions)
-        self._joining: dict[ray.ObjectRef[Any], str] = {}
+        self._progress = Progress(partitions)
+        self._joining: dict[ray.ObjectRef[Any], Step] = {}
         # Calls of one actor run side by side; another begins where its node was lost.
         self._coordinator: Any = ray.remote(Coordinator).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=2 * _JOINS
@@ -145,19 +144,18 @@ class _Run:
 
     def run(self, bundle: ShippedBundle, task: Task) -> CorpusReport:
         """Translate all partitions."""
-        begun, report = time.monotonic(), self._report
+        report = self._progress.report
         report.cores = self._plan.used_cores()
         for step in self._steps(bundle, task):
             self._take(step)
             self._collect(wait=len(self._joining) > _JOINS)
-            self._tell(self._advance())
+            self._tell(self._progress.advance())
             if report.stopped is not None:
                 break
         while self._joining and report.stopped is None:
             self._collect(wait=True)
-            self._tell(self._advance())
-        report.seconds = time.monotonic() - begun
-        return report
+            self._tell(self._progress.advance())
+        return self._progress.end()
 
     def _steps(self, bundle: ShippedBundle, task: Task) -> Iterator[Step]:
         """Every piece, once it is translated; and partitions that have none.
@@ -187,27 +185,10 @@ class _Run:
 
     def _take(self, step: Step) -> None:
         """Count what came of a piece, and have its partition joined if it was the last."""
-        report, partition = self._report, self._partitions[step.name]
-        report.stopped = report.stopped or step.stopped
-        if step.failed is not None:
-            report.failed.setdefault(step.name, step.failed)
-        if step.failed is not None or step.stopped is not None:
-            return
-        if step.outcome is not None and not step.pieces:  # it was complete
-            report.add(step.name, step.outcome, already=True)
-            self._bytes += partition.size
-            return
-        if step.outcome is not None and not step.reused:
-            report.decoded_rows += step.outcome.rows
-            report.tokens += step.outcome.tokens
-        self._bytes += partition.size / max(step.pieces, 1)
-        left = self._left.pop(step.name, step.pieces or 1) - 1
-        if left:
-            self._left[step.name] = left
-            return
-        report.outdated += step.outdated
-        done = self._coordinator.join.remote(partition, step.digest, step.pieces)
-        self._joining[done] = step.name
+        if self._progress.take(step):
+            partition = self._partitions[step.name]
+            done = self._coordinator.join.remote(partition, step.digest, step.pieces)
+            self._joining[done] = step
 
     def _collect(self, wait: bool) -> None:
         """Count partitions that are joined."""
@@ -215,22 +196,7 @@ class _Run:
             return
         ready, _ = ray.wait([*self._joining], timeout=None if wait else 0)
         for reference in ready:
-            name = self._joining.pop(reference)
-            step: Step = ray.get(reference)
-            self._report.stopped = self._report.stopped or step.stopped
-            if step.failed is not None:
-                self._report.failed[name] = step.failed
-            elif step.stopped is None:
-                self._report.add(name, step.outcome or Outcome(), already=False)
-
-    def _advance(self) -> Advance:
-        report = self._report
-        return Advance(
-            self._bytes / self._total if self._total else 1.0,
-            report.decoded_rows,
-            report.tokens,
-            report.errors,
-        )
+            self._progress.take_joined(ray.get(reference), self._joining.pop(reference).outdated)
 
 
 def _named(error: RayTaskError) -> TfexportError:

@@ -48,14 +48,18 @@ class ShippedBundle:
         if not self.parts or _digest(seen) == self.digest:
             return seen
         folder = _cache() / self.digest
-        while not folder.exists():
+        while not self._is_whole(folder):
             try:
                 with writing(folder):
-                    if not folder.exists():
+                    if not self._is_whole(folder):
                         self._fetch(folder)
             except OutputExistsError:  # another worker of this node fetches it
                 time.sleep(0.2)
         return folder
+
+    def _is_whole(self, folder: Path) -> bool:
+        """Whether all files are there: what cleans a temporary folder may take some of them."""
+        return all((folder / name).is_file() for name in self.parts)
 
     def _fetch(self, folder: Path) -> None:
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -69,6 +73,7 @@ class ShippedBundle:
             if _digest(partial) != self.digest:
                 raise BundleError(f"{self.path}: its manifest did not arrive as it was sent.")
             open_bundle(partial)
+            shutil.rmtree(folder, ignore_errors=True)
             partial.replace(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -1,5 +1,7 @@
 """The stages that a partition goes through on the cluster: scanned, translated, joined."""
 
+import errno
+import os
 import pickle
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,8 @@ from tfexport.corpus.worker import open_decoder
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 MOST_ATTEMPTS = 5  # workers that may die of a piece
+# Errors of a disk, which every output meets: it is full, or takes nothing any more.
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 # A row of Ray Data holds one of these values as bytes: its own types are those of Arrow.
 Rows = dict[str, Any]
@@ -35,7 +39,7 @@ class Step:
         partition: to read; None behind the workers.
         piece: to translate; None of a partition without any.
         outcome: what became of it.
-        reused: it was there before this run.
+        reused: an earlier run has made it.
         outdated: an output of other input, bundle or options is replaced.
         failed: why its partition cannot be translated.
         stopped: why the run has to end, such as a full disk.
@@ -61,28 +65,41 @@ def scan(row: Rows, job: Job) -> list[Rows]:
 
 
 def _scanned(partition: Partition, job: Job) -> list[Step]:
-    name = partition.name
+    name, source = partition.name, partition.source
     try:
-        form, version = FORMATS[partition.format], _version(partition.source)
-        found = form.scan(partition.source, job.batch_rows, job.column)
-        _check_unchanged(partition.source, version)
-        assembly = Assembly(partition, found.digest, job)
+        form, version = FORMATS[partition.format], _version(source)
+        found = form.scan(source, job.batch_rows, job.columns)
+        _check_unchanged(source, version)
+    except PartitionError as error:
+        return [Step(name, failed=str(error))]
+    except (OSError, pa.ArrowException) as error:
+        return [Step(name, failed=f"cannot be read: {error}")]
+    assembly = Assembly(partition, found.digest, job)
+    try:
         if (outcome := assembly.finished()) is not None:
             return [Step(name, outcome=outcome, reused=True)]
         if assembly.is_foreign():
             return [Step(name, failed=f"{partition.target.path} exists, and no run has written "
                          "it. Move it away, or name another output")]  # fmt: skip
-    except PartitionError as error:
-        return [Step(name, failed=str(error))]
-    except (OSError, pa.ArrowException) as error:
-        return [Step(name, failed=f"cannot be read: {error}")]
-    count, digest, old = len(found.pieces), found.digest, assembly.is_outdated()
-    pieces = found.pieces or [None]
+        old = assembly.is_outdated()
+        assembly.prepare()
+    except OSError as error:
+        return [Step(name, **_unwritten(partition, error))]
+    count, digest, pieces = len(found.pieces), found.digest, found.pieces or [None]
     return [Step(name, count, digest, version, partition, piece, outdated=old) for piece in pieces]
 
 
+def _unwritten(partition: Partition, error: OSError) -> dict[str, Any]:
+    """How a step ends whose output cannot be read or written: its partition alone, or the run."""
+    why = "stopped" if error.errno in _OF_THE_DISK else "failed"
+    return {why: f"output {partition.target.path}: {error}"}
+
+
 def _version(source: Source) -> Version:
-    info = source.system.get_file_info(source.path)
+    try:
+        info = source.system.get_file_info(source.path)
+    except OSError as error:
+        raise PartitionError(f"cannot be read: {error}") from None
     return info.size or 0, info.mtime_ns or 0
 
 
@@ -118,23 +135,29 @@ class PieceWorker:
         }
         if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
             text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
-            return Step(**given, failed=text)
+            return Step(**given, failed=f"{text}, or lacked memory for them")
         try:
             outcome, reused = self._translated(step, step.partition, step.piece)
             return Step(**given, outcome=outcome, reused=reused)
+        except MemoryError:
+            # Ray begins another worker, which has all its memory free, and tries again.
+            os._exit(1)
+        except OSError as error:
+            return Step(**given, **_unwritten(step.partition, error))
         except PartitionError as error:
             return Step(**given, failed=str(error))
-        except OSError as error:
-            return Step(**given, stopped=f"{step.partition.target.path}: {error}")
+        except (pa.ArrowException, ValueError) as error:
+            text = f"its rows from {step.piece.first + 1} on cannot be translated: {error}"
+            return Step(**given, failed=text)
         finally:
             self._coordinator.end.remote(key)
 
     def _translated(self, step: Step, partition: Partition, piece: Piece) -> tuple[Outcome, bool]:
         assembly = Assembly(partition, step.digest, self._job)
-        if (outcome := assembly.piece(piece.index)) is not None:
-            return outcome, True
+        if (found := assembly.piece(piece.index)) is not None:
+            return found
         form = FORMATS[partition.format]
-        given, rows = form.read(partition.source, piece, self._job.column)
+        given, rows = form.read(partition.source, piece, self._job.columns)
         _check_unchanged(partition.source, step.version)
         decoded = self._decoder.decode(rows, form.has_scores)
         outcome = _outcome(decoded, piece)
@@ -179,5 +202,5 @@ class Coordinator:
         except (PartitionError, DamagedError, pa.ArrowException, ValueError) as error:
             return Step(partition.name, failed=f"{error}. Run the command again")
         except OSError as error:
-            return Step(partition.name, stopped=f"{partition.target.path}: {error}")
+            return Step(partition.name, **_unwritten(partition, error))
         return Step(partition.name, pieces, outcome=outcome)

@@ -5,21 +5,21 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfexport.corpus.columns import OF_ROWS, row_of
+from tfexport.corpus.columns import Columns, row_of
 from tfexport.corpus.pieces import ADDED
 from tfexport.corpus.row_decoder import Decoded, Row
 
 _TYPES = (pa.string(), pa.float64(), pa.string())
 
 
-def schema_problems(schema: pa.Schema, column: str) -> Iterator[str]:
+def schema_problems(schema: pa.Schema, columns: Columns) -> Iterator[str]:
     """Why a table cannot be decoded: each problem a sentence."""
     names = list(schema.names)
-    if column not in names:
-        yield f"has no column {column!r}; it has {', '.join(map(repr, names)) or 'none'}"
+    if columns.text not in names:
+        yield f"has no column {columns.text!r}; it has {', '.join(map(repr, names)) or 'none'}"
     if twice := sorted({name for name in names if names.count(name) > 1}):
         yield f"has columns of one name: {', '.join(map(repr, twice))}"
-    for name in (column, *OF_ROWS):
+    for name in (columns.text, *columns.of_rows):
         if names.count(name) == 1 and not _is_text(schema.field(name).type):
             yield f"column {name!r} is of {schema.field(name).type}, and has to be of text"
     if taken := [name for name in ADDED if name in names]:
@@ -33,11 +33,12 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or any(is_text(kind) for is_text in texts)
 
 
-def rows_of(table: pa.Table, column: str, first: int = 0) -> list[Row]:
+def rows_of(table: pa.Table, columns: Columns, first: int = 0) -> list[Row]:
     """The rows of a table, numbered from ``first``."""
-    read = {name: _texts(table[name]) for name in (column, *OF_ROWS) if name in table.column_names}
+    counted = (columns.text, *columns.of_rows)
+    read = {name: _texts(table[name]) for name in counted if name in table.column_names}
     return [
-        row_of({name: values[place] for name, values in read.items()}, first + place, column)
+        row_of({name: values[place] for name, values in read.items()}, first + place, columns)
         for place in range(table.num_rows)
     ]
 

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.row_decoder import Row, RowDecoder, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.tables import rows_of, schema_problems, with_results
@@ -37,7 +38,7 @@ class TableWorker:
         self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, column: str
     ) -> None:
         self._decoder = open_decoder(bundle.folder(), layout, task)
-        self._column = column
+        self._columns = Columns(column, self._decoder.row_columns)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The table with three columns more.
@@ -45,9 +46,9 @@ class TableWorker:
         Raises:
             ConfigError: it has no such column of text, or has one of the three.
         """
-        if problems := [*schema_problems(table.schema, self._column)]:
+        if problems := [*schema_problems(table.schema, self._columns)]:
             raise ConfigError(join_problems("dataset", problems))
-        rows = [_numbered(row) for row in rows_of(table, self._column)]
+        rows = [_numbered(row) for row in rows_of(table, self._columns)]
         return with_results(table, self._decoder.decode(rows))
 
 

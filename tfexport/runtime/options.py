@@ -237,6 +237,10 @@ SPECS: Mapping[str, OptionSpec] = {
     field.name: field.metadata["spec"] for field in fields(DecodingOptions)
 }
 DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items()}
+# They give more of a row than one translation and its score.
+GIVING_MORE = (
+    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
+)  # fmt: skip
 
 
 def changed_options(values: Mapping[str, Any]) -> set[str]:

@@ -16,6 +16,7 @@ from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, Sch
 from tfexport.serve import journal
 from tfexport.serve.failures import RequestError
 from tfexport.serve.model_languages import ModelLanguages
+from tfexport.serve.options import OptionCache
 from tfexport.serve.settings import Settings
 
 SUFFIX = ".bundle"
@@ -31,6 +32,7 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
+        options: that requests ask for.
         slots: rows that it decodes at a time.
     """
 
@@ -47,6 +49,7 @@ class Model:
         self.languages = ModelLanguages.of(
             name, self.engine.manifest.languages, settings.languages.get(name)
         )
+        self.options = OptionCache(self.engine.resolver)
         limits = SchedulerLimits(settings.max_queue, settings.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._users = 0

@@ -50,6 +50,20 @@ def test_rows_enter_move_repeat_and_leave(
         assert slots.rows == len(rows)
 
 
+def test_a_row_alone_is_repeated_with_its_source(tiny_bundle: Path) -> None:
+    model = Model(tiny_bundle, open_bundle(tiny_bundle), 1)
+    slots = Slots(model, 4)
+    for source in ([5, 6, 7], [9, 4]):
+        slots.enter([source])
+        slots.step([1], return_logits=False)
+        slots.select(np.zeros(3, np.intp))
+        _, logits = slots.step([5, 6, 7], return_logits=True)
+        for place, token in enumerate([5, 6, 7]):
+            expected = expected_logits(model, source, [1, token])
+            np.testing.assert_allclose(logits[place], expected, atol=2e-5)
+        slots.select(np.zeros(0, np.intp))
+
+
 def test_without_logits_there_are_none(tiny_bundle: Path) -> None:
     slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 3)
     slots.enter([[5, 6], [7]])

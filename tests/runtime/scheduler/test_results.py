@@ -17,8 +17,8 @@ from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, Submission
 COUNT = int(os.environ.get("SCHEDULED_REQUESTS", "150"))
 
 
-def open_engine(bundle: Path) -> Engine:
-    return Engine(bundle, ThreadLayout(threads=1))
+def open_engine(bundle: Path, workers: int = 1) -> Engine:
+    return Engine(bundle, ThreadLayout(workers, threads=1))
 
 
 def submit(scheduler: Scheduler, engine: Engine, job: Job) -> Submission:
@@ -30,10 +30,10 @@ def submit(scheduler: Scheduler, engine: Engine, job: Job) -> Submission:
     return scheduler.submit(requests, options)
 
 
-@pytest.mark.parametrize("slots", [4, 32])
-def test_drawn_requests_are_as_each_alone(tiny_bundle: Path, slots: int) -> None:
+@pytest.mark.parametrize(("slots", "workers"), [(4, 1), (32, 1), (16, 2)])
+def test_drawn_requests_are_as_each_alone(tiny_bundle: Path, slots: int, workers: int) -> None:
     jobs = draw_jobs(Translator(tiny_bundle, threads=1), COUNT, seed=slots)
-    engine, draw = open_engine(tiny_bundle), random.Random(slots)
+    engine, draw = open_engine(tiny_bundle, workers), random.Random(slots)
     scheduler = Scheduler(engine, SchedulerLimits(max_queue=len(jobs), slots=slots))
     assert scheduler.continuous, scheduler.reason
     submitted = []

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tfexport.corpus.columns import row_of
+from tfexport.corpus.columns import Columns, row_of
 from tfexport.corpus.formats.lines import LongLine, join_bytes, read_piece, scan_lines
 from tfexport.corpus.pieces import ADDED, Piece, Scanned, Source
 from tfexport.corpus.row_decoder import Decoded, Row
@@ -20,11 +20,11 @@ class JsonLines:
     suffixes = (".jsonl", ".ndjson")
     has_scores = True
 
-    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
         """See ``Format``."""
         return scan_lines(source, batch_rows)
 
-    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
         """See ``Format``; what is given back are the lines, None where they are no objects."""
         given, rows = list[str | None](), list[Row]()
         for place, line in enumerate(read_piece(source, piece)):
@@ -39,7 +39,7 @@ class JsonLines:
                 rows.append(Row(None, number, problem=str(error)))
                 continue
             given.append(text)
-            rows.append(row_of(values, number, column))
+            rows.append(row_of(values, number, columns))
         return given, rows
 
     def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats.cursors import Cursors, key_of
 from tfexport.corpus.pieces import (
     MAX_PIECE_BYTES,
@@ -35,11 +36,11 @@ class Parquet:
     suffixes = (".parquet", ".pq")
     has_scores = True
 
-    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
         """See ``Format``."""
         digest, pieces, first = hashlib.sha256(), list[Piece](), 0
         with _reading(source) as file:
-            problems = [*schema_problems(file.schema_arrow, column)]
+            problems = [*schema_problems(file.schema_arrow, columns)]
             if problems:
                 raise PartitionError(join_some(problems))
             for group in range(file.num_row_groups):
@@ -53,7 +54,7 @@ class Parquet:
                 digest.update(block)
         return Scanned(digest.hexdigest(), tuple(pieces))
 
-    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
         """See ``Format``."""
         with _readable():
             key = key_of(source, piece.group)
@@ -66,7 +67,7 @@ class Parquet:
             _GROUPS.keep(key, group)
         if table.num_rows != piece.rows:
             raise PartitionError("was changed while it was read")
-        return table, rows_of(table, column, piece.first)
+        return table, rows_of(table, columns, piece.first)
 
     def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
         """See ``Format``."""
@@ -78,7 +79,8 @@ class Parquet:
         """See ``Format``."""
         with _reading(source) as file:
             schema = with_results(file.schema_arrow.empty_table(), ()).schema
-        with pq.ParquetWriter(sink, schema) as writer:
+            compression = _compression(file.metadata)
+        with pq.ParquetWriter(sink, schema, compression=compression) as writer:
             waiting, rows, size = list[pa.Table](), 0, 0
             for body in bodies:
                 waiting.append(pq.read_table(io.BytesIO(body)).cast(schema))
@@ -92,6 +94,14 @@ class Parquet:
 
 def _rows(batch_rows: int, row_size: int) -> int:
     return max(1, min(batch_rows, MAX_PIECE_BYTES // row_size))
+
+
+def _compression(metadata: pq.FileMetaData) -> str:
+    """Of a file's columns: the first one's."""
+    if not (metadata.num_row_groups and metadata.num_columns):
+        return "snappy"
+    found: str = metadata.row_group(0).column(0).compression
+    return "none" if found == "UNCOMPRESSED" else found
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tfexport.corpus.columns import Columns
 from tfexport.corpus.formats.lines import LongLine, join_bytes, read_piece, scan_lines
 from tfexport.corpus.pieces import Piece, Scanned, Source
 from tfexport.corpus.row_decoder import Decoded, Row
@@ -18,11 +19,11 @@ class Text:
     suffixes = (".txt", "")
     has_scores = False
 
-    def scan(self, source: Source, batch_rows: int, column: str) -> Scanned:
+    def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
         """See ``Format``."""
         return scan_lines(source, batch_rows)
 
-    def read(self, source: Source, piece: Piece, column: str) -> tuple[Any, list[Row]]:
+    def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
         """See ``Format``."""
         lines = read_piece(source, piece)
         return None, [_row(line, piece.first + place) for place, line in enumerate(lines)]

@@ -18,6 +18,7 @@ from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
 from tfexport.runtime.model.session import Binding
 
 _LEAST_POSITIONS = 64  # of a buffer; it doubles when a row needs more
+_NONE = -1  # no source
 _UNWRITTEN = 7.0  # any value that a cache does not hold by chance
 
 
@@ -48,7 +49,7 @@ class Slots:
         self._positions = np.zeros(capacity, np.int32)
         self._source_lengths = np.zeros(capacity, np.int32)
         self._logits = np.zeros((capacity, model.vocab_size), np.float32)
-        self._sources = np.zeros(capacity, np.int64)  # number of the row's source
+        self._sources = np.full(capacity, _NONE)  # number of the source that each slot holds
         self._encoded = 0
         self._bindings: dict[tuple[int, bool], Binding] = {}
 
@@ -141,11 +142,13 @@ class Slots:
 
     def _reserve(self, buffers: "_Buffers", length: int) -> None:
         if buffers.reserve(length, self.rows):
+            self._sources[self.rows :] = _NONE
             self._bindings.clear()
 
     def _release(self) -> None:
         """Give back the memory that long rows have taken."""
         if self._past.release() | self._cross.release():
+            self._sources[:] = _NONE
             self._bindings.clear()
 
     def _bind(self, rows: int, return_logits: bool) -> Binding:

@@ -11,7 +11,7 @@ from tfexport.runtime.model.slots import Slots
 from tfexport.runtime.scheduler.continuous import ContinuousBatch
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.entries import fits_slots
-from tfexport.runtime.scheduler.lane import Lane
+from tfexport.runtime.scheduler.lanes import Lanes
 from tfexport.runtime.scheduler.observer import Observer
 from tfexport.runtime.scheduler.submission import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -65,19 +65,22 @@ class Scheduler:
         """Start the scheduler's threads.
 
         Args:
-            engine: an open bundle.
+            engine: an open bundle; each of its workers runs a batch of its own, with its share of
+                the slots.
             limits: see ``SchedulerLimits``.
             observer: is told figures.
         """
         self._limits = limits or SchedulerLimits()
         observer = observer or Observer()
-        slots = self._limits.slots
         self.reason = _why_not(engine)
         self.continuous = not self.reason
-        self._lanes = [Lane("dynamic", DynamicBatch(engine, slots, observer), observer)]
+        workers = range(engine.layout.workers)
+        self._slots = max(1, self._limits.slots // len(workers))
+        dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
+        self._lanes = [Lanes("dynamic", dynamic, observer)]
         if self.continuous:
-            batch = ContinuousBatch(engine, slots, observer)
-            self._lanes.append(Lane("continuous", batch, observer))
+            running = [ContinuousBatch(engine, self._slots, observer) for _ in workers]
+            self._lanes.append(Lanes("continuous", running, observer))
         self._entering = threading.Lock()
         self._draining = False
 
@@ -104,15 +107,15 @@ class Scheduler:
         if submission.future.done():
             return submission
         rows = [row for row in requests if row is not None]
-        fits = self.continuous and fits_slots(rows, options, self._limits.slots)
-        lane = self._lanes[fits]
+        fits = self.continuous and fits_slots(rows, options, self._slots)
+        lanes = self._lanes[fits]
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
-            if sum(lane.waiting[0] for lane in self._lanes) >= self._limits.max_queue:
+            if sum(each.waiting[0] for each in self._lanes) >= self._limits.max_queue:
                 most = self._limits.max_queue
-                raise QueueFullError(f"{most} requests wait already", lane.seconds_to_clear())
-            lane.submit(submission)
+                raise QueueFullError(f"{most} requests wait already", lanes.seconds_to_clear())
+            lanes.submit(submission)
         return submission
 
     def stats(self) -> SchedulerStats:

@@ -25,7 +25,7 @@ class WaitingRows:
         self._turns.append(submission)
         self.rows += len(submission.waiting)
 
-    def take(self, width: int, most: int) -> list[Row]:
+    def take(self, width: int, most: int, count: int) -> list[Row]:
         """Take rows to begin.
 
         Args:
@@ -33,6 +33,7 @@ class WaitingRows:
                 keeps its turn, and holds up those behind it: a wide one would never have its turn
                 otherwise.
             most: tokens of sources at most; one row is always taken.
+            count: rows at most.
         """
         taken: list[Row] = []
         while self._turns:
@@ -44,9 +45,16 @@ class WaitingRows:
             row = submission.waiting[-1]
             width -= row.width
             most -= row.request.length
-            if width < 0 or (taken and most < 0):
+            if len(taken) >= count or width < 0 or (taken and most < 0):
                 break
             taken.append(submission.waiting.pop())
             self.rows -= 1
             self._turns.rotate(-1)
+        return taken
+
+    def take_all(self) -> list[Row]:
+        """Take every row."""
+        taken = [row for submission in self._turns for row in submission.waiting]
+        self._turns.clear()
+        self.rows = 0
         return taken

@@ -1,0 +1,151 @@
+"""Lanes: threads that run a batch each, from rows that wait in one queue."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from tfexport.errors import ClosedSchedulerError
+from tfexport.runtime.scheduler.batch import RunningBatch
+from tfexport.runtime.scheduler.observer import Observer
+from tfexport.runtime.scheduler.submission import Submission
+from tfexport.runtime.scheduler.waiting import WaitingRows
+
+ENCODED_TOKENS = 1024  # of sources that enter between two steps: what running rows wait for
+_SHARE = 8  # of the slots, which rows that enter a full batch wait for
+_RECENT = 256  # rows by whose ends the rate is measured
+
+
+class Lanes:
+    """See the module.
+
+    A thread alone touches its batch; what others touch is behind the lock.
+    """
+
+    def __init__(self, name: str, batches: Sequence[RunningBatch], observer: Observer) -> None:
+        """Start a thread for each batch; they are of one size."""
+        self._observer, self.capacity = observer, batches[0].capacity
+        self._waiting = WaitingRows()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._running = [0] * len(batches)  # rows of each
+        self._ended: deque[float] = deque(maxlen=_RECENT)
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(lane, batch), name=f"tfexport-{name}-{lane}", daemon=True
+            )
+            for lane, batch in enumerate(batches)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, submission: Submission) -> None:
+        """Put rows behind those that wait.
+
+        Raises:
+            ClosedSchedulerError: the lanes are closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise ClosedSchedulerError("the scheduler is closed")
+            self._waiting.add(submission)
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Submissions with rows to begin, and these rows."""
+        with self._changed:
+            return len(self._waiting), self._waiting.rows
+
+    @property
+    def running(self) -> int:
+        """Rows that are being decoded."""
+        return sum(self._running)
+
+    def seconds_to_clear(self) -> float:
+        """How long the rows that wait will take, by the rows that ended of late."""
+        _, rows = self.waiting
+        ended = list(self._ended)
+        if len(ended) < 2 or ended[-1] <= ended[0]:
+            return 1.0
+        return rows * (ended[-1] - ended[0]) / (len(ended) - 1)
+
+    def wait_idle(self, deadline: float) -> bool:
+        """Wait until no row waits or runs; False if there still is one at the deadline."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._waiting and not self.running, deadline - time.monotonic()
+            )
+
+    def close(self) -> None:
+        """Stop; what waits or runs fails."""
+        with self._changed:
+            self._closed = True
+            for row in self._waiting.take_all():
+                row.submission.fail(_closed())
+            self._changed.notify_all()
+        for thread in self._threads:
+            if threading.current_thread() is not thread:
+                thread.join()
+
+    def _run(self, lane: int, batch: RunningBatch) -> None:
+        while self._begin(lane, batch):
+            try:
+                batch.leave()
+                if batch.rows:
+                    self._step(batch)
+            except Exception as error:  # of onnxruntime: callers get it
+                _fail(batch, error)
+            with self._changed:
+                self._running[lane] = len(batch.rows)
+                if not self.running:
+                    self._changed.notify_all()
+
+    def _step(self, batch: RunningBatch) -> None:
+        self._observer.batch(len(batch.rows))
+        for row, found in batch.step():
+            self._ended.append(time.monotonic())
+            self._observer.generated(len(found[0].tokens))
+            row.finish(found)
+
+    def _begin(self, lane: int, batch: RunningBatch) -> bool:
+        """Wait until there is something to do, and let rows enter; False when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or batch.rows or self._closed)
+            if self._closed:
+                _fail(batch, _closed())
+                self._running[lane] = 0
+                return False
+            rows = self._waiting.take(self._room(batch), ENCODED_TOKENS, self._share(lane))
+            self._running[lane] = len(batch.rows) + len(rows)
+        now = time.monotonic()
+        for row in rows:
+            self._observer.queued(now - row.submission.submitted)
+            self._observer.encoded(row.request.length)
+        try:
+            batch.enter(rows)
+        except Exception as error:
+            for row in rows:
+                row.submission.fail(error)
+            _fail(batch, error)
+        return True
+
+    def _room(self, batch: RunningBatch) -> int:
+        """Rows that may enter now: while more wait than fit, some at a time, encoded together."""
+        few = self._waiting.rows > batch.free < self.capacity // _SHARE
+        return 0 if few and batch.rows else batch.free
+
+    def _share(self, lane: int) -> int:
+        """Rows that a lane may take, so that all lanes have equally many."""
+        lanes = len(self._running)
+        return -(-(self._waiting.rows + self.running) // lanes) - self._running[lane]
+
+
+def _fail(batch: RunningBatch, error: Exception) -> None:
+    for row in batch.rows:
+        row.submission.fail(error)
+    batch.clear()
+
+
+def _closed() -> ClosedSchedulerError:
+    return ClosedSchedulerError("the scheduler was closed")
