@@ -79,7 +79,7 @@ def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
 
 
 def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
-    """What each token adds to the text of those before it."""
+    """The text that each token adds to that of the tokens before it."""
     for place in range(len(tokens)):
         window = tokens[max(0, place - WINDOW) : place + 1]
         before = decode(window[:-1]).rstrip(UNDECIDED)
