@@ -44,8 +44,8 @@ class Model:
         """
         self.name, self.version, self.slots = name, digest(path), settings.slots
         self.engine = Engine(path, ThreadLayout(threads=settings.threads))
-        if self.engine.manifest.tokenizers:
-            _ = self.engine.texts.source, self.engine.texts.target  # loaded now, not by a request
+        for side in self.engine.manifest.tokenizers:
+            getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(
             name, self.engine.manifest.languages, settings.languages.get(name)
         )
