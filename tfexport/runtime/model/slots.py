@@ -165,9 +165,7 @@ class Slots:
             graph_io.RETURN_LOGITS: np.array(return_logits),
             **self._cross.inputs(rows),
             **self._past.inputs(rows),
-            **{
-                name: array[:rows] for name, array in zip(self._last_names, self._last, strict=True)
-            },
+            **{f"last.{name}": array[:rows] for name, array in self._last.items()},
         }
         outputs: dict[str, NDArray[Any]] = {
             graph_io.BEST: self._best[:rows],
