@@ -71,7 +71,9 @@ class Slots:
         lengths = [len(source) for source in sources]
         first, last = self.rows, self.rows + len(sources)
         self._reserve(self._cross, max(lengths))
-        found = zip(self._cross.arrays, self._last, self._cross_values(state.memory), strict=True)
+        found = zip(
+            self._cross.arrays, self._last.values(), self._cross_values(state.memory), strict=True
+        )
         for buffer, newest, memory in found:
             heads, width = memory.shape[1], memory.shape[-1]
             for row, length in enumerate(lengths):
