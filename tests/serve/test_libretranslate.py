@@ -9,7 +9,8 @@ from tfexport.runtime import Translator
 
 
 def translated(translator: Translator, text: str, **options: Any) -> list[str]:
-    return translator.translate([text], **options)[0].texts
+    found: list[str] = translator.translate([text], **options)[0].texts
+    return found
 
 
 def test_one_text_gives_one(server: Server, translator: Translator) -> None:
@@ -24,9 +25,10 @@ def test_forms_are_read(server: Server, translator: Translator) -> None:
 
 
 def test_several_texts_give_several(server: Server, translator: Translator) -> None:
-    body = {"q": ["w4 w5", "w6"], "source": "auto", "target": "en", "alternatives": 2}
+    given = ["w4 w5", "w6"]
+    body = {"q": given, "source": "auto", "target": "en", "alternatives": 2}
     found = server.post("/translate", body).json
-    texts = [translated(translator, text, beam_size=3, num_hypotheses=3) for text in body["q"]]
+    texts = [translated(translator, text, beam_size=3, num_hypotheses=3) for text in given]
     assert found == {
         "translatedText": [text[0] for text in texts],
         "detectedLanguage": [{"confidence": 100.0, "language": "de"}] * 2,

@@ -27,7 +27,8 @@ def _guarded(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield running
 
 
-OWN = ("/v1/translate", {"texts": ["w4"]})
+Call = tuple[str, dict[str, Any]]
+OWN: Call = ("/v1/translate", {"texts": ["w4"]})
 DEEPL = ("/v2/translate", {"text": ["w4"], "target_lang": "EN"})
 LIBRE = ("/translate", {"q": "w4", "source": "de", "target": "en"})
 KSERVE = (
@@ -158,7 +159,7 @@ def test_compressed_bodies_are_refused(server: Server) -> None:
     answer = server.ask("POST", "/v1/translate", b"xx", {**JSON, "Content-Encoding": "gzip"})
     assert answer.status == 415
     assert "gzip" in answer.json["error"]
-    assert server.post(*OWN, **{"Content-Encoding": "identity"}).status == 200
+    assert server.post(OWN[0], OWN[1], **{"Content-Encoding": "identity"}).status == 200
 
 
 def test_other_charsets_are_refused(server: Server) -> None:
@@ -167,9 +168,11 @@ def test_other_charsets_are_refused(server: Server) -> None:
 
 
 def test_request_ids_come_back(server: Server) -> None:
-    assert server.post(*OWN, **{"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    assert (
+        server.post(OWN[0], OWN[1], **{"X-Request-Id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    )
     for odd in ("a b", "x" * 200, "é"):
-        made = server.post(*OWN, **{"X-Request-Id": odd}).headers["x-request-id"]
+        made = server.post(OWN[0], OWN[1], **{"X-Request-Id": odd}).headers["x-request-id"]
         assert len(made) == 16
     assert server.lines()[-1]["request_id"] == made
 

@@ -43,7 +43,7 @@ _TEXT = st.text(
 @given(_TEXT, st.sampled_from(["de", "en", "zh", "und", "", "x" * 50]))
 def test_joined_again_they_are_the_text(text: str, language: str) -> None:
     for split in ("lines", "punctuation", "none"):
-        layout = split_text(text, language, split)  # type: ignore[arg-type]
+        layout = split_text(text, language, split)
         assert layout.join(layout.sentences) == text
         assert all(sentence.strip() == sentence != "" for sentence in layout.sentences)
         assert not any(gap.strip() for gap in layout.gaps)

@@ -26,8 +26,8 @@ INTERRUPTED = 130
               help="Seconds from a request's arrival to its answer.")  # fmt: skip
 @click.option("--max-texts", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
               help="Texts of a request.")  # fmt: skip
-@click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
-              help="Characters of all texts of a request.")  # fmt: skip
+@click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000,
+              show_default=True, help="Characters of all texts of a request.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Serve only those who give a key of it; one a line.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
@@ -50,22 +50,22 @@ def serve(
     tfexport serve de-en.bundle
     tfexport serve de-en.bundle fr-en.bundle --host 0.0.0.0 --api-key-file keys.txt
     """
-    from tfexport.serve import Service, Settings, listen, run, url_of
+    from tfexport.serve import Service, Settings, bind, run, url_of
 
     settings = Settings(
         languages=_pairs(languages),
         key_file=None if api_key_file is None else Path(api_key_file),
         **values,  # type: ignore[arg-type]
     )
-    listener = listen(host, port)
-    service = Service(bundles, settings)
-    for model in service.models:
-        reason = model.scheduler.reason
-        click.echo(f"{model.name}: dynamic batching: {reason}" if reason
-                   else f"{model.name}: continuous batching", err=True)  # fmt: skip
-    click.echo(f"Serving {', '.join(service.models.names)} at {url_of(listener)}", err=True)
-    if run(service, listener):
-        ctx.exit(INTERRUPTED)
+    with bind(host, port) as bound:
+        service = Service(bundles, settings)
+        for model in service.models:
+            reason = model.scheduler.reason
+            batching = f"dynamic batching: {reason}" if reason else "continuous batching"
+            click.echo(f"{model.name}: {batching}", err=True)
+        text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
+        if run(service, bound, lambda: click.echo(text, err=True)):
+            ctx.exit(INTERRUPTED)
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:

@@ -14,7 +14,7 @@ except ImportError as error:
     need = f"serving needs {error.name or 'a web framework'}"
     raise missing_dependency(need, extra="serve") from None
 
-from tfexport.serve.server import listen as listen
+from tfexport.serve.server import bind as bind
 from tfexport.serve.server import run as run
 from tfexport.serve.server import url_of as url_of
 from tfexport.serve.service import Service as Service

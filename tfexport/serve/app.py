@@ -33,7 +33,7 @@ def make_app(service: Service) -> App:
     app.add_exception_handler(TfexportError, _failed)
     app.add_exception_handler(HTTPException, _not_there)
     app.add_exception_handler(Exception, _fault)
-    gate: App = Gate(app, service)
+    gate: App = Gate(app, service, app.openapi()["paths"])
     if service.settings.cors_origins:
         gate = CORSMiddleware(
             gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],

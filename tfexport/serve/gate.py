@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from tfexport.serve import journal
@@ -25,8 +25,15 @@ _CLOSE = {"Connection": "close"}  # where a body is not read to its end
 class Gate:
     """The outermost layer of the application."""
 
-    def __init__(self, app: App, service: Service) -> None:
-        self._app, self._service = app, service
+    def __init__(self, app: App, service: Service, paths: Collection[str]) -> None:
+        """Stand before an application.
+
+        Args:
+            app: that answers requests.
+            service: that it serves.
+            paths: of the application, by which requests are counted that it does not see.
+        """
+        self._app, self._service, self._paths = app, service, frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -36,13 +43,11 @@ class Gate:
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         put_call(scope, call)
         answer = _Answer(send, call.id)
-        self._service.active += 1
         self._service.metrics.active.inc()
         try:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
-            self._service.active -= 1
             self._service.metrics.active.dec()
             self._record(scope, call, answer.status)
 
@@ -50,6 +55,7 @@ class Gate:
         dialect = dialect_of(scope["path"])
         try:
             self._check(scope, dialect)
+            call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
             await self._run(scope, receive, answer)
         except _GoneError:
@@ -119,10 +125,12 @@ class Gate:
                     await task
 
     def _record(self, scope: Scope, call: Call, status: int) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        path = scope["path"]
+        known = path if path in self._paths else "unmatched"
+        route: str = getattr(scope.get("route"), "path", None) or known
         seconds = time.monotonic() - call.begun
         self._service.metrics.answered(route, status, call.model, seconds)
-        if not is_work(scope["path"]) and status < 400:
+        if not is_work(path) and status < 400:
             return  # probes, every few seconds
         journal.write(
             "request", request_id=call.id, method=scope["method"], route=route, status=status,

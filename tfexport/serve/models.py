@@ -17,6 +17,7 @@ from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, Sch
 from tfexport.serve import journal
 from tfexport.serve.failures import RequestError
 from tfexport.serve.model_languages import ModelLanguages
+from tfexport.serve.options import OptionCache
 from tfexport.serve.settings import Settings
 
 SUFFIX = ".bundle"
@@ -32,6 +33,7 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
+        options: that requests ask for.
         slots: rows that it decodes at a time.
     """
 
@@ -45,11 +47,12 @@ class Model:
         # A thread decodes a batch of its own: none waits for another, and none spins.
         workers = settings.threads or usable_cores()
         self.engine = Engine(path, ThreadLayout(workers, threads=1))
-        if self.engine.manifest.tokenizers:
-            _ = self.engine.texts.source, self.engine.texts.target  # loaded now, not by a request
+        for side in self.engine.manifest.tokenizers:
+            getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(
             name, self.engine.manifest.languages, settings.languages.get(name)
         )
+        self.options = OptionCache(self.engine.resolver)
         limits = SchedulerLimits(settings.max_queue, settings.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._users = 0

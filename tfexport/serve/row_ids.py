@@ -39,7 +39,7 @@ async def generate(
     spoken = Spoken(target=options.pop("target_language", None), as_ids=True)
     engine = model.engine
     extra = acts_on_text(options, "generate")
-    resolved, prefixes = engine.resolver.resolve_rows(options, None, len(rows), extra, spoken)
+    resolved, prefixes = model.options.resolve(options, [None] * len(rows), extra, spoken)
     check_width(model, resolved)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
     submission = submit(model, Rows(resolved, requests, []), call.deadline)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -22,26 +23,30 @@ _SWITCH_INTERVAL = 0.0002
 _TICK = 0.02
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on which nobody listens yet.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the address is taken, or is none.
     """
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except (OSError, UnicodeError, OverflowError) as error:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
-    return listener
+    try:
+        if os.name == "posix":  # elsewhere it would share the port with whoever has it
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
+    return found
 
 
-def url_of(listener: socket.socket) -> str:
-    """Where a browser on this machine finds a listening socket."""
-    host, port = listener.getsockname()[:2]
+def url_of(bound: socket.socket) -> str:
+    """Where a browser on this machine finds a server."""
+    host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -54,15 +59,20 @@ class Server(uvicorn.Server):
         interrupted: whether a user's Ctrl-C ended it.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, begun: Callable[[], object]) -> None:
         journal.take_over("uvicorn", "uvicorn.error", "asyncio")
         super().__init__(uvicorn.Config(
             make_app(service), log_config=None, access_log=False, lifespan="off", ws="none",
             backlog=BACKLOG, server_header=False, timeout_keep_alive=30, proxy_headers=False,
         ))  # fmt: skip
-        self._service, self.interrupted = service, False
+        self._service, self._begun, self.interrupted = service, begun, False
         self._ending: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        self._begun()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -110,17 +120,18 @@ class Server(uvicorn.Server):
         self._reloading = asyncio.ensure_future(reload())
 
 
-def run(service: Service, listener: socket.socket) -> bool:
+def run(service: Service, bound: socket.socket, begun: Callable[[], object]) -> bool:
     """Serve until a signal ends it; returns whether a user's Ctrl-C did.
 
     Args:
         service: is closed at the end.
-        listener: likewise.
+        bound: see ``bind``.
+        begun: called when connections are accepted.
     """
-    server = Server(service)
+    server = Server(service, begun)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
-        server.run([listener])
+        server.run([bound])
     finally:
         service.close()
     return server.interrupted

@@ -1,7 +1,8 @@
 """The state of a server, which all its protocols share."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tfexport.serve.keys import Keys
 from tfexport.serve.metrics import Metrics, ModelObserver
@@ -20,7 +21,7 @@ class Service:
         models: by name.
         scoring: the threads in which targets are scored.
         stopping: no new work is taken.
-        active: requests that are being answered.
+        active: requests that were accepted and are not answered yet.
     """
 
     def __init__(self, bundles: Sequence[str | os.PathLike[str]], settings: Settings) -> None:
@@ -36,6 +37,15 @@ class Service:
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
         self.stopping, self.active = False, 0
+
+    @contextmanager
+    def accepted(self) -> Iterator[None]:
+        """Count a request, for whose answer the server does not stop."""
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
 
     async def reload(self) -> None:
         """Open bundles that were replaced; see ``Models.reload``."""

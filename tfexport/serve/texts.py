@@ -104,7 +104,7 @@ def prepare(model: Model, asked: Asked) -> Rows:
     problems = list[Problem]()
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
-    options, ids = model.engine.resolver.resolve(given, prefixes, problems, asked.spoken)
+    options, ids = model.options.resolve(given, prefixes, problems, asked.spoken)
     check_width(model, options)
     return Rows(options, _requests(model, layouts, ids, options), layouts)
 
