@@ -26,26 +26,35 @@ def open_page(folder: Path, address: str = "") -> Iterator[Any]:
     """A browser with a page of a folder that is served; skips the test where there is none."""
     if not PACKAGES.exists():
         pytest.skip("needs npm packages: make examples/web/node_modules/ready")
+    handler = functools.partial(_Files, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with open_address(f"http://127.0.0.1:{server.server_port}/{address}") as browser:
+                yield browser
+        finally:
+            server.shutdown()
+
+
+@contextlib.contextmanager
+def open_address(address: str) -> Iterator[Any]:
+    """A browser with a page that somebody serves; skips the test where there is none."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):
         pytest.skip("needs Debian's chromium and chromium-driver")
     webdriver = pytest.importorskip("selenium.webdriver")
-    handler = functools.partial(_Files, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        options = webdriver.ChromeOptions()
-        options.binary_location = chromium
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
-            options.add_argument(f"--{argument}")
-        browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
-        try:
-            browser.set_script_timeout(300)
-            browser.get(f"http://127.0.0.1:{server.server_port}/{address}")
-            yield browser
-        finally:
-            browser.quit()
-            server.shutdown()
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu"):
+        options.add_argument(f"--{argument}")
+    browser = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    try:
+        browser.set_script_timeout(300)
+        browser.get(address)
+        yield browser
+    finally:
+        browser.quit()
 
 
 def wait_for_status(page: Any, text: str) -> None:

@@ -15,7 +15,7 @@ from tfexport.serve.call import call_of
 from tfexport.serve.dialects import dialect_of
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.gate import App, Gate
-from tfexport.serve.protocols import deepl, kserve, libretranslate, own
+from tfexport.serve.protocols import deepl, kserve, libretranslate, own, pieces
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -25,7 +25,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def make_app(service: Service) -> App:
     """The application of a service, for an ASGI server."""
     app = FastAPI(title="tfexport", version=__version__, docs_url=None, redoc_url=None)
-    for protocol in (own, libretranslate, deepl, kserve):
+    for protocol in (own, pieces, libretranslate, deepl, kserve):
         app.include_router(protocol.routes(service))
     _add_pages(app)
     _add_probes(app, service)

@@ -1,0 +1,88 @@
+"""Where the tokens of a translation stand in its text and in its source."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+import pydantic
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from tfexport.errors import InputError
+from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
+from tfexport.serve.call import call_of
+from tfexport.serve.choice import Choice, choose_named, use
+from tfexport.serve.failures import spelled, wrong
+from tfexport.serve.openapi import describe
+from tfexport.serve.service import Service
+from tfexport.serve.texts import Asked, prepare
+from tfexport.serve.translating import aside, check_size
+
+UNDECIDED = "\ufffd"  # of bytes that do not make a character yet
+WINDOW = 16  # tokens before one that decide how it is written
+
+
+class PiecesCall(StrictFields):
+    """A request for the pieces of a text and of its translation."""
+
+    model: str | None = pydantic.Field(None, description="which, if there are several")
+    text: str = pydantic.Field(description="that was translated")
+    tokens: list[list[int]] = pydantic.Field(description="of its translation, a row a sentence")
+    source_language: str | None = None
+    target_language: str | None = None
+
+
+def routes(service: Service) -> APIRouter:
+    """The path."""
+    router = APIRouter(tags=["tfexport"])
+
+    @router.post("/v1/pieces", **describe(PiecesCall, "Give the texts of tokens."))
+    async def give_pieces(request: Request) -> Response:
+        call = call_of(request.scope)
+        check_media_type(request.scope, JSON)
+        body = read_json(PiecesCall, call.body)
+        tokens = [token for row in body.tokens for token in row]
+        check_size(service.settings, call, [body.text], [tokens])
+        choice = choose_named(
+            service.models, body.model, body.source_language, body.target_language
+        )
+        use(call, choice.model)
+        sentences = await aside(call, lambda: _sentences(choice, body))
+        return JSONResponse({"model": choice.model.name, "sentences": sentences})
+
+    return router
+
+
+def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
+    rows = prepare(choice.model, Asked([body.text], spoken=choice.spoken, language=choice.source))
+    ((layout,), texts) = rows.layouts, choice.model.engine.texts
+    if len(body.tokens) != len(layout.sentences):
+        raise wrong(
+            f"tokens: {len(body.tokens)} rows for the {len(layout.sentences)} sentences of text"
+        )
+    before, after = texts.num_special_tokens(rows.options.framing)
+    found = []
+    for place, (sentence, tokens) in enumerate(zip(layout.sentences, body.tokens, strict=True)):
+        try:
+            texts.encode_target(tokens)
+        except InputError as error:
+            raise wrong(f"tokens[{place}]: {spelled(error)}") from None
+        surfaces = texts.source.split(sentence)
+        found.append(
+            {
+                "source": sentence,
+                "source_pieces": [*[""] * before, *surfaces, *[""] * after],
+                "pieces": [*_pieces(texts.decode, tokens)],
+            }
+        )
+    return found
+
+
+def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
+    """The text that each token adds to that of the tokens before it."""
+    for place in range(len(tokens)):
+        window = tokens[max(0, place - WINDOW) : place + 1]
+        before = decode(window[:-1]).rstrip(UNDECIDED)
+        text = decode(window).rstrip(UNDECIDED)
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(before, text, strict=False))
+        yield text[len([*same]) :]
