@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -65,8 +66,8 @@ class _Connections:
 async def run(load: Load) -> dict[str, Any]:
     """Send requests; latencies in seconds, of those with status 200, and the number of each."""
     draw = random.Random(load.seed)
-    with open(load.bodies, encoding="utf-8") as file:
-        bodies = [json.dumps(body).encode() for body in json.load(file)]
+    given = json.loads(Path(load.bodies).read_text(encoding="utf-8"))
+    bodies = [json.dumps(body).encode() for body in given]
     connections, statuses = _Connections(load.port), Counter[int]()
     latencies: list[float] = []
     begun = time.perf_counter()

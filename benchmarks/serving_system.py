@@ -89,10 +89,8 @@ def main(bundle: Path, setup: Setup) -> None:
     if setup.kind != "continuous":
         scheduler._why_not = lambda engine: "batches are static"
     if setup.kind == "CTranslate2":
-        models.Scheduler = _peer_scheduler(setup, bundle.parent)  # type: ignore[misc]
-    settings = Settings(
-        threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0
-    )
+        models.Scheduler = _peer_scheduler(setup, bundle.parent)  # type: ignore[attr-defined]
+    settings = Settings(threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0)
     service = Service([bundle], settings)
     listener = server.listen("127.0.0.1", 0)
     print(listener.getsockname()[1], flush=True)

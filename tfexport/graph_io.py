@@ -94,6 +94,11 @@ class CacheShape:
     num_heads: int
     head_dim: int
 
+    @property
+    def width(self) -> int:
+        """Values of all heads together."""
+        return self.num_heads * self.head_dim
+
     def tensors(self, name: str, axis: str) -> tuple[TensorSpec, ...]:
         """Key and value of every layer; ``name`` holds the layer as ``{layer}``."""
         axes = (BATCH, self.num_heads, axis, self.head_dim)
@@ -177,12 +182,17 @@ def step_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
     """One step of rows that stand at positions of their own.
 
     The caches are buffers, longer than what they hold: row b has ``positions[b]`` tokens in the
-    decoder's, to which the graph adds one, and ``source_lengths[b]`` in the encoder's. In place,
-    if the same memory is given for ``past_key_values`` and ``present``. Heads are padded with
-    zeros to ``slot_width``. ``best`` is the argmax of the logits; the logits have no rows if
-    ``return_logits`` is false.
+    decoder's, to which the graph adds one, and ``source_lengths[b]`` in the encoder's, of which
+    ``last`` has the last one, too. In place, if the same memory is given for ``past_key_values``
+    and ``present``. Heads are padded with zeros to ``slot_width``. ``best`` is the argmax of the
+    logits; the logits have no rows if ``return_logits`` is false.
     """
     wide = CacheShape(cache.num_layers, cache.num_heads, slot_width(cache.head_dim))
+    last = tuple(
+        TensorSpec(f"last.{layer}.encoder.{part}", "float32", (BATCH, 1, wide.width))
+        for layer in range(cache.num_layers)
+        for part in ("key", "value")
+    )
     return GraphSpec(
         STEP,
         inputs=(
@@ -192,11 +202,13 @@ def step_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
             TensorSpec(RETURN_LOGITS, "bool", ()),
             *wide.tensors("past_key_values.{layer}.decoder", BUFFER),
             *wide.tensors("past_key_values.{layer}.encoder", SOURCE_BUFFER),
+            *last,
         ),
         outputs=(
             TensorSpec(BEST, "int64", (BATCH, 1)),
             TensorSpec(LOGITS, "float32", (LOGIT_ROWS, vocab_size)),
             *wide.tensors("present.{layer}.decoder", BUFFER),
+            *wide.tensors("present.{layer}.encoder", SOURCE_BUFFER),
         ),
     )
 

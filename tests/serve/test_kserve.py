@@ -1,14 +1,18 @@
 """KServe's open inference protocol, in JSON and with binary tensors."""
 
+import dataclasses
 import json
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.serve.servers import JSON, Answer, Server
+from tests.serve.servers import JSON, Answer, Server, serving
+from tfexport.bundle import MANIFEST, read_manifest, write_manifest
 from tfexport.runtime import Translator
 
 INFER = "/v2/models/tiny/infer"
@@ -196,3 +200,26 @@ def test_server_and_models_are_described(server: Server) -> None:
     assert found["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
     answer = server.ask("GET", "/v2/models/none")
     assert (answer.status, answer.json) == (404, {"error": "no model 'none'; served: tiny"})
+
+
+def test_models_without_a_tokenizer_take_ids(
+    tiny_bundle: Path, tmp_path: Path, translator: Translator
+) -> None:
+    bundle = Path(shutil.copytree(tiny_bundle, tmp_path / "ids.bundle"))
+    manifest = dataclasses.replace(read_manifest(bundle), tokenizers={})
+    (bundle / MANIFEST).unlink()
+    write_manifest(bundle, manifest)
+    wanted = translator.generate([[4, 5, 2]], return_end_token=True)[0].hypotheses[0].tokens
+    with serving(tmp_path, bundle) as server:
+        found = server.ask("GET", "/v2/models/ids").json
+        assert [one["name"] for one in found["inputs"]] == ["input_ids"]
+        path = "/v2/models/ids/infer"
+        answer = server.post(path, {"inputs": [ids_input([[4, 5, 2]])]})
+        assert answer.json["outputs"][0]["data"] == wanted
+        answer = server.post(path, {"inputs": [text_input(["w4"])]})
+        assert answer.status == 400
+        assert "holds no tokenizer" in answer.json["error"]
+        for body in ({"texts": ["w4"]}, {"texts": ["w4"], "stream": True}):
+            assert server.post("/v1/translate", body).status == 422
+        scores = {"sources": ["w4"], "targets": ["w5"]}
+        assert server.post("/v1/score", scores).status == 422

@@ -12,6 +12,7 @@ from tfexport.errors import (
     Option,
     QueueFullError,
     TfexportError,
+    TokenizerError,
 )
 
 WRONG = 0  # a status that each protocol has its own for
@@ -66,7 +67,8 @@ def as_failure(error: TfexportError) -> RequestError | None:
         return busy(spelled(error), 1.0)
     if isinstance(error, DeadlineError):
         return late()
-    if isinstance(error, ConfigError | InputError):
+    # A tokenizer that cannot be read is found when a bundle is opened: here there is none.
+    if isinstance(error, ConfigError | InputError | TokenizerError):
         return wrong(spelled(error))
     return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tfexport.errors import ConfigError, TfexportError, join_some
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.serve import journal
@@ -43,9 +44,11 @@ class Model:
             TfexportError: it cannot be used.
         """
         self.name, self.version, self.slots = name, digest(path), settings.slots
-        self.engine = Engine(path, ThreadLayout(threads=settings.threads))
-        if self.engine.manifest.tokenizers:
-            _ = self.engine.texts.source, self.engine.texts.target  # loaded now, not by a request
+        # A thread decodes a batch of its own: none waits for another, and none spins.
+        workers = settings.threads or usable_cores()
+        self.engine = Engine(path, ThreadLayout(workers, threads=1))
+        for side in self.engine.manifest.tokenizers:
+            getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(
             name, self.engine.manifest.languages, settings.languages.get(name)
         )

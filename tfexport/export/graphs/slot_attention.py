@@ -25,11 +25,15 @@ class SlotPlaces:
     Attributes:
         positions: (B,) int32, of the new token.
         last_source: (B,) int32, of the last position of the source.
+        newest: key and value of that position, (B, 1, H * D') each, of the layers to come.
+        cross: the cross-attention's buffers as they came out, of the layers that were.
         bias: (B, H, 1, K), of relative positions that all layers share, or None.
     """
 
     positions: Tensor
     last_source: Tensor
+    newest: list[Tensor]
+    cross: list[Tensor]
     bias: Tensor | None = None
 
 
@@ -64,18 +68,22 @@ class SlotAttention(Attention):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See ``Attention``; no key is new, and the weights are empty."""
-        last = self.places.last_source
-        queries = self._widened(self.q_proj(query))
-        none = queries[:, :0]
-        context = torch.onnx.ops.symbolic(
+        """See ``Attention``; the weights are empty.
+
+        The operator wants a new key, and puts it where the last one of the source stands already.
+        """
+        places, queries = self.places, self._widened(self.q_proj(query))
+        key, value = places.newest.pop(0), places.newest.pop(0)
+        last = places.last_source
+        context, *buffers = torch.onnx.ops.symbolic_multi_out(
             GROUP_QUERY_ATTENTION,
-            [queries, none, none, keys, values, last, _total(last)],
+            [queries, key, value, keys, values, last, _total(last)],
             attrs=self._attributes(),
-            dtype=query.dtype,
-            shape=self._context_shape(query),
+            dtypes=(query.dtype,) * 3,
+            shapes=(self._context_shape(query), keys.shape, values.shape),
             version=1,
         )
+        places.cross.extend(buffers)
         return self._narrowed(context), query.new_empty(0)
 
     def _attributes(self) -> dict[str, Any]:

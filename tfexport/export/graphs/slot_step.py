@@ -33,15 +33,17 @@ class SlotStep(nn.Module):
         """Ids, positions, source lengths, buffers -> best token, states, buffers."""
         input_ids, positions, source_lengths, *caches = tensors
         input_ids = checked_ids(input_ids, self.model.config.target_vocab_size)
-        half = len(caches) // 2
+        third = len(caches) // 3
+        past, cross, newest = (caches[i : i + third] for i in range(0, 3 * third, third))
         self.places.positions, self.places.last_source = positions, source_lengths - 1
+        self.places.newest, self.places.cross = newest, []
         relative = self.model.decoder.relative
-        self.places.bias = bias_at(relative, positions, caches[0].size(2))
+        self.places.bias = bias_at(relative, positions, past[0].size(2))
         x: Tensor = self.model.target_embedding.at(input_ids, positions.unsqueeze(1))  # type: ignore[operator]
         nothing = x.new_zeros(1)
-        x, present, _ = self.model.decoder(x, nothing, caches[:half], caches[half:], nothing)
+        x, present, _ = self.model.decoder(x, nothing, past, cross, nothing)
         best, states = self.steps.choose(x)
-        return (best, states, *present)
+        return (best, states, *present, *self.places.cross)
 
 
 def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:

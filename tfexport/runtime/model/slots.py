@@ -43,6 +43,10 @@ class Slots:
         self.rows, self.capacity = 0, capacity
         self._past = _Buffers(self._cache, "decoder", capacity)
         self._cross = _Buffers(self._cache, "encoder", capacity)
+        inner = self._cache.num_heads * graph_io.slot_width(self._cache.head_dim)
+        self._last = {
+            name: np.zeros((capacity, 1, inner), np.float32) for name in self._cross.names
+        }
         # Inputs and outputs of a step, whose memory is bound once.
         self._tokens = np.zeros((capacity, 1), np.int64)
         self._best = np.zeros((capacity, 1), np.int64)
@@ -67,12 +71,14 @@ class Slots:
         lengths = [len(source) for source in sources]
         first, last = self.rows, self.rows + len(sources)
         self._reserve(self._cross, max(lengths))
-        for buffer, memory in zip(
-            self._cross.arrays, self._cross_values(state.memory), strict=True
-        ):
-            width = memory.shape[-1]
+        found = zip(
+            self._cross.arrays, self._last.values(), self._cross_values(state.memory), strict=True
+        )
+        for buffer, newest, memory in found:
+            heads, width = memory.shape[1], memory.shape[-1]
             for row, length in enumerate(lengths):
                 buffer[first + row, :, :length, :width] = memory[row, :, :length]
+                newest[first + row].reshape(heads, -1)[:, :width] = memory[row, :, length - 1]
         self._source_lengths[first:last] = lengths
         self._positions[first:last] = 0
         self._sources[first:last] = np.arange(len(sources)) + self._encoded
@@ -110,6 +116,8 @@ class Slots:
             if others.any():
                 length = int(self._source_lengths[taken[others]].max())
                 self._cross.move(moved[others], taken[others], length)
+                for newest in self._last.values():
+                    newest[moved[others]] = newest[taken[others]]
             for values in (self._positions, self._source_lengths, self._sources):
                 values[moved] = values[taken]
         self.rows = len(rows)
@@ -159,11 +167,13 @@ class Slots:
             graph_io.RETURN_LOGITS: np.array(return_logits),
             **self._cross.inputs(rows),
             **self._past.inputs(rows),
+            **{f"last.{name}": array[:rows] for name, array in self._last.items()},
         }
         outputs: dict[str, NDArray[Any]] = {
             graph_io.BEST: self._best[:rows],
             graph_io.LOGITS: self._logits[: rows if return_logits else 0],
             **self._past.outputs(rows),
+            **self._cross.outputs(rows),
         }
         return self._graph.bind(inputs, outputs)
 
@@ -176,18 +186,18 @@ class _Buffers:
         self._shape = (capacity, cache.num_heads, _LEAST_POSITIONS, width)
         pairs = [f"{layer}.{kind}.{part}" for layer in range(cache.num_layers)
                  for part in ("key", "value")]  # fmt: skip
-        self._names = pairs
+        self.names = pairs
         self.arrays = self._empty(_LEAST_POSITIONS)
 
     def inputs(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """By the graph's names."""
         return {f"past_key_values.{name}": array[:rows]
-                for name, array in zip(self._names, self.arrays, strict=True)}  # fmt: skip
+                for name, array in zip(self.names, self.arrays, strict=True)}  # fmt: skip
 
     def outputs(self, rows: int) -> dict[str, NDArray[np.float32]]:
         """By the graph's names."""
         return {f"present.{name}": array[:rows]
-                for name, array in zip(self._names, self.arrays, strict=True)}  # fmt: skip
+                for name, array in zip(self.names, self.arrays, strict=True)}  # fmt: skip
 
     @property
     def positions(self) -> int:
@@ -222,4 +232,4 @@ class _Buffers:
     def _empty(self, positions: int) -> list[NDArray[np.float32]]:
         # Zeros: what pads a head has to be zero, and untouched pages take no memory.
         shape = (*self._shape[:2], positions, self._shape[3])
-        return [np.zeros(shape, np.float32) for _ in self._names]
+        return [np.zeros(shape, np.float32) for _ in self.names]

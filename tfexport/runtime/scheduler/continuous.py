@@ -3,6 +3,7 @@
 Axes: R rows of the model's batch, V vocabulary.
 """
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -125,8 +126,11 @@ class ContinuousBatch:
         self, kept: list[int], sources: list[_Places], tokens: list[Ids | list[int]]
     ) -> None:
         """Keep some entries, whose next rows continue these rows of the model's batch."""
-        every = np.concatenate(sources) if sources else np.zeros(0, np.intp)
         given = np.concatenate(tokens) if tokens else np.zeros(0, np.int64)
+        every = np.concatenate(sources) if sources else np.zeros(0, np.intp)
+        if len(every) == self._slots.rows and all(map(operator.is_, sources, self._places)):
+            self._tokens[every] = given  # nobody left or moved, as in most steps
+            return
         places = _settle(every)
         rows, self._tokens = np.empty_like(every), np.empty_like(given)
         rows[places], self._tokens[places] = every, given

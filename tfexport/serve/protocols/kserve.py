@@ -133,7 +133,7 @@ def _metadata(model: Model) -> dict[str, Any]:
     def tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
         return {"name": name, "datatype": datatype, "shape": shape}
 
-    text = bool(model.engine.manifest.tokenizers)
+    text = model.engine.gives_text
     return {
         "name": model.name,
         "versions": [model.version],
