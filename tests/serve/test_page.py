@@ -69,6 +69,7 @@ def test_text_is_translated_as_one_types(page: Any, server: Server) -> None:
     assert page.find_element("id", "target-name").text == "English"
     empty(page)
     wait(lambda: text_of(page, "translation") == "")
+    server.wait_idle()
 
 
 def test_pieces_are_shown_while_they_come(page: Any, server: Server) -> None:
