@@ -15,7 +15,7 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo test check bench chaos fuzz optional clean
+.PHONY: help demo test check bench bench-serving chaos fuzz optional clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
@@ -24,6 +24,7 @@ help:
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
+	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, beside CTranslate2"
 	@echo "make clean  remove the virtual environments and caches"
 
 demo: .venv/ready .venv-runtime/ready
@@ -41,6 +42,10 @@ check: .venv/ready
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
+
+bench-serving: .venv/ready
+	mkdir -p build/bench
+	$(BIN)/python -m benchmarks.serving --json build/bench/serving.json
 
 chaos: .venv/ready
 	@mkdir -p build/chaos

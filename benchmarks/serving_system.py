@@ -92,9 +92,8 @@ def main(bundle: Path, setup: Setup) -> None:
         models.Scheduler = _peer_scheduler(setup, bundle.parent)  # type: ignore[attr-defined]
     settings = Settings(threads=setup.workers, max_queue=QUEUE, slots=setup.slots, timeout=3600.0)
     service = Service([bundle], settings)
-    listener = server.listen("127.0.0.1", 0)
-    print(listener.getsockname()[1], flush=True)
-    server.run(service, listener)
+    bound = server.bind("127.0.0.1", 0)
+    server.run(service, bound, lambda: print(bound.getsockname()[1], flush=True))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from tfexport.bundle import MANIFEST, open_bundle
-from tfexport.corpus import shipping
 from tfexport.corpus.shipping import ShippedBundle, ship
 
 
 @pytest.fixture(name="shipped")
 def _shipped(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShippedBundle:
     """As a node has it that does not see the driver's disk; the object store is this process."""
-    monkeypatch.setattr(shipping.ray, "put", lambda part: part)
-    monkeypatch.setattr(shipping.ray, "get", lambda part: part)
+    monkeypatch.setattr("ray.put", lambda part: part)
+    monkeypatch.setattr("ray.get", lambda part: part)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sent = ship(tiny_bundle, shared=False)
     return ShippedBundle(str(tmp_path / "elsewhere"), sent.digest, sent.parts)

@@ -22,7 +22,6 @@ from tests.corpus.runs import (
     translated,
     with_inputs,
 )
-from tfexport.corpus import stages
 from tfexport.corpus.stages import MOST_ATTEMPTS, Coordinator
 
 
@@ -132,7 +131,7 @@ def test_a_worker_without_memory_dies(folder: Path, monkeypatch: pytest.MonkeyPa
     def die(code: int) -> None:
         raise DiedError(code)
 
-    monkeypatch.setattr(stages.os, "_exit", die)
+    monkeypatch.setattr("os._exit", die)
     with pytest.raises(DiedError, match="1"):
         translated(scanned(partition_of(folder)), Failing(MemoryError("bad_alloc")))
 

@@ -12,6 +12,7 @@ _IDS = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [[4, 
 _GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/translate", {"texts": ["w4 w5"], "options": {"beam_size": 2}, "model": "tiny"}),
     ("/v1/translate", {"texts": ["w4"], "stream": True}),
+    ("/v1/pieces", {"text": "w4 w5", "tokens": [[5, 6]]}),
     ("/v1/score", {"sources": ["w4"], "targets": ["w5"], "options": {}}),
     ("/translate", {"q": "w4", "source": "de", "target": "en", "alternatives": 1}),
     ("/v2/translate", {"text": ["w4"], "target_lang": "EN", "split_sentences": "1"}),

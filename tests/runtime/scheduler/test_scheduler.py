@@ -218,6 +218,16 @@ def test_closing_fails_what_is_left(schedule: Callable[..., Scheduler], engine: 
             one.future.result(30)
 
 
+def test_a_row_wider_than_the_batch_is_decoded_alone(
+    schedule: Callable[..., Scheduler], engine: Engine, tiny_bundle: Path
+) -> None:
+    found = submit(schedule(slots=4), engine, rows=2, beam_size=6, num_hypotheses=6)
+    expected = Translator(tiny_bundle, threads=1).generate(
+        [[5, 7, 9], [6, 7, 9]], beam_size=6, num_hypotheses=6
+    )
+    assert same(found.future.result(30), [result.hypotheses for result in expected])
+
+
 def test_figures_are_told(schedule: Callable[..., Scheduler], engine: Engine) -> None:
     class Counting(Observer):
         def __init__(self) -> None:

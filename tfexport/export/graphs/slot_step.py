@@ -6,7 +6,7 @@ Its best token is chosen as in the graph of greedy search, with the model's own 
 import onnx_ir as ir
 from torch import Tensor, nn
 
-from tfexport import graph_io
+from tfexport import slot_io
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.input_checks import checked_ids
 from tfexport.export.graphs.loops import set_outputs
@@ -19,7 +19,7 @@ from tfexport.graph_io import BATCH, GraphSpec, TensorSpec
 
 
 class SlotStep(nn.Module):
-    """See ``graph_io.step_graph``; gives the best token, the decoder's states and the buffers."""
+    """See ``slot_io.step_graph``; gives the best token, the decoder's states and the buffers."""
 
     def __init__(self, steps: TransformerSteps) -> None:
         """Take a model that was built with ``SlotAttention``."""
@@ -47,14 +47,14 @@ class SlotStep(nn.Module):
 
 
 def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
-    """Export ``step``: see ``graph_io.step_graph``.
+    """Export ``step``: see ``slot_io.step_graph``.
 
     Args:
         steps: a model that was built with ``SlotAttention``, and the rules of its greedy search.
         opset: of the standard operators.
     """
-    spec = graph_io.step_graph(steps.cache, steps.vocab_size)
-    inputs = tuple(tensor for tensor in spec.inputs if tensor.name != graph_io.RETURN_LOGITS)
+    spec = slot_io.step_graph(steps.cache, steps.vocab_size)
+    inputs = tuple(tensor for tensor in spec.inputs if tensor.name != slot_io.RETURN_LOGITS)
     best, _logits, *present = spec.outputs
     states = TensorSpec("states", "float32", (BATCH, 1, steps.record_width))
     traced = GraphSpec(spec.name, inputs, (best, states, *present))
@@ -64,7 +64,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
         for value in node.outputs:
             value.shape = None
     weights = steps.insert_projection(graph, graph, opset)
-    asked = ir.val(graph_io.RETURN_LOGITS, ir.DataType.BOOL, [])
+    asked = ir.val(slot_io.RETURN_LOGITS, ir.DataType.BOOL, [])
     graph.inputs.insert(3, asked)
     table, bias = weights
     # Outside of the If, where onnxruntime transposes it once.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from tfexport import graph_io
+from tfexport import graph_io, slot_io
 from tfexport.bundle import WEIGHTS, Manifest
 from tfexport.runtime.model.decoder_state import DecoderState
 from tfexport.runtime.model.graph_check import check_range
@@ -93,7 +93,7 @@ class Model:
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
             graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
             graph_io.BEAM: graph_io.beam_graph(),
-            graph_io.STEP: graph_io.step_graph(self._cache, self.vocab_size),
+            slot_io.STEP: slot_io.step_graph(self._cache, self.vocab_size),
         }
 
     def _session(self, role: str) -> Graph:
@@ -186,11 +186,11 @@ class Model:
     @property
     def has_slots(self) -> bool:
         """Whether rows can stand at positions of their own; see ``Slots``."""
-        return graph_io.STEP in self._files
+        return slot_io.STEP in self._files
 
     def slot_graph(self) -> tuple[Graph, graph_io.CacheShape]:
         """The graph of a step of such rows, and the shape of their caches."""
-        return self._session(graph_io.STEP), self._cache
+        return self._session(slot_io.STEP), self._cache
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along.

@@ -116,7 +116,9 @@ class Lanes:
                 _fail(batch, _closed())
                 self._running[lane] = 0
                 return False
-            rows = self._waiting.take(self._room(batch), ENCODED_TOKENS, self._share(lane))
+            rows = self._waiting.take(
+                self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
+            )
             self._running[lane] = len(batch.rows) + len(rows)
         now = time.monotonic()
         for row in rows:

@@ -33,7 +33,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """What a scheduler is doing.
+    """The work of a scheduler at one moment.
 
     Attributes:
         waiting_requests: submissions with rows that are not begun.
@@ -119,7 +119,7 @@ class Scheduler:
         return submission
 
     def stats(self) -> SchedulerStats:
-        """What the scheduler is doing."""
+        """The work at this moment."""
         waiting = [lane.waiting for lane in self._lanes]
         return SchedulerStats(
             sum(requests for requests, _ in waiting),

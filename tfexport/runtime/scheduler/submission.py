@@ -1,4 +1,4 @@
-"""What a caller hands to a scheduler: rows with common options, and the future of their results."""
+"""Submissions of callers to a scheduler: rows with common options, and their results' future."""
 
 import contextlib
 import time

@@ -25,7 +25,7 @@ class WaitingRows:
         self._turns.append(submission)
         self.rows += len(submission.waiting)
 
-    def take(self, width: int, most: int, count: int) -> list[Row]:
+    def take(self, width: int, most: int, count: int, alone: bool = False) -> list[Row]:
         """Take rows to begin.
 
         Args:
@@ -34,6 +34,7 @@ class WaitingRows:
                 otherwise.
             most: tokens of sources at most; one row is always taken.
             count: rows at most.
+            alone: nothing else is decoded, so that the first row may be of any width.
         """
         taken: list[Row] = []
         while self._turns:
@@ -45,7 +46,7 @@ class WaitingRows:
             row = submission.waiting[-1]
             width -= row.width
             most -= row.request.length
-            if len(taken) >= count or width < 0 or (taken and most < 0):
+            if len(taken) >= count or (width < 0 and (taken or not alone)) or (taken and most < 0):
                 break
             taken.append(submission.waiting.pop())
             self.rows -= 1

@@ -18,7 +18,7 @@ from tfexport.runtime.step import Step
 
 
 class NextStep(NamedTuple):
-    """What a search decodes next.
+    """The next tokens of a search.
 
     Attributes:
         rows: (R,), rows of the step before that go on, in this order; some may be repeated.

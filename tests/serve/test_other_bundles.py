@@ -1,0 +1,95 @@
+"""Bundles that differ: one that is told languages, one of the first format."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serve.servers import Server, serving
+from tests.support.manifests import rewrite
+from tests.support.paths import VERSION_1
+from tfexport.languages import Languages
+from tfexport.runtime import Translator
+
+TOLD = Languages({"de_DE": 10, "en_XX": 11, "fr_XX": 12}, "before", "first", "de_DE", None)
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("other")
+    shutil.copytree(tiny_bundle, folder / "told.bundle")
+    values = {"format_version": 3, "languages": asdict(TOLD)}
+    rewrite(folder / "told.bundle", lambda manifest: manifest.update(values))
+    shutil.copytree(VERSION_1, folder / "old.bundle")
+    return folder
+
+
+@pytest.fixture(scope="module", name="other")
+def _other(folder: Path) -> Iterator[Server]:
+    with serving(folder, folder / "told.bundle", folder / "old.bundle") as running:
+        yield running
+
+
+def last_event(body: bytes) -> Any:
+    return json.loads(body.decode().strip().rpartition("\n\n")[2].removeprefix("data: "))
+
+
+def test_a_model_is_told_the_languages_of_each_protocol(other: Server, folder: Path) -> None:
+    translator = Translator(folder / "told.bundle", threads=1)
+    (wanted,) = translator.translate(["w4 w5"], target_language="fr_XX")
+    codes = {"source_language": "de", "target_language": "FR"}
+    found = other.post("/v1/translate", {"texts": ["w4 w5"], "options": codes, "model": "told"})
+    assert found.json["translations"][0]["tokens"] == wanted.hypotheses[0].tokens
+    libre = {"q": "w4 w5", "source": "auto", "target": "fr"}
+    found = other.post("/translate", libre)
+    assert found.json["translatedText"] == wanted.text
+    assert found.json["detectedLanguage"]["language"] == "de_DE"
+    deepl = {"text": ["w4 w5"], "target_lang": "FR-CA", "source_lang": "DE"}
+    assert other.post("/v2/translate", deepl).json["translations"][0]["text"] == wanted.text
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4 w5"]}
+    body = {"inputs": [tensor], "parameters": codes}
+    found = other.post("/v2/models/told/infer", body)
+    assert found.json["outputs"][0]["data"] == [wanted.text]
+    ids = {"name": "input_ids", "shape": [1, 4], "datatype": "INT64", "data": [10, 4, 5, 2]}
+    body = {"inputs": [ids], "parameters": {"target_language": "fr_XX"}}
+    found = other.post("/v2/models/told/infer", body)
+    assert found.json["outputs"][0]["data"][: len(wanted.hypotheses[0].tokens)] == (
+        wanted.hypotheses[0].tokens
+    )
+
+
+def test_its_streams_show_no_language(other: Server, folder: Path) -> None:
+    translator = Translator(folder / "told.bundle", threads=1)
+    (wanted,) = translator.translate(["w4 w5"], target_language="fr_XX")
+    options = {"target_language": "fr"}
+    body = {"texts": ["w4 w5"], "stream": True, "options": options, "model": "told"}
+    answer = other.post("/v1/translate", body)
+    pieces = [json.loads(line[6:]) for line in answer.body.decode().split("\n\n") if line]
+    assert "".join(piece.get("text", "") for piece in pieces) == wanted.text
+    assert last_event(answer.body)["translation"]["tokens"] == wanted.hypotheses[0].tokens
+
+
+def test_a_language_that_is_not_said_is_asked_for(other: Server) -> None:
+    answer = other.post("/v1/translate", {"texts": ["w4"], "model": "told"})
+    assert answer.status == 422
+    assert "target_language" in answer.json["error"]
+    answer = other.post("/v1/translate", {"texts": ["w4"], "model": "told",
+                                          "options": {"target_language": "ja"}})  # fmt: skip
+    assert "'ja' is not a language of the model 'told'" in answer.json["error"]
+
+
+def test_a_bundle_without_a_graph_of_steps_is_served_too(other: Server) -> None:
+    listed = {one["name"]: one for one in other.ask("GET", "/v1/models").json["models"]}
+    assert (listed["told"]["batching"], listed["old"]["batching"]) == ("continuous", "dynamic")
+    assert listed["old"]["reason"]
+    translator = Translator(VERSION_1, threads=1)
+    text = "w12 w4\nw5"
+    wanted = "\n".join(str(one.text) for one in translator.translate(text.split("\n")))
+    body: dict[str, Any] = {"texts": [text], "model": "old"}
+    assert other.post("/v1/translate", body).json["translations"][0]["text"] == wanted
+    answer = other.post("/v1/translate", {**body, "stream": True})
+    assert last_event(answer.body)["translation"]["text"] == wanted
