@@ -3,8 +3,9 @@
 Axes: R rows of the model's batch, V vocabulary.
 """
 
-import operator
 from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class ContinuousBatch:
         self._slots = Slots(engine.model, capacity)
         self._observer, self._capacity = observer, capacity
         self._entries: list[GreedyEntry | SearchEntry] = []
-        self._places: list[_Places] = []  # of each entry, in the model's batch
+        self._places: list[list[int]] = []  # of each entry, in the model's batch
         self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next ones
 
     @property
@@ -62,82 +63,98 @@ class ContinuousBatch:
         self._slots.enter([row.request.source for row in rows])
         entries = [make_entry(row, self._observer) for row in rows]
         self._entries += entries
-        self._places += [np.array([first + place]) for place in range(len(rows))]
+        self._places += [[first + place] for place in range(len(rows))]
         self._tokens = np.append(self._tokens, [entry.first for entry in entries])
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
         scored = any(entry.scored for entry in self._entries)
         best, logits = self._slots.step(self._tokens, scored)
-        scores = self._scores(best, logits)
+        tokens, scores = best.tolist(), self._scores(best, logits)
         ended: Ended = []
-        kept: list[int] = []
-        sources: list[_Places] = []
-        tokens: list[Ids | list[int]] = []
-        for index, entry in enumerate(self._entries):
-            places = self._places[index]
-            then: tuple[_Places, Ids | list[int]] | None
+        kept: list[_Kept] = []
+        for entry, places in zip(self._entries, self._places, strict=True):
             if isinstance(entry, GreedyEntry):
-                place = int(places[0])
-                token = entry.take(int(best[place]), float(scores[place]))
-                then = None if token is None else (places, [token])
+                (place,) = places
+                token = entry.take(tokens[place], scores[place])
+                then = None if token is None else _Kept(entry, places, [token])
             else:
                 taken = entry.take(logits[places])
-                then = None if taken is None else (places[taken.rows], taken.tokens)
+                then = None
+                if taken is not None:
+                    sources = [places[row] for row in taken.rows]
+                    then = _Kept(entry, sources, taken.tokens.tolist())
             if then is None:
                 ended.append((entry.row, entry.hypotheses()))
-                continue
-            kept.append(index)
-            sources.append(then[0])
-            tokens.append(then[1])
-        self._go_on(kept, sources, tokens)
+            else:
+                kept.append(then)
+        self._go_on(kept)
         return ended
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
+        entries = zip(self._entries, self._places, strict=True)
         kept = [
-            index for index, entry in enumerate(self._entries) if not entry.row.submission.is_over()
+            _Kept(entry, places, self._tokens[places].tolist())
+            for entry, places in entries
+            if not entry.row.submission.is_over()
         ]
         if len(kept) < len(self._entries):
-            places = [self._places[index] for index in kept]
-            self._go_on(kept, places, [self._tokens[rows] for rows in places])
+            self._go_on(kept)
 
     def clear(self) -> None:
         """See ``RunningBatch``."""
-        self._go_on([], [], [])
+        self._go_on([])
 
-    def _scores(self, best: Ids, logits: Floats) -> NDArray[np.float64]:
+    def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN where they are not wanted."""
         scores = np.full(len(best), np.nan)
+        entries = zip(self._entries, self._places, strict=True)
         greedy = [
-            (int(places[0]), entry.row.options)
-            for entry, places in zip(self._entries, self._places, strict=True)
+            (places[0], entry.row.options)
+            for entry, places in entries
             if entry.scored and isinstance(entry, GreedyEntry)
         ]
         if greedy:
-            rows = np.array([place for place, _ in greedy])
+            rows = [place for place, _ in greedy]
             allowed = logits[rows]
             # The same for all of them: they are the model's own, which the graph keeps.
             allowed[:, list(greedy[0][1].suppress_tokens)] = -np.inf
             scores[rows] = token_log_probs(allowed, best[rows])
-        return scores
+        found: list[float] = scores.tolist()
+        return found
 
-    def _go_on(
-        self, kept: list[int], sources: list[_Places], tokens: list[Ids | list[int]]
-    ) -> None:
-        """Keep some entries, whose next rows continue these rows of the model's batch."""
-        given = np.concatenate(tokens) if tokens else np.zeros(0, np.int64)
-        every = np.concatenate(sources) if sources else np.zeros(0, np.intp)
-        if len(every) == self._slots.rows and all(map(operator.is_, sources, self._places)):
-            self._tokens[every] = given  # nobody left or moved, as in most steps
+    def _go_on(self, kept: Sequence["_Kept"]) -> None:
+        """Keep some entries, and move what changes its place."""
+        sources = [place for entry in kept for place in entry.sources]
+        tokens = [token for entry in kept for token in entry.tokens]
+        stays = len(kept) == len(self._entries) and all(
+            entry.sources == places for entry, places in zip(kept, self._places, strict=True)
+        )
+        if stays:  # as in most steps
+            self._tokens[sources] = tokens
             return
-        places = _settle(every)
-        rows, self._tokens = np.empty_like(every), np.empty_like(given)
-        rows[places], self._tokens[places] = every, given
+        places = _settle(np.array(sources, np.intp))
+        rows, self._tokens = np.empty_like(places), np.empty(len(places), np.int64)
+        rows[places], self._tokens[places] = sources, tokens
         self._slots.select(rows)
-        self._entries = [self._entries[index] for index in kept]
-        ends = np.cumsum([len(part) for part in sources])[:-1]
-        self._places = np.split(places, ends) if sources else []
+        settled = iter(places.tolist())
+        self._entries = [entry.entry for entry in kept]
+        self._places = [list(islice(settled, len(entry.sources))) for entry in kept]
+
+
+class _Kept(NamedTuple):
+    """An entry that goes on.
+
+    Attributes:
+        entry: of the batch.
+        sources: rows of the model's batch that its next rows continue.
+        tokens: the next token of each.
+    """
+
+    entry: GreedyEntry | SearchEntry
+    sources: list[int]
+    tokens: list[int]
 
 
 def _settle(sources: _Places) -> _Places:

@@ -6,7 +6,7 @@ Axes: W rows of the model's batch that an entry takes, V vocabulary.
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -52,16 +52,20 @@ class _Told:
     """Tells of a row's tokens as they come."""
 
     def __init__(self, row: Row, observer: Observer) -> None:
-        self._row, self._observer, self._begun = row, observer, False
+        self._submission, self._observer, self._begun = row.submission, observer, False
+        self.wanted = row.submission.on_step is not None
 
-    def tell(self, steps: Sequence[Step]) -> None:
-        """One step of the row, of one token for each of its hypotheses."""
-        submission = self._row.submission
+    def begin(self) -> None:
+        """Tell of the first token."""
         if not self._begun:
             self._begun = True
-            self._observer.first_token(time.monotonic() - submission.submitted)
+            self._observer.first_token(time.monotonic() - self._submission.submitted)
+
+    def tell(self, steps: Iterable[Step]) -> None:
+        """One step of the row, of one token for each of its hypotheses."""
+        self.begin()
         for step in steps:
-            submission.tell(step)
+            self._submission.tell(step)
 
 
 class GreedyEntry:
@@ -74,8 +78,11 @@ class GreedyEntry:
     """
 
     def __init__(self, row: Row, observer: Observer) -> None:
-        self.row, self.scored = row, row.options.return_scores
-        self.first = row.options.bos_id
+        options = row.options
+        self.row, self.scored, self.first = row, options.return_scores, options.bos_id
+        # Read at every token: attributes of their own are found sooner.
+        self._prefix, self._longest = row.request.prefix, options.max_length
+        self._end, self._last_token = options.eos_id, options.last_token
         self._told = _Told(row, observer)
         self._tokens: list[int] = []
         self._scores: list[float] = []
@@ -83,24 +90,26 @@ class GreedyEntry:
 
     def take(self, best: int, score: float) -> int | None:
         """Take the graph's token, or the one that is forced; None when it was the last one."""
-        options, place = self.row.options, len(self._tokens)
-        prefix = self.row.request.prefix
-        forced = prefix[place] if place < len(prefix) else None
-        if forced is None and options.last_token is not None and place == options.max_length - 1:
-            forced = options.last_token
-        token, score = (best, score) if forced is None else (forced, 0.0)
+        place, token = len(self._tokens), best
+        given = place < len(self._prefix)
+        if given:
+            token, score = self._prefix[place], 0.0
+        elif self._last_token is not None and place == self._longest - 1:
+            token, score = self._last_token, 0.0
         self._tokens.append(token)
         self._scores.append(score)
-        self._finished = token in options.end_tokens
-        last = self._finished or place + 1 >= options.max_length
-        if place >= len(prefix):
+        self._finished = token == self._end
+        last = self._finished or place + 1 >= self._longest
+        if self._told.wanted and not given:
             self._told.tell([Step(self.row.request.number, 0, place, token, score, last)])
+        elif not place:
+            self._told.begin()
         return None if last else token
 
     def hypotheses(self) -> list[Hypothesis]:
         """Its only one."""
         scores = np.array(self._scores)
-        uncounted = self.row.options.uncounted(self.row.request.prefix)
+        uncounted = self.row.options.uncounted(self._prefix)
         return [
             make_hypothesis(self._tokens, scores, None, self._finished, self.row.options, uncounted)
         ]

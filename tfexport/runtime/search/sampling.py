@@ -21,15 +21,21 @@ def draw(
 ) -> Ids:
     """One token a row: (R, V) to (R,).
 
-    Temperature acts first, then top-k, then top-p. Each row takes one number from its own
-    generator, so its draws do not depend on the other rows of the batch.
+    Temperature acts first, then top-k, then top-p. Every token has a waiting time from the row's
+    generator, and the token with the most weight for its time is drawn: rounding, which differs
+    with the batch, changes a draw only where two tokens are as good as equal.
+    Source: the exponential race; with logarithms Gumbel-max, Maddison et al. 2014.
     """
-    numbers = np.array([generator.random() for generator in generators])
-    scaled = _scale(logits, options.temperature)
     size = logits.shape[-1]
+    numbers = np.stack([generator.random(size) for generator in generators])
+    times = np.maximum(-np.log1p(-numbers), np.finfo(np.float64).tiny)
+    scaled = _scale(logits, options.temperature)
     if options.top_k or options.top_p < 1:
-        return _draw_from_best(scaled, numbers, options.top_k or size, options.top_p)
-    return _invert(np.exp(scaled).astype(np.float64), numbers)
+        ids, weights = _best(scaled, options.top_k or size, options.top_p)
+        first = (weights / np.take_along_axis(times, ids, -1)).argmax(-1)
+        return np.take_along_axis(ids, first[:, None], -1)[:, 0]
+    chosen: Ids = (np.exp(scaled) / times).argmax(-1)
+    return chosen
 
 
 def _scale(logits: Floats, temperature: float) -> Floats:
@@ -41,7 +47,8 @@ def _scale(logits: Floats, temperature: float) -> Floats:
     return scaled
 
 
-def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) -> Ids:
+def _best(scaled: Floats, top_k: int, top_p: float) -> tuple[Ids, Doubles]:
+    """The tokens that may be drawn, and their weights: (R, K) each; some of them may weigh 0."""
     size = scaled.shape[-1]
     top_k = min(top_k, size)
     # Few tokens hold most of the probability: look at more only where they do not.
@@ -61,17 +68,4 @@ def _draw_from_best(scaled: Floats, numbers: Doubles, top_k: int, top_p: float) 
             weights[:, 0] = 1
             break
         count = min(4 * count, top_k)
-    # By id: rounding, which differs with the batch, may change the order of close probabilities.
-    order = np.argsort(ids, axis=-1)
-    ids, weights = np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1)
-    return np.take_along_axis(ids, _invert(weights, numbers)[:, None], -1)[:, 0]
-
-
-def _invert(weights: Doubles, numbers: Doubles) -> Ids:
-    """Numbers from [0, 1) to indices, each as often as its share of the weights says."""
-    sums = np.cumsum(weights, -1)
-    drawn = (sums <= numbers[:, None] * sums[:, -1:]).sum(-1)
-    # Rounding may put a number at the very end, behind the last index that weighs anything.
-    last = weights.shape[-1] - 1 - (weights[:, ::-1] > 0).argmax(-1)
-    chosen: Ids = np.minimum(drawn, last)
-    return chosen
+    return ids, weights
