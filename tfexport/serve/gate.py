@@ -61,7 +61,7 @@ class Gate:
         except _GoneError:
             answer.status = CLIENT_GONE
         except RequestError as failure:
-            call.problem = failure.message
+            call.problem = failure.logged
             await answer.fail(dialect, failure)
         except Exception as error:  # a fault of this program: it costs this request alone
             call.problem = "a fault of the server"
