@@ -47,6 +47,19 @@ def write(page: Any, text: str) -> None:
     wait_for_words(page)
 
 
+def tap(page: Any, element: Any) -> None:
+    """Touch an element with a finger."""
+    code = """
+      arguments[0].scrollIntoView({ block: "center" });
+      const { left, top, width, height } = arguments[0].getBoundingClientRect();
+      return { x: left + width / 2, y: top + height / 2 };
+    """
+    place = page.execute_script(code, element)
+    for kind, points in (("touchStart", [place]), ("touchEnd", [])):
+        event = {"type": kind, "touchPoints": points}
+        page.execute_cdp_cmd("Input.dispatchTouchEvent", event)
+
+
 def wait_for_words(page: Any) -> None:
     """Wait until what is typed is translated, and its words can be gone to."""
     pane = page.find_element("id", "translation")

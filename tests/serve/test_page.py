@@ -10,10 +10,10 @@ import pytest
 from tests.serve.pages import (
     empty,
     focused,
-    key,
     marks,
     options,
     press,
+    tap,
     text_of,
     wait,
     wait_for_words,
@@ -69,6 +69,7 @@ def test_text_is_translated_as_one_types(page: Any, server: Server) -> None:
     assert page.find_element("id", "target-name").text == "English"
     empty(page)
     wait(lambda: text_of(page, "translation") == "")
+    server.wait_idle()
 
 
 def test_pieces_are_shown_while_they_come(page: Any, server: Server) -> None:
@@ -200,8 +201,9 @@ def test_it_fits_a_phone(page: Any, scheme: str) -> None:
     features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
     write(page, f"{'Wort' * 20} " + "Ich habe ein neues Buch gekauft. " * 3)
-    words(page)[-1].click()
+    tap(page, words(page)[-1])
     wait(lambda: options(page))
+    assert marks(page)
     widths = "return [document.documentElement.scrollWidth, window.innerWidth]"
     assert page.execute_script(widths) == [360, 360]
     source, target = page.find_elements("css selector", ".field")
@@ -225,42 +227,49 @@ def test_errors_are_shown_as_text(page: Any) -> None:
     assert all("status of 422" in entry["message"] for entry in page.get_log("browser"))
 
 
-def test_a_server_that_is_gone_is_an_error_too(tiny_bundle: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, tiny_bundle) as server, open_address(f"{server.url}/") as page:
-        write(page, "w4")
-        server.end()
-        page.find_element("id", "source").send_keys(" w5")
-        wait(lambda: text_of(page, "error") == "The server cannot be reached.")
+def test_languages_are_chosen_where_a_model_knows_several(page: Any, server: Server) -> None:
+    """The server's list of models is made up, and so is its translation."""
+    code = """
+      const before = window.fetch;
+      window.asked = [];
+      window.fetch = (path, { body } = {}) => {
+        if (path === "v1/models") return Promise.resolve(Response.json({ models: [{
+          name: "many", languages: { source: ["deu_Latn", "fr"], target: ["deu_Latn", "en", "xx!"] }
+        }] }));
+        if (path === "v1/translate") window.asked.push(JSON.parse(body));
+        return new Promise(() => {});
+      };
+    """
+    made = page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+    try:
+        page.get(f"{server.url}/")
+        names = [option.text for option in page.find_elements("css selector", ".head option")]
+        assert names == ["German (Latin)", "French", "German (Latin)", "English", "xx!"]
+        page.find_element("id", "source").send_keys("Ja")
+        wait(lambda: page.execute_script("return window.asked.length"))
+        page.find_element("id", "source-language").send_keys("French")
+        wait(lambda: page.execute_script("return window.asked.length > 1"))
+        first, last = page.execute_script("return [asked[0], asked.at(-1)]")
+    finally:
+        page.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", made)
+    languages = {"source_language": "deu_Latn", "target_language": "en"}
+    assert first["model"] == "many"
+    assert first["options"] == {"return_attention": True, **languages}
+    assert last["options"] == {"return_attention": True, **languages, "source_language": "fr"}
+    assert page.find_element("id", "source").get_attribute("lang") == "fr"
 
 
-def test_a_key_is_asked_for_if_the_server_wants_one(tiny_bundle: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys.txt"
-    keys.write_text("sesame\n")
-    guarded = serving(tmp_path, tiny_bundle, "--api-key-file", keys)
-    with guarded as server, open_address(f"{server.url}/") as page:
-        field = page.find_element("id", "key")
-        wait(field.is_displayed)
-        assert focused(page) == field
-        field.send_keys(f"open{key('ENTER')}")
-        wait(lambda: "does not know this key" in text_of(page, "error"))
-        field.clear()
-        field.send_keys(f"sesame{key('ENTER')}")
-        wait(lambda: not field.is_displayed())
-        write(page, "w4 w5")
-        assert text_of(page, "translation")
-        assert "sesame" not in page.page_source
-
-
-def test_models_are_chosen_where_there_are_several(tiny_bundle: Path, tmp_path: Path) -> None:
-    for name in ("de-en", "fr-en"):
-        (tmp_path / f"{name}.bundle").symlink_to(tiny_bundle)
-    bundles = [tmp_path / "de-en.bundle", tmp_path / "fr-en.bundle"]
-    with serving(tmp_path, *bundles) as server, open_address(f"{server.url}/") as page:
-        choice = page.find_element("id", "model")
-        wait(choice.is_displayed)
-        assert choice.text.split() == ["de-en", "fr-en"]
-        write(page, "w4 w5")
-        choice.send_keys("fr")
-        wait(lambda: page.find_element("id", "source-name").text == "French")
-        assert page.find_element("id", "source").get_attribute("lang") == "fr"
-        wait(lambda: server.figure("tfexport_requests_total", model="fr-en") >= 2)
+def test_models_that_give_no_attention_translate_all_the_same(page: Any) -> None:
+    page.execute_script("""
+      const before = window.fetch;
+      window.fetch = (path, options) => {
+        if (!options.body?.includes("return_attention")) return before(path, options);
+        const error = "return_attention: the model gives none";
+        return Promise.resolve(Response.json({ error }, { status: 422 }));
+      };
+    """)
+    page.find_element("id", "source").send_keys("Der Hund schläft. Ja")
+    wait(lambda: "sleep" in text_of(page, "translation"))
+    pane = page.find_element("id", "translation")
+    wait(lambda: pane.get_attribute("aria-busy") == "false")
+    assert text_of(page, "error") == ""

@@ -77,6 +77,8 @@ class Gate:
             failure = busy("the server stops", 1.0)
             failure.headers |= _CLOSE
             raise failure
+        if self._service.crowded and is_work(path):
+            raise busy("too many requests wait already", self._service.seconds_to_clear())
         by_header = needs_key(path) and dialect.scheme is not None
         if by_header and not self._service.keys.allow(dialect.key(headers)):
             failure = dialect.refusal()

@@ -38,6 +38,19 @@ class Service:
         self.scoring = ScoringPool(settings.max_queue)
         self.stopping, self.active = False, 0
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more requests are being answered than may run and wait.
+
+        Others are refused before they are read, which takes a fraction of the time.
+        """
+        settings = self.settings
+        return self.active >= len(self.models.names) * (settings.max_queue + settings.slots)
+
+    def seconds_to_clear(self) -> float:
+        """How long the requests that wait will take, as an estimate."""
+        return max(model.scheduler.seconds_to_clear() for model in self.models)
+
     @contextmanager
     def accepted(self) -> Iterator[None]:
         """Count a request, for whose answer the server does not stop."""

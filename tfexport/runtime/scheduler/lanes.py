@@ -66,6 +66,8 @@ class Lanes:
         """How long the rows that wait will take, by the rows that ended of late."""
         _, rows = self.waiting
         ended = list(self._ended)
+        if not rows:
+            return 0.0
         if len(ended) < 2 or ended[-1] <= ended[0]:
             return 1.0
         return rows * (ended[-1] - ended[0]) / (len(ended) - 1)

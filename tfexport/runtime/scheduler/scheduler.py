@@ -114,7 +114,7 @@ class Scheduler:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
             if sum(each.waiting[0] for each in self._lanes) >= self._limits.max_queue:
                 most = self._limits.max_queue
-                raise QueueFullError(f"{most} requests wait already", lanes.seconds_to_clear())
+                raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
             lanes.submit(submission)
         return submission
 
@@ -127,6 +127,10 @@ class Scheduler:
             sum(lane.running for lane in self._lanes),
             self._limits.slots,
         )
+
+    def seconds_to_clear(self) -> float:
+        """How long the rows that wait will take, as an estimate."""
+        return max(lanes.seconds_to_clear() for lanes in self._lanes)
 
     def drain(self, timeout: float) -> bool:
         """Take no more work, and wait until all that was accepted is done.

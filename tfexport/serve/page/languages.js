@@ -2,7 +2,7 @@
 
 const UNKNOWN = "und";
 const element = (id) => document.getElementById(id);
-const names = new Intl.DisplayNames([navigator.language, "en"], { type: "language" });
+const names = new Intl.DisplayNames("en", { type: "language" });
 let models = [];
 
 /** Offer the models of the server; `changed` is called when another choice is made. */

@@ -101,6 +101,7 @@ async function translate(text, signal) {
 
 /** The sentences of a translation, with their places in it and in the text. */
 async function sentencesOf(text, translation, signal) {
+  if (!translation.sentences && !translation.attention) return []; // which are not told apart then
   const made = translation.sentences ?? [translation];
   const known = await api.pieces(text, made.map(({ tokens }) => tokens), request(), signal);
   let [from, at] = [0, 0];
