@@ -1,5 +1,6 @@
 """The life of a server: full queues, deadlines, clients that leave, SIGTERM and SIGHUP."""
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -87,6 +88,20 @@ def test_a_slow_reader_holds_up_nobody(tiny_bundle: Path, tmp_path: Path) -> Non
             for _ in range(20):
                 assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
         server.wait_idle()
+
+
+def test_slow_senders_keep_nobody_out(tiny_bundle: Path, tmp_path: Path) -> None:
+    half = request_of(b"x" * 100)[:-50]
+    with (
+        serving(tmp_path, tiny_bundle, "--slots", 1, "--max-queue", 1) as server,
+        contextlib.ExitStack() as senders,
+    ):
+        for _ in range(20):
+            sender = senders.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            sender.sendall(half)
+        wait_until(lambda: server.figure("tfexport_active_requests") > 20)
+        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+        assert server.ask("GET", "/").status == 200
 
 
 class Load:

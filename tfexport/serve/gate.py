@@ -57,6 +57,7 @@ class Gate:
             self._check(scope, dialect)
             call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
+            call.exits.enter_context(self._service.answering())
             await self._run(scope, receive, answer)
         except _GoneError:
             answer.status = CLIENT_GONE
