@@ -82,6 +82,16 @@ class Server:
             assert time.monotonic() < end, "rows are still there"
             time.sleep(0.02)
 
+    def wait_for_line(self, number: str) -> dict[str, Any]:
+        """The line of a request's log by its id; it is written after the answer."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            for line in self.lines():
+                if line.get("request_id") == number:
+                    return line
+            time.sleep(0.02)
+        raise AssertionError(f"no line of {number}")
+
     def lines(self) -> list[dict[str, Any]]:
         """The lines of its log that are JSON."""
         lines = self.log.read_text().splitlines()

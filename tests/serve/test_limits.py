@@ -87,11 +87,16 @@ def test_without_keys_any_is_ignored(server: Server) -> None:
 
 def test_keys_and_texts_are_not_in_the_log(guarded: Server) -> None:
     secret = {"texts": ["w4 w5 w6"], "options": {"target_prefix": "w10 w11"}}
-    guarded.post("/v1/translate", secret, Authorization=f"Bearer {OTHER}")
+    good = guarded.post("/v1/translate", secret, Authorization=f"Bearer {OTHER}")
     guarded.ask("GET", f"/languages?api_key={OTHER}")
+    wrong = {"texts": ["w4"], "options": {"suppress_tokens": ["w10 w11"], "w10 w11": 1}}
+    said = guarded.post("/v1/translate", wrong, Authorization=f"Bearer {OTHER}")
+    assert b"w10 w11" in said.body
+    last = guarded.wait_for_line(good.headers["x-request-id"])
+    refused = guarded.wait_for_line(said.headers["x-request-id"])
     log = guarded.log.read_text()
     assert not any(word in log for word in (OTHER, KEY, "w5 w6", "w10 w11"))
-    last = [line for line in guarded.lines() if line["route"] == "/v1/translate"][-1]
+    assert (refused["status"], refused["problem"]) == (422, "a wrong request")
     assert (last["status"], last["texts"], last["characters"], last["model"]) == (200, 1, 8, "tiny")
     assert last["seconds"] > 0
 
@@ -174,7 +179,7 @@ def test_request_ids_come_back(server: Server) -> None:
     for odd in ("a b", "x" * 200, "é"):
         made = server.post(OWN[0], OWN[1], **{"X-Request-Id": odd}).headers["x-request-id"]
         assert len(made) == 16
-    assert server.lines()[-1]["request_id"] == made
+    assert server.wait_for_line(made)["route"] == "/v1/translate"
 
 
 def test_other_origins_are_let_in_only_if_asked_for(server: Server, guarded: Server) -> None:

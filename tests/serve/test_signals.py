@@ -1,5 +1,6 @@
 """The life of a server: full queues, deadlines, clients that leave, SIGTERM and SIGHUP."""
 
+import contextlib
 import http.client
 import json
 import shutil
@@ -18,13 +19,14 @@ from tests.serve.servers import JSON, Answer, Server, serving
 from tfexport.runtime import Translator
 
 # As slow as the tiny model can be: many rows, long, and in few slots.
-SLOW: dict[str, Any] = {"texts": ["\n".join(["w4 w5 w6 w7"] * 30)] * 4, "options": {"beam_size": 4}}
+SLOW: dict[str, Any] = {"texts": ["\n".join(["w4 w5 w6 w7"] * 15)] * 4, "options": {"beam_size": 4}}
 
 
 def test_a_full_queue_says_when_to_come_again(tiny_bundle: Path, tmp_path: Path) -> None:
     with serving(tmp_path, tiny_bundle, "--slots", 4, "--max-queue", 2) as server:
         with ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(lambda _: server.post("/v1/translate", SLOW), range(12)))
+            body = {"texts": SLOW["texts"]}
+            answers = list(pool.map(lambda _: server.post("/v1/translate", body), range(12)))
         refused = [answer for answer in answers if answer.status == 503]
         assert {answer.status for answer in answers} == {200, 503}
         assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
@@ -86,6 +88,20 @@ def test_a_slow_reader_holds_up_nobody(tiny_bundle: Path, tmp_path: Path) -> Non
             for _ in range(20):
                 assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
         server.wait_idle()
+
+
+def test_slow_senders_keep_nobody_out(tiny_bundle: Path, tmp_path: Path) -> None:
+    half = request_of(b"x" * 100)[:-50]
+    with (
+        serving(tmp_path, tiny_bundle, "--slots", 1, "--max-queue", 1) as server,
+        contextlib.ExitStack() as senders,
+    ):
+        for _ in range(20):
+            sender = senders.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            sender.sendall(half)
+        wait_until(lambda: server.figure("tfexport_active_requests") > 20)
+        assert server.post("/v1/translate", {"texts": ["w4"]}).status == 200
+        assert server.ask("GET", "/").status == 200
 
 
 class Load:

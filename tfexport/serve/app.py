@@ -92,6 +92,6 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 
 def _respond(request: Request, failure: RequestError) -> Response:
-    call_of(request.scope).problem = failure.message
+    call_of(request.scope).problem = failure.logged
     status, headers, body = dialect_of(request.scope["path"]).response(failure)
     return Response(body, status, headers)

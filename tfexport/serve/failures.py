@@ -42,6 +42,11 @@ class RequestError(Exception):
             return self.problems[0]
         return f"{len(self.problems)} problems: {'; '.join(self.problems)}"
 
+    @property
+    def logged(self) -> str:
+        """The problem as the log may have it: what is wrong with a request may be its text."""
+        return "a wrong request" if self.status == WRONG else self.message
+
 
 def wrong(problems: str | Sequence[str]) -> RequestError:
     """The failure of a request that is wrong in itself."""

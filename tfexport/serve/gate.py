@@ -57,11 +57,12 @@ class Gate:
             self._check(scope, dialect)
             call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
+            call.exits.enter_context(self._service.answering())
             await self._run(scope, receive, answer)
         except _GoneError:
             answer.status = CLIENT_GONE
         except RequestError as failure:
-            call.problem = failure.message
+            call.problem = failure.logged
             await answer.fail(dialect, failure)
         except Exception as error:  # a fault of this program: it costs this request alone
             call.problem = "a fault of the server"

@@ -22,6 +22,7 @@ class Service:
         scoring: the threads in which targets are scored.
         stopping: no new work is taken.
         active: requests that were accepted and are not answered yet.
+        read: those of them that are there to the end of their bodies.
     """
 
     def __init__(self, bundles: Sequence[str | os.PathLike[str]], settings: Settings) -> None:
@@ -36,16 +37,17 @@ class Service:
         self.metrics = Metrics(lambda: self.models.stats())
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
-        self.stopping, self.active = False, 0
+        self.stopping, self.active, self.read = False, 0, 0
 
     @property
     def crowded(self) -> bool:
         """Whether more requests are being answered than may run and wait.
 
-        Others are refused before they are read, which takes a fraction of the time.
+        Others are refused before they are read, which takes a fraction of the time. Requests whose
+        bodies are awaited do not count: whoever sends slowly keeps nobody out.
         """
         settings = self.settings
-        return self.active >= len(self.models.names) * (settings.max_queue + settings.slots)
+        return self.read >= len(self.models.names) * (settings.max_queue + settings.slots)
 
     def seconds_to_clear(self) -> float:
         """How long the requests that wait will take, as an estimate."""
@@ -59,6 +61,15 @@ class Service:
             yield
         finally:
             self.active -= 1
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request that was read."""
+        self.read += 1
+        try:
+            yield
+        finally:
+            self.read -= 1
 
     async def reload(self) -> None:
         """Open bundles that were replaced; see ``Models.reload``."""

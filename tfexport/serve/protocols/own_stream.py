@@ -68,7 +68,7 @@ async def _events(
         failure = error if isinstance(error, RequestError) else as_failure(error)
         if failure is None:
             raise
-        call.problem = failure.message
+        call.problem = failure.logged
         yield _event({"error": failure.message, "status": failure.status})
     finally:
         found.cancel()
