@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -106,19 +106,21 @@ class Bench:
         return found
 
 
-def measure(name: str, folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, seconds: float, rounds: int, shares: Sequence[float]
+) -> dict[str, Any]:
     """Capacities of all ways, and what loads do to those that matter."""
     prepare_ending(name, SIZES[name], folder)
     bench = Bench(name, folder, seconds)
     capacities = bench.capacities({**OURS, **PEERS}, rounds)
     peer = max(PEERS, key=lambda way: capacities[way])
     loads: dict[str, list[dict[str, Any]]] = {}
-    for share in SHARES:
+    for share in shares:
         for way in ("continuous", "static batches", "one at a time", peer):
             found = bench.load({**OURS, **PEERS}[way], share * capacities[peer], seed=7)
             loads.setdefault(way, []).append({"share": share, **found})
             click.echo(f"{name}: {way} at {share:.0%}: p95 {found['p95']:.0f} ms", err=True)
-    return {"capacities": capacities, "peer": peer, "loads": loads}
+    return {"capacities": capacities, "peer": peer, "loads": loads, "shares": list(shares)}
 
 
 def table(name: str, found: dict[str, Any]) -> str:
@@ -130,7 +132,7 @@ def table(name: str, found: dict[str, Any]) -> str:
         f"| {way} | {rate:.1f} | {rate / best:.2f} |" for way, rate in found["capacities"].items()
     ]
     lines += ["", "| load | " + " | ".join(found["loads"]) + " |", "|---|" + "---|" * 4]
-    for place, share in enumerate(SHARES):
+    for place, share in enumerate(found["shares"]):
         cells = [
             f"{at['answered']:.0f}/s {at['p50']:.0f} / {at['p95']:.0f} / {at['p99']:.0f}"
             for at in (rows[place] for rows in found["loads"].values())
@@ -144,14 +146,21 @@ def table(name: str, found: dict[str, Any]) -> str:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/bench/serving"))
 @click.option("--seconds", default=15.0, show_default=True, help="Of every load.")
 @click.option("--rounds", default=2, show_default=True, help="Of measuring capacities.")
+@click.option("--share", "shares", multiple=True, type=float, default=SHARES, show_default=True,
+              help="Of CTranslate2's capacity, as loads.")  # fmt: skip
 @click.option("--json", "output", type=click.Path(path_type=Path))
 def main(
-    names: tuple[str, ...], folder: Path, seconds: float, rounds: int, output: Path | None
+    names: tuple[str, ...],
+    folder: Path,
+    seconds: float,
+    rounds: int,
+    shares: tuple[float, ...],
+    output: Path | None,
 ) -> None:
     """Measure a server's ways of batching beside CTranslate2."""
     begun, results = time.time(), {}
     for name in names or ("small", "base"):
-        results[name] = measure(name, (folder / name).absolute(), seconds, rounds)
+        results[name] = measure(name, (folder / name).absolute(), seconds, rounds, shares)
         click.echo(table(name, results[name]))
     if output is not None:
         output.write_text(json.dumps(results))
