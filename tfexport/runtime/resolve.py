@@ -89,15 +89,18 @@ class Resolver:
         """Valid options by their resolved values."""
         special, seed = self._manifest.special_ids, options["seed"]
         single = {name: ids[name] for name in _SINGLE_TOKENS if ids[name] is not None}
+        given = DecodingOptions(**{**sound, **single, "max_length": options["max_length"]})
+        if seed is None:  # equal for equal options, unless something is drawn
+            seed = int(np.random.SeedSequence().generate_state(1)[0]) if given.sampling else 0
         made = ResolvedOptions.of(
-            DecodingOptions(**{**sound, **single, "max_length": options["max_length"]}),
+            given,
             special.decoder_start if placed.start is None else placed.start,
             ids["end_tokens"],
             sound["max_length"],
             ids["suppress_tokens"],
             ids["suppress_sequences"],
             eos_id=special.eos,
-            seed=int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
+            seed=seed,
         )
         usual = placed.start in (None, special.decoder_start)
         return replace(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.errors import ConfigError, TfexportError, join_some
+from tfexport.errors import ConfigError, join_some
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.cpu import usable_cores
@@ -146,7 +146,7 @@ class Models:
             old = self._models[name]
             try:
                 new = await asyncio.to_thread(self._reopen, place, old)
-            except (TfexportError, OSError) as error:
+            except Exception as error:  # whatever it is: the old one goes on, and the next is tried
                 journal.write("reload", level="error", model=name, error=str(error))
                 told(name, "failed")
                 continue

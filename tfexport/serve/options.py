@@ -10,6 +10,7 @@ from tfexport.runtime.search import ResolvedOptions
 from tfexport.runtime.spoken import Spoken
 
 _MOST = 256  # different ones that are kept
+_LONGEST = 2000  # characters of options that are kept
 
 
 class OptionCache:
@@ -33,11 +34,12 @@ class OptionCache:
         """
         plain = not problems and not any(prefix is not None for prefix in prefixes)
         key = (json.dumps(given, sort_keys=True), spoken)
-        if plain and key in self._known:
-            return self._known[key], [()] * len(prefixes)
+        found = self._known.get(key)  # once: another thread may forget it
+        if plain and found is not None:
+            return found, [()] * len(prefixes)
         options, ids = self._resolver.resolve(given, prefixes, problems, spoken)
         # What is drawn is drawn anew for every request that names no seed.
-        if plain and not options.sampling:
+        if plain and not options.sampling and len(key[0]) <= _LONGEST:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[key] = options

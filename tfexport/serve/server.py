@@ -114,7 +114,7 @@ class Server(uvicorn.Server):
 
         async def reload() -> None:
             if before is not None:
-                await before
+                await asyncio.wait([before])
             await self._service.reload()
 
         self._reloading = asyncio.ensure_future(reload())

@@ -18,6 +18,7 @@ from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, Submission
+from tfexport.runtime.scheduler.entries import SearchEntry
 from tfexport.runtime.step import Step
 
 LONG = {"max_length": 60, "min_length": 59}
@@ -167,6 +168,50 @@ def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
         with pytest.raises(ZeroDivisionError):
             submit(scheduler, engine).future.result(30)
     assert submit(scheduler, engine).future.result(30)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"return_attention": True}], ids=str)
+def test_a_fault_of_some_rows_ends_their_requests(
+    keywords: dict[str, Any],
+    schedule: Callable[..., Scheduler],
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = schedule(slots=4)
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
+        for failing in [submit(scheduler, engine, **keywords) for _ in range(3)]:
+            with pytest.raises(ZeroDivisionError):
+                failing.future.result(30)
+    assert scheduler.drain(30)
+
+
+def test_an_entry_that_fails_costs_no_other(
+    schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, gate = schedule(slots=4), Gate()
+    running = submit(scheduler, engine, on_step=gate)
+    assert gate.reached.wait(30)
+    monkeypatch.setattr(SearchEntry, "take", lambda entry, logits: 1 / 0)
+    broken = submit(scheduler, engine, beam_size=2)
+    gate.open.set()
+    with pytest.raises(ZeroDivisionError):
+        broken.future.result(30)
+    assert running.future.result(30)
+
+
+def test_a_request_whose_rows_run_waits_no_more(
+    schedule: Callable[..., Scheduler], engine: Engine
+) -> None:
+    scheduler, gate = schedule(max_queue=1, slots=1), Gate()
+    submit(scheduler, engine, on_step=gate, **LONG)
+    assert gate.reached.wait(30)
+    assert scheduler.stats().waiting_requests == 0
+    waiting = submit(scheduler, engine)
+    waiting.cancel()  # makes room in the queue
+    other = submit(scheduler, engine)
+    gate.open.set()
+    assert other.future.result(30)
 
 
 def test_steps_are_told_in_order(schedule: Callable[..., Scheduler], engine: Engine) -> None:

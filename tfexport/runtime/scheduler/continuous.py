@@ -59,9 +59,9 @@ class ContinuousBatch:
         """See ``RunningBatch``."""
         if not rows:
             return
+        entries = [make_entry(row, self._observer) for row in rows]
         first = self._slots.rows
         self._slots.enter([row.request.source for row in rows])
-        entries = [make_entry(row, self._observer) for row in rows]
         self._entries += entries
         self._places += [[first + place] for place in range(len(rows))]
         self._tokens = np.append(self._tokens, [entry.first for entry in entries])
@@ -74,20 +74,14 @@ class ContinuousBatch:
         ended: Ended = []
         kept: list[_Kept] = []
         for entry, places in zip(self._entries, self._places, strict=True):
-            if isinstance(entry, GreedyEntry):
-                (place,) = places
-                token = entry.take(tokens[place], scores[place])
-                then = None if token is None else _Kept(entry, places, [token])
-            else:
-                taken = entry.take(logits[places])
-                then = None
-                if taken is not None:
-                    sources = [places[row] for row in taken.rows]
-                    then = _Kept(entry, sources, taken.tokens.tolist())
-            if then is None:
-                ended.append((entry.row, entry.hypotheses()))
-            else:
-                kept.append(then)
+            try:
+                then = _take(entry, places, tokens, scores, logits)
+                if then is None:
+                    ended.append((entry.row, entry.hypotheses()))
+                else:
+                    kept.append(then)
+            except Exception as error:  # it is this row's alone
+                entry.row.submission.fail(error)
         self._go_on(kept)
         return ended
 
@@ -104,7 +98,8 @@ class ContinuousBatch:
 
     def clear(self) -> None:
         """See ``RunningBatch``."""
-        self._go_on([])
+        self._slots.select(np.zeros(0, np.intp))
+        self._entries, self._places, self._tokens = [], [], np.zeros(0, np.int64)
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN where they are not wanted."""
@@ -155,6 +150,24 @@ class _Kept(NamedTuple):
     entry: GreedyEntry | SearchEntry
     sources: list[int]
     tokens: list[int]
+
+
+def _take(
+    entry: GreedyEntry | SearchEntry,
+    places: list[int],
+    tokens: list[int],
+    scores: list[float],
+    logits: Floats,
+) -> _Kept | None:
+    """Give an entry what the step found at its places; None if it ends."""
+    if isinstance(entry, GreedyEntry):
+        (place,) = places
+        token = entry.take(tokens[place], scores[place])
+        return None if token is None else _Kept(entry, places, [token])
+    taken = entry.take(logits[places])
+    if taken is None:
+        return None
+    return _Kept(entry, [places[row] for row in taken.rows], taken.tokens.tolist())
 
 
 def _settle(sources: _Places) -> _Places:

@@ -57,7 +57,12 @@ class DynamicBatch:
         batch = [together[i] for i in _batch_of_first(together)]
         chosen = set(map(id, batch))
         self._rows = [row for row in self.rows if id(row) not in chosen]
-        found = self._decode(batch)
+        try:
+            found = self._decode(batch)
+        except Exception as error:  # of onnxruntime: it is these rows' alone
+            for row in batch:
+                row.submission.fail(error)
+            return []
         now = time.monotonic()
         for row in batch:
             self._observer.first_token(now - row.submission.submitted)

@@ -110,9 +110,10 @@ class GreedyEntry:
         """Its only one."""
         scores = np.array(self._scores)
         uncounted = self.row.options.uncounted(self._prefix)
-        return [
-            make_hypothesis(self._tokens, scores, None, self._finished, self.row.options, uncounted)
-        ]
+        made = make_hypothesis(
+            self._tokens, scores, None, self._finished, self.row.options, uncounted
+        )
+        return [made if self.scored else dataclasses.replace(made, score=math.nan)]
 
 
 class SearchEntry:

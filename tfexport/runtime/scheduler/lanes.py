@@ -62,6 +62,12 @@ class Lanes:
         """Rows that are being decoded."""
         return sum(self._running)
 
+    def purge(self) -> None:
+        """Forget rows that wait and for which nobody waits."""
+        with self._changed:
+            self._waiting.purge()
+            self._changed.notify_all()
+
     def seconds_to_clear(self) -> float:
         """How long the rows that wait will take, by the rows that ended of late."""
         _, rows = self.waiting
@@ -83,9 +89,10 @@ class Lanes:
         """Stop; what waits or runs fails."""
         with self._changed:
             self._closed = True
-            for row in self._waiting.take_all():
-                row.submission.fail(_closed())
+            left = self._waiting.take_all()
             self._changed.notify_all()
+        for row in left:
+            row.submission.fail(_closed())
         for thread in self._threads:
             if threading.current_thread() is not thread:
                 thread.join()
@@ -93,6 +100,8 @@ class Lanes:
     def _run(self, lane: int, batch: RunningBatch) -> None:
         while self._begin(lane, batch):
             try:
+                for row in batch.rows:
+                    row.submission.end_if_late()
                 batch.leave()
                 if batch.rows:
                     self._step(batch)
@@ -117,16 +126,22 @@ class Lanes:
             if self._closed:
                 _fail(batch, _closed())
                 self._running[lane] = 0
+                self._changed.notify_all()
                 return False
             rows = self._waiting.take(
                 self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
             )
+            if not self.running:
+                self._ended.clear()  # idle time says nothing of the rate
             self._running[lane] = len(batch.rows) + len(rows)
+            over, self._waiting.over = self._waiting.over, []
+        for submission in over:  # outside of the lock: callers' callbacks are called
+            submission.end_if_late()
         now = time.monotonic()
-        for row in rows:
-            self._observer.queued(now - row.submission.submitted)
-            self._observer.encoded(row.request.length)
         try:
+            for row in rows:
+                self._observer.queued(now - row.submission.submitted)
+                self._observer.encoded(row.request.length)
             batch.enter(rows)
         except Exception as error:
             for row in rows:
@@ -140,9 +155,9 @@ class Lanes:
         return 0 if few and batch.rows else batch.free
 
     def _share(self, lane: int) -> int:
-        """Rows that a lane may take, so that all lanes have equally many."""
+        """Rows that a lane may take, so that all lanes have about equally many."""
         lanes = len(self._running)
-        return -(-(self._waiting.rows + self.running) // lanes) - self._running[lane]
+        return max(1, -(-(self._waiting.rows + self.running) // lanes) - self._running[lane])
 
 
 def _fail(batch: RunningBatch, error: Exception) -> None:

@@ -17,6 +17,8 @@ from tfexport.runtime.scheduler.submission import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.step import Step
 
+_LEAST_SLOTS = 8  # of a batch, where there are several: room for a beam
+
 
 @dataclass(frozen=True)
 class SchedulerLimits:
@@ -24,7 +26,7 @@ class SchedulerLimits:
 
     Attributes:
         max_queue: submissions that may wait, of any number of rows each.
-        slots: rows that are decoded at a time.
+        slots: rows that are decoded at a time, by all workers together; each has 8 at least.
     """
 
     max_queue: int = 256
@@ -74,8 +76,11 @@ class Scheduler:
         observer = observer or Observer()
         self.reason = _why_not(engine)
         self.continuous = not self.reason
-        workers = range(engine.layout.workers)
-        self._slots = max(1, self._limits.slots // len(workers))
+        self._workers = engine.layout.workers
+        workers = range(self._workers)
+        self._slots = max(_LEAST_SLOTS, self._limits.slots // len(workers))
+        if len(workers) == 1:
+            self._slots = self._limits.slots
         dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
         self._lanes = [Lanes("dynamic", dynamic, observer)]
         if self.continuous:
@@ -112,7 +117,10 @@ class Scheduler:
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
-            if sum(each.waiting[0] for each in self._lanes) >= self._limits.max_queue:
+            if self._waiting() >= self._limits.max_queue:
+                for each in self._lanes:
+                    each.purge()
+            if self._waiting() >= self._limits.max_queue:
                 most = self._limits.max_queue
                 raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
             lanes.submit(submission)
@@ -125,8 +133,11 @@ class Scheduler:
             sum(requests for requests, _ in waiting),
             sum(rows for _, rows in waiting),
             sum(lane.running for lane in self._lanes),
-            self._limits.slots,
+            self._slots * self._workers,
         )
+
+    def _waiting(self) -> int:
+        return sum(lanes.waiting[0] for lanes in self._lanes)
 
     def seconds_to_clear(self) -> float:
         """How long the rows that wait will take, as an estimate."""

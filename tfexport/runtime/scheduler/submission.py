@@ -49,11 +49,13 @@ class Submission:
 
     def is_over(self) -> bool:
         """Whether its rows need no further step: it has its result, was cancelled, or is late."""
-        if not self.future.done() and self._deadline is not None:
-            late = time.monotonic() - self._deadline
-            if late >= 0:
-                self.fail(DeadlineError("its time was over before it was decoded"))
-        return self.future.done()
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        return late or self.future.done()
+
+    def end_if_late(self) -> None:
+        """Fail if its time is over."""
+        if self.is_over():
+            self.fail(DeadlineError("its time was over before it was decoded"))
 
     def tell(self, step: Step) -> None:
         """Tell its caller of a token; a caller's error is its own."""

@@ -15,6 +15,7 @@ class WaitingRows:
     def __init__(self) -> None:
         self._turns: deque[Submission] = deque()
         self.rows = 0  # to begin; those of cancelled submissions until their turn
+        self.over: list[Submission] = []  # that were taken out, as nobody waits for them
 
     def __len__(self) -> int:
         """Submissions that have rows to begin."""
@@ -39,9 +40,8 @@ class WaitingRows:
         taken: list[Row] = []
         while self._turns:
             submission = self._turns[0]
-            if submission.is_over() or not submission.waiting:
-                self._turns.popleft()
-                self.rows -= len(submission.waiting)
+            if submission.is_over():
+                self._drop(self._turns.popleft())
                 continue
             row = submission.waiting[-1]
             width -= row.width
@@ -50,8 +50,23 @@ class WaitingRows:
                 break
             taken.append(submission.waiting.pop())
             self.rows -= 1
-            self._turns.rotate(-1)
+            self._turns.popleft()
+            if submission.waiting:
+                self._turns.append(submission)
         return taken
+
+    def purge(self) -> None:
+        """Take out all submissions for which nobody waits."""
+        before, self._turns = self._turns, deque()
+        for submission in before:
+            if submission.is_over():
+                self._drop(submission)
+            else:
+                self._turns.append(submission)
+
+    def _drop(self, submission: Submission) -> None:
+        self.rows -= len(submission.waiting)
+        self.over.append(submission)
 
     def take_all(self) -> list[Row]:
         """Take every row."""

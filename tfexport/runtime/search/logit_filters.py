@@ -65,7 +65,9 @@ class LogitFilters:
             return
         for row, request in enumerate(requests):
             tail = tuple(seen[row, seen.shape[1] - before :].tolist())
-            logits[row, self._of_source[request].get(tail, [])] = -np.inf
+            # A source may hold ids that the target's vocabulary has not.
+            banned = [i for i in self._of_source[request].get(tail, []) if i < logits.shape[1]]
+            logits[row, banned] = -np.inf
 
     def keep_candidates(self, logits: Floats, requests: NDArray[np.intp]) -> None:
         """Ban tokens outside the shortlist of a row; see ``apply``."""
