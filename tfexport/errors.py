@@ -12,6 +12,9 @@ TfexportError
 ├── InputError               (ValueError)       one input that cannot be decoded
 ├── ForkError                (RuntimeError)     a translator used in a fork of its process
 ├── ClusterError             (RuntimeError)     a cluster that failed under a run
+├── QueueFullError           (RuntimeError)     a scheduler that takes no more work for now
+├── DeadlineError            (TimeoutError)     a row whose time was over
+├── ClosedSchedulerError     (RuntimeError)     a scheduler that was closed before it was done
 └── MissingDependencyError   (ImportError)      an optional library that is not installed
 
 Every message names what was found, what was expected and what to do. Options in it are ``Option``

@@ -1,71 +1,23 @@
-"""Queue, deadlines, cancelling, fairness and the end of a scheduler."""
+"""Queue, deadlines, cancelling and fairness of a scheduler."""
 
 import dataclasses
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.runtime.scheduler.calls import LONG, Gate, submit
 from tests.runtime.scheduler.drawn import same
 from tfexport.bundle import open_bundle, write_manifest
-from tfexport.errors import ClosedSchedulerError, DeadlineError, QueueFullError
+from tfexport.errors import DeadlineError, QueueFullError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
-from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, Submission
-from tfexport.runtime.scheduler.entries import SearchEntry
+from tfexport.runtime.scheduler import Observer, Scheduler
 from tfexport.runtime.step import Step
-
-LONG = {"max_length": 60, "min_length": 59}
-
-
-@pytest.fixture
-def engine(tiny_bundle: Path) -> Engine:
-    return Engine(tiny_bundle, ThreadLayout(threads=1))
-
-
-@pytest.fixture
-def schedule(engine: Engine) -> Iterator[Callable[..., Scheduler]]:
-    made: list[Scheduler] = []
-
-    def make(observer: Observer | None = None, **limits: int) -> Scheduler:
-        made.append(Scheduler(engine, SchedulerLimits(**limits), observer))
-        return made[-1]
-
-    yield make
-    for scheduler in made:
-        scheduler.close()
-
-
-def submit(
-    scheduler: Scheduler,
-    engine: Engine,
-    rows: int = 1,
-    on_step: Callable[[Step], object] | None = None,
-    deadline: float | None = None,
-    **keywords: Any,
-) -> Submission:
-    options, (prefix,) = engine.resolver.resolve(keywords, [None])
-    requests = [
-        engine.request([5 + i % 9, 7, 9], i, prefix, options, as_ids=True) for i in range(rows)
-    ]
-    return scheduler.submit(requests, options, deadline=deadline, on_step=on_step)
-
-
-class Gate:
-    """Holds up the scheduler at a row's first token until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
-
-    def __call__(self, step: Step) -> None:
-        self.reached.set()
-        assert self.open.wait(30)
 
 
 def test_a_full_queue_refuses_at_once(schedule: Callable[..., Scheduler], engine: Engine) -> None:
@@ -138,68 +90,6 @@ def test_rows_of_a_long_request_do_not_hold_up_a_short_one(
     assert ended == ["short", "long"]
 
 
-def test_a_callback_that_fails_costs_no_other_caller(
-    schedule: Callable[..., Scheduler], engine: Engine, tiny_bundle: Path
-) -> None:
-    scheduler, gate = schedule(slots=8), Gate()
-    blocking = submit(scheduler, engine, on_step=gate)
-    assert gate.reached.wait(30)
-
-    def fail(step: Step) -> None:
-        raise RuntimeError("of the caller's")
-
-    broken = submit(scheduler, engine, on_step=fail)
-    other = submit(scheduler, engine, rows=3)
-    gate.open.set()
-    with pytest.raises(RuntimeError, match="of the caller's"):
-        broken.future.result(30)
-    rows = [[5 + i % 9, 7, 9] for i in range(3)]
-    expected = Translator(tiny_bundle, threads=1).generate(rows)
-    assert same(other.future.result(30), [result.hypotheses for result in expected])
-    assert blocking.future.result(30)
-
-
-def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
-    schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = schedule(slots=4)
-    with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            submit(scheduler, engine).future.result(30)
-    assert submit(scheduler, engine).future.result(30)
-
-
-@pytest.mark.parametrize("keywords", [{}, {"return_attention": True}], ids=str)
-def test_a_fault_of_some_rows_ends_their_requests(
-    keywords: dict[str, Any],
-    schedule: Callable[..., Scheduler],
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scheduler = schedule(slots=4)
-    with monkeypatch.context() as broken:
-        broken.setattr(engine.model, "encode", lambda rows: 1 / 0)
-        for failing in [submit(scheduler, engine, **keywords) for _ in range(3)]:
-            with pytest.raises(ZeroDivisionError):
-                failing.future.result(30)
-    assert scheduler.drain(30)
-
-
-def test_an_entry_that_fails_costs_no_other(
-    schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler, gate = schedule(slots=4), Gate()
-    running = submit(scheduler, engine, on_step=gate)
-    assert gate.reached.wait(30)
-    monkeypatch.setattr(SearchEntry, "take", lambda entry, logits: 1 / 0)
-    broken = submit(scheduler, engine, beam_size=2)
-    gate.open.set()
-    with pytest.raises(ZeroDivisionError):
-        broken.future.result(30)
-    assert running.future.result(30)
-
-
 def test_a_request_whose_rows_run_waits_no_more(
     schedule: Callable[..., Scheduler], engine: Engine
 ) -> None:
@@ -224,43 +114,6 @@ def test_steps_are_told_in_order(schedule: Callable[..., Scheduler], engine: Eng
         assert told[: len(hypotheses[0].tokens)] == hypotheses[0].tokens
         assert [step.position for step in steps] == list(range(len(steps)))
         assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
-
-
-def test_draining_finishes_what_was_accepted(
-    schedule: Callable[..., Scheduler], engine: Engine
-) -> None:
-    scheduler = schedule(slots=2)
-    accepted = [submit(scheduler, engine, rows=4) for _ in range(5)]
-    accepted += [submit(scheduler, engine, beam_size=2, return_attention=True) for _ in range(3)]
-    assert scheduler.drain(60)
-    assert all(one.future.done() and one.future.result(0) for one in accepted)
-    with pytest.raises(QueueFullError, match="no more work"):
-        submit(scheduler, engine)
-
-
-def test_draining_gives_up_after_its_time(
-    schedule: Callable[..., Scheduler], engine: Engine
-) -> None:
-    scheduler, gate = schedule(slots=1), Gate()
-    submit(scheduler, engine, on_step=gate)
-    assert gate.reached.wait(30)
-    assert not scheduler.drain(0.05)
-    gate.open.set()
-    assert scheduler.drain(30)
-
-
-def test_closing_fails_what_is_left(schedule: Callable[..., Scheduler], engine: Engine) -> None:
-    scheduler, gate = schedule(slots=1), Gate()
-    running = submit(scheduler, engine, on_step=gate, **LONG)
-    assert gate.reached.wait(30)
-    waiting = submit(scheduler, engine)
-    closing = threading.Thread(target=scheduler.close)
-    closing.start()
-    gate.open.set()
-    closing.join(30)
-    for one in (running, waiting):
-        with pytest.raises(ClosedSchedulerError):
-            one.future.result(30)
 
 
 def test_a_row_wider_than_the_batch_is_decoded_alone(

@@ -3,6 +3,7 @@
 Its best token is chosen as in the graph of greedy search, with the model's own suppressed tokens.
 """
 
+import numpy as np
 import onnx_ir as ir
 from torch import Tensor, nn
 
@@ -12,6 +13,7 @@ from tfexport.export.graphs.input_checks import checked_ids
 from tfexport.export.graphs.loops import set_outputs
 from tfexport.export.graphs.slot_attention import SlotAttention, SlotPlaces, bias_at
 from tfexport.export.graphs.transformer_steps import TransformerSteps
+from tfexport.export.ir_tools.initializers import share_initializer
 from tfexport.export.ir_tools.nodes import append_node
 from tfexport.export.ir_tools.operators import PLACEHOLDERS
 from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
@@ -67,6 +69,10 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     asked = ir.val(slot_io.RETURN_LOGITS, ir.DataType.BOOL, [])
     graph.inputs.insert(3, asked)
     table, bias = weights
+    if steps.rules.suppress_tokens:  # the logits are the model's: a caller may allow these tokens
+        own = dict(steps.model.output_proj.named_parameters()).get("bias")
+        array = np.zeros(steps.vocab_size, np.float32) if own is None else own.detach().numpy()
+        bias = share_initializer(graph, "output_proj.own_bias", array)
     # Outside of the If, where onnxruntime transposes it once.
     turned = append_node(graph, "Transpose", [table], "logits/turned", {"perm": [1, 0]})
     given = [asked, graph.outputs[1], turned, bias]

@@ -29,7 +29,6 @@ STAGES = (
     "scores",
     "beam",
     "slots",
-    "best tokens",
     "text",
     "attention",
     "forward",
@@ -39,7 +38,6 @@ STAGES = (
 TOKEN_STAGES = (
     "greedy tokens",
     "generate",
-    "best tokens",
     "text",
 )  # their difference is a number of rows
 

@@ -41,4 +41,4 @@ def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[C
     allowed = run.logits + eager.rules.bias(run.logits.shape[-1]).numpy()
     by_rules = replace(run, tokens=allowed.argmax(-1), logits=allowed)
     rows = [truncate_at_eos(row, run.special_ids.eos) for row in best.tolist()]
-    yield compare_tokens(by_rules, rows, "best tokens")
+    yield compare_tokens(by_rules, rows, "slots")
