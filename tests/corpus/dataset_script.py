@@ -30,6 +30,7 @@ def main() -> None:
     refused = []
     wrong: list[dict[str, Any]] = [
         {"beam_size": 0}, {"num_hypotheses": 2, "beam_size": 2}, {"workers": 0},
+        {"workers": 2},
     ]  # fmt: skip
     for options in wrong:
         try:

@@ -136,7 +136,8 @@ def test_other_options_are_noticed_and_foreign_files_kept(
         tiny_bundle, given, output, "--max-length", 1, "--workers", "1:2", cwd=tmp_path
     )
     assert (status, report["finished"], report["outdated"]) == (0, 2, 1), said
-    assert len(said.splitlines()) == 3, said  # nothing of Ray's
+    report_lines = [line for line in said.splitlines() if not line.endswith("%")]
+    assert len(report_lines) == 3, said  # nothing of Ray's, beside progress where a run takes long
     assert (output / "a.txt").read_text() != before
     assert all(len(line.split()) <= 1 for line in (output / "a.txt").read_text().splitlines())
 
@@ -175,7 +176,7 @@ def test_datasets_by_workers_that_do_not_see_the_bundle(tiny_bundle: Path, tmp_p
     assert one == other
     assert one != {row["id"]: row["translation"] for row in made}
     assert [text.partition(":")[0] for text in found["refused"]] == [
-        "decoding options", "decoding options", "corpus",
+        "decoding options", "decoding options", "corpus", "corpus",
     ]  # fmt: skip
     assert "weights" in found["damaged"]
     assert found["left"] == []

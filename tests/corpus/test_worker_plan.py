@@ -4,6 +4,7 @@ import pytest
 
 from tfexport.corpus import cluster
 from tfexport.corpus.cluster import WorkerPlan
+from tfexport.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,47 @@ def test_a_worker_leaves_a_cpu_for_the_other_steps_of_a_dataset(
     assert low == high - 1 or low == 1
     assert plan.cpus_beside_others() == expected
     assert low * expected + 1 <= sum(cores)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads", "remedy"),
+    [
+        ([2.0], 2, 1, "Take 1, or (1, 2) to begin with 1"),
+        ([2.0], 5, 1, "Take 1, or (1, 5) to begin with 1"),
+        ([4.0], (4, 9), 1, "Take 3, or (3, 9)"),
+        ([4.0], 2, 2, "2 of 2 CPUs each take every one of the cluster's 4 CPUs"),
+        ([1.0, 1.0], 2, 1, "Take 1, or (1, 2)"),
+        ([2.9, 1.9], 3, 1, "every one of the cluster's 3 CPUs"),
+        ([1.0], 2, 1, "Take 1, for which Ray then counts a CPU fewer"),
+        ([2.0], 2, 2, "Take 1, for which Ray then counts a CPU fewer"),
+    ],
+)
+def test_workers_that_take_every_cpu_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: list[float],
+    workers: int | tuple[int, int],
+    threads: int,
+    remedy: str,
+) -> None:
+    monkeypatch.setattr(cluster, "_cores", lambda: cores)
+    with pytest.raises(ConfigError, match="workers: ") as raised:
+        WorkerPlan(workers, threads).check_room_beside()
+    assert remedy in str(raised.value)
+    assert "for ever" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"),
+    [
+        ([1.0], 1, 1), ([1.0], None, 1), ([1.0], (1, 8), 1), ([2.0], None, 1), ([2.0], 1, 1),
+        ([2.0], (1, 2), 1), ([2.0], 1, 2), ([2.0], None, 2), ([3.0, 1.0], 1, 3), ([4.0], 3, 1),
+    ],
+)  # fmt: skip
+def test_workers_that_leave_room_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: list[float],
+    workers: int | tuple[int, int] | None,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(cluster, "_cores", lambda: cores)
+    WorkerPlan(workers, threads).check_room_beside()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfexport.cli.bars import bar_console
 from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError
@@ -166,10 +167,9 @@ def _files(count: int) -> str:
 def _progress() -> Iterator[Callable[["Advance"], object]]:
     """Give a callback that shows a bar on stderr, or a line now and then without a terminal."""
     from rich import progress
-    from rich.console import Console
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    console = bar_console()
+    if console is None:
         yield _liner()
         return
     columns = (

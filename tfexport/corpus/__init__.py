@@ -1,15 +1,30 @@
 """Corpora: translation of more than one machine's worth of rows, on Ray."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tfexport.errors import missing_dependency
 
-try:
-    import pyarrow  # noqa: F401
-    import ray.data  # noqa: F401
-except ImportError:
-    raise missing_dependency("a corpus needs Ray Data and pyarrow", "corpus") from None
-
-from tfexport.corpus.dataset import translate_dataset
-from tfexport.corpus.report import Advance, CorpusReport
-from tfexport.corpus.run import translate_corpus
+if TYPE_CHECKING:
+    from tfexport.corpus.dataset import translate_dataset
+    from tfexport.corpus.report import Advance, CorpusReport
+    from tfexport.corpus.run import translate_corpus
 
 __all__ = ["Advance", "CorpusReport", "translate_corpus", "translate_dataset"]
+_HOMES = {
+    "Advance": "report", "CorpusReport": "report", "translate_corpus": "run",
+    "translate_dataset": "dataset",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # Only when it is used: processes that Ray starts need no Ray Data for their modules of this
+    # package, and it takes a second.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import pyarrow  # noqa: F401
+        import ray.data  # noqa: F401
+    except ImportError:
+        raise missing_dependency("a corpus needs Ray Data and pyarrow", "corpus") from None
+    return getattr(import_module(f"tfexport.corpus.{_HOMES[name]}"), name)

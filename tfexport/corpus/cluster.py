@@ -95,6 +95,31 @@ class WorkerPlan:
         fills = sum(_cores()) < self.threads + 1
         return self.threads - 1 if fills else self.threads
 
+    def check_room_beside(self) -> None:
+        """See that workers which are begun at once leave a CPU to other steps.
+
+        They and the other steps would wait for each other for ever.
+
+        Raises:
+            ConfigError: they take every CPU of the cluster.
+        """
+        low, high = self.bounds(spare=1)
+        cores, each = sum(map(int, _cores())), self.cpus_beside_others()
+        alone = low == 1 and each < self.threads  # one that makes room by itself
+        if alone or low * self.threads < cores:
+            return
+        fewer = (cores - 1) // self.threads
+        begun = f"{low} of {self.threads} CPUs each" if self.threads > 1 else str(low)
+        text = (
+            f"{begun} take every one of the cluster's {cores} CPUs, and the dataset's other steps "
+            "need one: they would wait for each other for ever. Take "
+        )
+        if fewer:
+            text += f"{fewer}, or ({fewer}, {high}) to begin with {fewer} and grow as there is room"
+        else:
+            text += "1, for which Ray then counts a CPU fewer"
+        raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
+
     def used_cores(self) -> int:
         """Cores that the workers have at most, as the cluster is now."""
         room = sum(int(cores // self.threads) for cores in _cores())

@@ -42,9 +42,9 @@ def translate_dataset(
             argument of that name. Languages count for models that are told them.
         bundle: its folder; nodes that do not see it are sent its files.
         column: with the texts.
-        workers: actors, or the fewest and the most of them, which Ray starts as there is work; by
-            default as many as the cluster has cores for, the last of which waits until reading
-            and writing leave it its CPU.
+        workers: actors, or the fewest and the most of them, which Ray starts as there is work; the
+            fewest leave a CPU to the dataset's other steps. By default as many as the cluster has
+            cores for, the last of which waits until reading and writing leave it its CPU.
         threads_per_worker: batches that an actor decodes at a time, over one set of weights; Ray
             counts as many CPUs for it, and one fewer where it has the whole cluster.
         batch_rows: rows that an actor sorts by length and decodes together.
@@ -70,6 +70,7 @@ def translate_dataset(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map,
     )  # fmt: skip
+    plan.check_room_beside()
     open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
     return dataset.map_batches(
         TableWorker,

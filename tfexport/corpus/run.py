@@ -38,6 +38,7 @@ from tfexport.typing import Unpack
 
 _FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
 _WAVE, _SCANS, _JOINS = 1000, 4, 8
+_SOON_READ = 64 << 20  # bytes of files that one process scans in a second
 
 
 def translate_corpus(
@@ -116,7 +117,8 @@ def translate_corpus(
             "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
-        run = _Run(partitions, plan, Job(made_of, columns, batch_rows, uuid.uuid4().hex), tell)
+        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex)
+        run = _Run(partitions, plan, job, tell, alone)
         stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.
@@ -132,7 +134,10 @@ def translate_corpus(
 class _Run:
     """Counts of a run that is under way."""
 
-    def __init__(self, partitions: list[Partition], plan: WorkerPlan, job: Job, tell: Tell) -> None:
+    def __init__(
+        self, partitions: list[Partition], plan: WorkerPlan, job: Job, tell: Tell, alone: bool
+    ) -> None:
+        self._alone = alone  # on this machine, whose files the driver may read as well
         self._partitions = {found.name: found for found in partitions}
         self._plan, self._job, self._tell = plan, job, tell
         self._progress = Progress(partitions)
@@ -172,16 +177,29 @@ class _Run:
 
     def _wave(self, partitions: list[Partition], given: dict[str, Any]) -> Iterator[Step]:
         items = [{"step": pickle.dumps(found)} for found in partitions]
-        scanned = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
-            partial(scan, job=self._job), num_cpus=0,
-            compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
-        )  # fmt: skip
-        translated = scanned.map_batches(
+        dataset: ray.data.Dataset
+        if self._alone and sum(found.size for found in partitions) <= _SOON_READ:
+            # Here: a process that does it would take longer to begin.
+            scanned = [step for item in items for step in self._scan(item)]
+            yield from (step for step in scanned if step.piece is None)
+            items = [{"step": pickle.dumps(step)} for step in scanned if step.piece is not None]
+            if not items:
+                return
+            dataset = ray.data.from_items(items, override_num_blocks=len(items))
+        else:
+            dataset = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
+                partial(scan, job=self._job), num_cpus=0,
+                compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
+            )  # fmt: skip
+        translated = dataset.map_batches(
             PieceWorker, fn_constructor_kwargs=given, batch_size=1, batch_format="numpy",
             num_cpus=self._plan.threads, compute=self._plan.strategy(),
         )  # fmt: skip
         for row in translated.iter_rows():
             yield pickle.loads(row["step"])
+
+    def _scan(self, item: dict[str, Any]) -> list[Step]:
+        return [pickle.loads(row["step"]) for row in scan(item, self._job)]
 
     def _take(self, step: Step) -> None:
         """Count what came of a piece, and have its partition joined if it was the last."""
