@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,3 +134,17 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
         assert process.poll() is None, log.read_text()
         time.sleep(0.05)
     raise AssertionError(log.read_text())
+
+
+def request_of(body: bytes) -> bytes:
+    """A request to translate, as bytes."""
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until something holds; fails if it takes longer."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,6 +1,7 @@
 """The gate and streams within this process: faults, clients that leave, silence."""
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
@@ -10,13 +11,17 @@ from typing import Any
 
 import pytest
 
+from tfexport.errors import DeadlineError
 from tfexport.serve import Service, Settings, journal
 from tfexport.serve.app import make_app
+from tfexport.serve.body_memory import FREE, BodyMemory
 from tfexport.serve.call import Call, call_of
+from tfexport.serve.failures import RequestError
 from tfexport.serve.gate import Gate
 from tfexport.serve.protocols import own_stream
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import Rows
+from tfexport.serve.translating import outcome
 
 Answer = tuple[int, Any]
 
@@ -98,6 +103,85 @@ def test_what_a_call_holds_is_let_go_when_its_client_leaves(
     assert left == ["cancelled", "exit"]
     line = json.loads(capsys.readouterr().err)
     assert (line["status"], line["route"]) == (499, "/v1/x")
+
+
+def test_long_bodies_have_a_common_bound(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "bodies", BodyMemory(100_000))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        size = len(call_of(scope).body)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": str(size).encode()})
+
+    gate = Gate(app, service, ["/v1/x"])
+
+    def sending(size: int, ends: asyncio.Event) -> Callable[[], Awaitable[Any]]:
+        """A body whose last byte comes when it may."""
+        parts = [b"x" * (size - 1), b"y"]
+
+        async def receive() -> Any:
+            if not parts:
+                await asyncio.Event().wait()
+            if len(parts) == 1:
+                await ends.wait()
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+        return receive
+
+    async def run() -> list[Answer]:
+        now, later = asyncio.Event(), asyncio.Event()
+        now.set()
+        slow = asyncio.ensure_future(ask(gate, "/v1/x", sending(FREE + 90_000, later)))
+        await asyncio.sleep(0.05)
+        found = [await ask(gate, "/v1/x", sending(size, now)) for size in (FREE, FREE + 20_000)]
+        later.set()
+        found.append(await slow)
+        return [*found, await ask(gate, "/v1/x", sending(FREE + 20_000, now))]
+
+    short, refused, slow, after = asyncio.run(run())
+    assert (short, slow) == ((200, FREE), (200, FREE + 90_000))
+    assert refused[0] == 503
+    assert "long bodies" in refused[1]["error"]
+    assert after == (200, FREE + 20_000)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
+    """Asyncio logs exceptions of futures that nobody looks at, when they are thrown away."""
+    logged: list[Any] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        future: Future[Any] = Future()
+        submission: Any = SimpleNamespace(future=future)
+        if streamed:
+            rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
+            model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None))
+            call = Call.begin([], 60.0)
+            events: Any = own_stream._events(model, rows, submission, asyncio.Queue(), call)
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0.01)
+            future.set_exception(DeadlineError("late"))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await events.aclose()
+            del events, waiting
+        else:
+            with pytest.raises(RequestError, match="time"):
+                await outcome(submission, Call.begin([], 0.0))
+            future.set_exception(DeadlineError("late"))
+        await asyncio.sleep(0.01)
+        gc.collect()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    gc.collect()
+    assert logged == []
 
 
 def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,29 @@ def test_too_much_is_refused_with_the_limit(guarded: Server) -> None:
     assert "60 characters" in limited(guarded, "/translate", libre)["error"]
 
 
+def test_long_rows_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--max-tokens", 20) as server:
+        short = server.post("/v1/translate", {"texts": ["w4 w5"], "options": {"min_length": 19}})
+        assert short.status == 200
+        assert len(short.json["translations"][0]["tokens"]) <= 20
+        asked = {"texts": ["w4"], "options": {"max_length": 21}}
+        answer = server.post("/v1/translate", asked)
+        assert answer.status == 422
+        assert answer.json["error"] == "max_length: 21 is more than the 20 tokens of a row here"
+        answer = server.post("/v1/translate", {"texts": ["w4", "w4 " * 30]})
+        assert answer.status == 422
+        assert "row 1: 31 tokens are more than the 20" in answer.json["error"]
+        for pair in ({"sources": ["w4 " * 30], "targets": ["w4"]},
+                     {"sources": ["w4"], "targets": ["w4 " * 30]}):  # fmt: skip
+            assert server.post("/v1/score", pair).status == 422
+        rows = {"name": "input_ids", "shape": [1, 30], "datatype": "INT64", "data": [4] * 30}
+        path = f"/v2/models/{tiny_bundle.name.removesuffix('.bundle')}/infer"
+        assert server.post(path, {"inputs": [rows]}).status == 400
+        parameters = {"inputs": [{**rows, "shape": [1, 5], "data": [4] * 5}],
+                      "parameters": {"max_length": 21}}  # fmt: skip
+        assert server.post(path, parameters).status == 400
+
+
 def raw(server: Server, *parts: bytes, pause: float = 0.0) -> bytes:
     """Send bytes as they are, and read the response to its end."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
@@ -170,6 +193,21 @@ def test_compressed_bodies_are_refused(server: Server) -> None:
 def test_other_charsets_are_refused(server: Server) -> None:
     headers = {"Content-Type": "application/json; charset=utf-16"}
     assert server.ask("POST", "/v1/translate", b"{}", headers).status == 415
+
+
+@pytest.mark.parametrize("path", ["/", "/page/main.js", "/v1/models", "/metrics", "/nowhere"])
+def test_browsers_believe_what_answers_are(server: Server, path: str) -> None:
+    assert server.ask("GET", path).headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/page/main.js"])
+def test_browsers_ask_again_for_the_page(server: Server, path: str) -> None:
+    answer = server.ask("GET", path)
+    assert answer.headers["cache-control"] == "no-cache"
+    same = {"If-None-Match": answer.headers["etag"]}
+    if path != "/":
+        again = server.ask("GET", path, None, same)
+        assert (again.status, again.headers["cache-control"]) == (304, "no-cache")
 
 
 def test_request_ids_come_back(server: Server) -> None:

@@ -1,6 +1,7 @@
 """The server's own protocol."""
 
 import json
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -216,7 +217,10 @@ def test_models_are_listed(server: Server) -> None:
     (listed,) = server.ask("GET", "/v1/models").json["models"]
     assert listed["name"] == "tiny"
     assert listed["languages"] == {"source": ["de"], "target": ["en"]}
-    assert listed["engine"] == "onnxruntime"
+    assert listed["engine"].split()[0] == (
+        "native" if find_spec("tfexport_native") else "onnxruntime"
+    )
+    assert listed["input"] == "text"
     assert listed["version"]
 
 

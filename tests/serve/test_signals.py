@@ -8,14 +8,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.serve.servers import JSON, Answer, Server, serving
+from tests.serve.servers import JSON, Answer, Server, request_of, serving, wait_until
 from tfexport.runtime import Translator
 
 # As slow as the tiny model can be: many rows, long, and in few slots.
@@ -54,11 +53,6 @@ def leave(server: Server, sent: bytes, wait: float) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(sent)
         time.sleep(wait)
-
-
-def request_of(body: bytes) -> bytes:
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
 
 
 def test_clients_that_leave_free_their_slots(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -178,13 +172,6 @@ def test_sigterm_answers_everything_that_was_accepted(
         # A connection that the system had accepted, and the server not yet, may be reset.
         assert len(written) == len(load.answers) + 1
         assert "Traceback" not in server.log.read_text()
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_stopping_server_is_not_ready(tiny_bundle: Path, tmp_path: Path) -> None:

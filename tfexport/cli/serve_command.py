@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from tfexport.cli.decoding_options import engine_option
 from tfexport.errors import ConfigError
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
@@ -18,6 +19,7 @@ INTERRUPTED = 130
               help="0 takes a free one.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0, show_default=True,
               help="Of each model; 0 takes all cores that the process may use.")  # fmt: skip
+@engine_option
 @click.option("--slots", type=click.IntRange(1, 4096), default=32, show_default=True,
               help="Rows of a model that are decoded at a time.")  # fmt: skip
 @click.option("--max-queue", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
@@ -28,6 +30,9 @@ INTERRUPTED = 130
               help="Texts of a request.")  # fmt: skip
 @click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000,
               show_default=True, help="Characters of all texts of a request.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=1024, show_default=True,
+              help="Tokens of a sentence's translation; what the model has no room for, it does "
+              "not write anyway.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Serve only those who give a key of it; one a line.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
@@ -62,7 +67,7 @@ def serve(
         for model in service.models:
             reason = model.scheduler.reason
             batching = f"dynamic batching: {reason}" if reason else "continuous batching"
-            click.echo(f"{model.name}: {batching}", err=True)
+            click.echo(f"{model.name}: {batching}, {model.engine.model.engine}", err=True)
         text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
         if run(service, bound, lambda: click.echo(text, err=True)):
             ctx.exit(INTERRUPTED)

@@ -1,6 +1,7 @@
 """The web application: all protocols, and what is beside them."""
 
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
@@ -19,6 +20,8 @@ from tfexport.serve.protocols import deepl, kserve, libretranslate, own, pieces
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
+# Asked for again by every visit, and answered 304 while they are the same.
+_PAGE_HEADERS = {"Cache-Control": "no-cache"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -42,12 +45,22 @@ def make_app(service: Service) -> App:
     return gate
 
 
+class _PageFiles(StaticFiles):
+    """The page's files."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        """A file, or that it is still the same."""
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_PAGE_HEADERS)
+        return response
+
+
 def _add_pages(app: FastAPI) -> None:
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.mount("/page", _PageFiles(directory=PAGE), name="page")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def index() -> Response:
-        return FileResponse(PAGE / "index.html")
+        return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

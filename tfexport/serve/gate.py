@@ -8,6 +8,7 @@ from typing import Any
 
 from tfexport.serve import journal
 from tfexport.serve.call import Call, header, put_call
+from tfexport.serve.connections import ARRIVING
 from tfexport.serve.dialects import Dialect, dialect_of, is_work, needs_key
 from tfexport.serve.failures import RequestError, busy
 from tfexport.serve.service import Service
@@ -20,10 +21,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLIENT_GONE = 499  # in the log and the figures: nobody reads the answer
 _CLOSE = {"Connection": "close"}  # where a body is not read to its end
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers believe the type that is said
 
 
 class Gate:
-    """The outermost layer of the application."""
+    """The outermost layer of the application.
+
+    Attributes:
+        paths: of the application.
+    """
 
     def __init__(self, app: App, service: Service, paths: Collection[str]) -> None:
         """Stand before an application.
@@ -33,13 +39,15 @@ class Gate:
             service: that it serves.
             paths: of the application, by which requests are counted that it does not see.
         """
-        self._app, self._service, self._paths = app, service, frozenset(paths)
+        self._app, self._service, self.paths = app, service, frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope.pop(ARRIVING, False):
+            self._service.arriving -= 1
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         put_call(scope, call)
         answer = _Answer(send, call.id)
@@ -97,7 +105,7 @@ class Gate:
         length = header(scope["headers"], b"content-length")
         if length.isdigit() and int(length[:18]) > most:
             raise too_large
-        body = bytearray()
+        body, hold = bytearray(), call.exits.enter_context(self._service.bodies.held())
         while True:
             try:
                 message = await asyncio.wait_for(receive(), max(call.left, 0.001))
@@ -109,6 +117,10 @@ class Gate:
             body += message.get("body", b"")
             if len(body) > most:
                 raise too_large
+            if not hold(len(body)):
+                failure = busy("too many long bodies are there already", 1.0)
+                failure.headers |= _CLOSE
+                raise failure
             if not message.get("more_body", False):
                 return bytes(body)
 
@@ -129,7 +141,7 @@ class Gate:
 
     def _record(self, scope: Scope, call: Call, status: int) -> None:
         path = scope["path"]
-        known = path if path in self._paths else "unmatched"
+        known = path if path in self.paths else "unmatched"
         route: str = getattr(scope.get("route"), "path", None) or known
         seconds = time.monotonic() - call.begun
         self._service.metrics.answered(route, status, call.model, seconds)
@@ -157,7 +169,8 @@ class _Answer:
         """Pass a part on, with the id of the request."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", []), (b"x-request-id", self._id)]
+            added = (b"x-request-id", self._id), _NO_SNIFFING
+            message["headers"] = [*message.get("headers", []), *added]
         elif not message.get("more_body", False):
             self.complete = True
         await self._send(message)

@@ -35,6 +35,7 @@ class Model:
         languages: that it reads and writes.
         options: that requests ask for.
         slots: rows that it decodes at a time.
+        max_tokens: of a row.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings, observer: Observer) -> None:
@@ -43,10 +44,11 @@ class Model:
         Raises:
             TfexportError: it cannot be used.
         """
-        self.name, self.version, self.slots = name, digest(path), settings.slots
+        self.name, self.version = name, digest(path)
+        self.slots, self.max_tokens = settings.slots, settings.max_tokens
         # A thread decodes a batch of its own: none waits for another, and none spins.
         workers = settings.threads or usable_cores()
-        self.engine = Engine(path, ThreadLayout(workers, threads=1))
+        self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=settings.engine)
         for side in self.engine.manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(

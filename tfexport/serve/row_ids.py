@@ -10,8 +10,9 @@ from tfexport.runtime.call_rows import acts_on_text, requests_of
 from tfexport.runtime.spoken import Spoken
 from tfexport.serve.call import Call
 from tfexport.serve.models import Model
+from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.settings import Settings
-from tfexport.serve.texts import Rows, check_width, submit
+from tfexport.serve.texts import Rows, submit
 from tfexport.serve.translating import check_size, outcome
 
 
@@ -40,8 +41,9 @@ async def generate(
     engine = model.engine
     extra = acts_on_text(options, "generate")
     resolved, prefixes = model.options.resolve(options, [None] * len(rows), extra, spoken)
-    check_width(model, resolved)
+    resolved = within_limits(model, resolved, given)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
+    check_lengths(model, requests)
     submission = submit(model, Rows(resolved, requests, []), call.deadline)
     call.exits.callback(submission.cancel)
     found = [hypotheses[0].tokens for hypotheses in await outcome(submission, call)]

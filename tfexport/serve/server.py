@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -14,9 +16,14 @@ import uvicorn
 from tfexport.errors import ConfigError
 from tfexport.serve import journal
 from tfexport.serve.app import make_app
+from tfexport.serve.connections import Connection, most_connections
+from tfexport.serve.door import Door
+from tfexport.serve.gate import Gate
 from tfexport.serve.service import Service
 
-BACKLOG = 2048
+BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit is below
+SEND_BUFFER = 128 << 10
+TAKING_SECONDS = 5.0  # for which a server that ends waits for clients to take their answers
 # Threads that decode need the interpreter between two steps, for less than a tenth of a
 # millisecond; by default they would wait 5 ms for it whenever the event loop is busy.
 _SWITCH_INTERVAL = 0.0002
@@ -37,6 +44,8 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         if os.name == "posix":  # elsewhere it would share the port with whoever has it
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # The system keeps this much of what a client has not taken, and megabytes otherwise.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         found.bind(address)
     except OSError as error:
         found.close()
@@ -61,9 +70,13 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, begun: Callable[[], object]) -> None:
         journal.take_over("uvicorn", "uvicorn.error", "asyncio")
+        Connection.most, app = most_connections(), make_app(service)
+        # Browsers of other origins see an answer only with headers that the application gives it.
+        door = Door(service, app.paths) if isinstance(app, Gate) else None
         super().__init__(uvicorn.Config(
-            make_app(service), log_config=None, access_log=False, lifespan="off", ws="none",
+            app, log_config=None, access_log=False, lifespan="off", ws="none",
             backlog=BACKLOG, server_header=False, timeout_keep_alive=30, proxy_headers=False,
+            http=partial(Connection, entrance=door),  # type: ignore[arg-type]
         ))  # fmt: skip
         self._service, self._begun, self.interrupted = service, begun, False
         self._ending: asyncio.Task[None] | None = None
@@ -104,10 +117,23 @@ class Server(uvicorn.Server):
         self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
-        # Requests that arrive meanwhile are refused, so that their callers know.
-        while self._service.active:
+        # Requests that arrive meanwhile are refused, so that their callers know. What was accepted
+        # is answered by its deadline; who has not taken the answer then keeps nobody waiting.
+        end = time.monotonic() + self._service.settings.timeout + TAKING_SECONDS
+        while self._service.active and time.monotonic() < end:
             await asyncio.sleep(_TICK)
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close all connections, in the end those whose clients do not take their answers."""
+        asyncio.get_running_loop().call_later(TAKING_SECONDS, self._drop_connections)
+        await super().shutdown(sockets)
+
+    def _drop_connections(self) -> None:
+        left = [one for one in self.server_state.connections if isinstance(one, Connection)]
+        journal.write("dropped", connections=len(left))
+        for connection in left:
+            connection.drop()
 
     def _reload(self, number: int) -> None:
         before = self._reloading

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from tfexport.serve.body_memory import BodyMemory
 from tfexport.serve.keys import Keys
 from tfexport.serve.metrics import Metrics, ModelObserver
 from tfexport.serve.models import Models
@@ -20,7 +21,9 @@ class Service:
         metrics: its figures.
         models: by name.
         scoring: the threads in which targets are scored.
+        bodies: the memory that they have.
         stopping: no new work is taken.
+        arriving: requests that were let in and that nobody has looked at yet.
         active: requests that were accepted and are not answered yet.
         read: those of them that are there to the end of their bodies.
     """
@@ -37,7 +40,8 @@ class Service:
         self.metrics = Metrics(lambda: self.models.stats())
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
-        self.stopping, self.active, self.read = False, 0, 0
+        self.bodies = BodyMemory(settings.max_bodies)
+        self.stopping, self.arriving, self.active, self.read = False, 0, 0, 0
 
     @property
     def crowded(self) -> bool:
@@ -47,7 +51,9 @@ class Service:
         bodies are awaited do not count: whoever sends slowly keeps nobody out.
         """
         settings = self.settings
-        return self.read >= len(self.models.names) * (settings.max_queue + settings.slots)
+        return self.arriving + self.read >= len(self.models.names) * (
+            settings.max_queue + settings.slots
+        )
 
     def seconds_to_clear(self) -> float:
         """How long the requests that wait will take, as an estimate."""

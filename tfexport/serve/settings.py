@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.model.engine_name import EngineName
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
+_BYTES_OF_LONG_BODIES = 64 << 20
 PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})", re.IGNORECASE)
 
 
@@ -23,9 +25,11 @@ class Settings:
         timeout: seconds from a request's arrival to its answer.
         max_texts: texts of a request.
         max_characters: of all texts of a request.
+        max_tokens: of a sentence's translation.
         key_file: with one key a line; None to serve everybody.
         languages: name of a model to its pair of languages, such as "de-en".
         cors_origins: whose pages may call the server from a browser.
+        engine: what computes the models; see ``Translator``.
     """
 
     threads: int = 0
@@ -34,9 +38,11 @@ class Settings:
     timeout: float = 60.0
     max_texts: int = 256
     max_characters: int = 100_000
+    max_tokens: int = 1024
     key_file: Path | None = None
     languages: Mapping[str, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()
+    engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -46,7 +52,7 @@ class Settings:
         """
         problems = [
             Problem(name, f"{value} is not a number from 1 on")
-            for name in ("max_queue", "slots", "max_texts", "max_characters")
+            for name in ("max_queue", "slots", "max_texts", "max_characters", "max_tokens")
             if (value := getattr(self, name)) < 1
         ]
         if not 0 < self.timeout <= 86400:
@@ -63,3 +69,8 @@ class Settings:
     def max_body(self) -> int:
         """Bytes of a request's body."""
         return _BYTES_BESIDE_TEXTS + _MOST_BYTES_OF_A_CHARACTER * self.max_characters
+
+    @property
+    def max_bodies(self) -> int:
+        """Bytes of the long bodies of all requests together; see ``BodyMemory``."""
+        return max(_BYTES_OF_LONG_BODIES, 4 * self.max_body)

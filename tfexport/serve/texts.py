@@ -16,6 +16,7 @@ from tfexport.runtime.text.codec import check_text
 from tfexport.runtime.text_streams import streamed, unstreamable
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import Model
+from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.sentences import Layout, Split, split_text
 
 OnStep = Callable[[Step], object]
@@ -105,20 +106,10 @@ def prepare(model: Model, asked: Asked) -> Rows:
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
     options, ids = model.options.resolve(given, prefixes, problems, asked.spoken)
-    check_width(model, options)
-    return Rows(options, _requests(model, layouts, ids, options), layouts)
-
-
-def check_width(model: Model, options: ResolvedOptions) -> None:
-    """Refuse rows that are wider than the model's batch.
-
-    Raises:
-        RequestError: naming both.
-    """
-    width = options.num_hypotheses if options.sampling else options.beam_size
-    if width > model.slots:
-        name = "num_hypotheses" if options.sampling else "beam_size"
-        raise wrong(f"{name}: {width} is more than the {model.slots} rows that the server decodes")
+    options = within_limits(model, options, asked.options)
+    requests = _requests(model, layouts, ids, options)
+    check_lengths(model, requests)
+    return Rows(options, requests, layouts)
 
 
 def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = None) -> Submission:

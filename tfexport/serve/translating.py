@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence, Sized
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
@@ -59,10 +59,17 @@ async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
         RequestError: the call's time is over.
     """
     future = asyncio.wrap_future(submission.future)
+    future.add_done_callback(seen)
     done, _ = await asyncio.wait([future], timeout=max(call.left, 0.0))
     if not done:
         raise late()
     return future.result()
+
+
+def seen(future: "asyncio.Future[Any]") -> None:
+    """Look at a future's error, though its caller may have gone: asyncio logs those not seen."""
+    if not future.cancelled():
+        future.exception()
 
 
 async def aside(call: Call, work: Callable[[], Result]) -> Result:

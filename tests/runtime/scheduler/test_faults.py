@@ -38,6 +38,7 @@ def test_a_callback_that_fails_costs_no_other_caller(
     assert blocking.future.result(30)
 
 
+@pytest.mark.onnxruntime
 def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
     schedule: Callable[..., Scheduler], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_failing_model_fails_its_rows_and_the_next_ones_run(
     assert submit(scheduler, engine).future.result(30)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("keywords", [{}, {"return_attention": True}], ids=str)
 def test_a_fault_of_some_rows_ends_their_requests(
     keywords: dict[str, Any],

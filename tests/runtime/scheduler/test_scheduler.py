@@ -158,6 +158,7 @@ def test_figures_are_told(schedule: Callable[..., Scheduler], engine: Engine) ->
     assert max(counting.found["batch"]) == 4
 
 
+@pytest.mark.onnxruntime
 def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.bundle"  # as earlier versions wrote it
     shutil.copytree(tiny_bundle, old)

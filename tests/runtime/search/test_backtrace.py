@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfexport.runtime.model.bundle_model import BeamRecord
+from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import ResolvedOptions

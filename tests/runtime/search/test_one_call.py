@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import BeamRecord, Model
+from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.beam import BeamSearch
@@ -25,13 +26,13 @@ def resolved(**options: Any) -> ResolvedOptions:
 
 
 @pytest.fixture(name="model", scope="module")
-def _model(tiny_bundle: Path) -> Model:
-    return Model(tiny_bundle, read_manifest(tiny_bundle), 1)
+def _model(tiny_bundle: Path) -> OnnxModel:
+    return OnnxModel(tiny_bundle, read_manifest(tiny_bundle), 1)
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_one_call_gives_what_steps_give(model: Model, data: st.DataObject) -> None:
+def test_one_call_gives_what_steps_give(model: OnnxModel, data: st.DataObject) -> None:
     size = data.draw(st.integers(2, VOCABULARY // 2), label="beam_size")
     options = resolved(
         beam_size=size,
@@ -71,13 +72,13 @@ def test_one_call_gives_what_steps_give(model: Model, data: st.DataObject) -> No
     ids=str,
 )
 def test_what_one_call_cannot_do_goes_step_by_step(
-    options: dict[str, Any], one_call: bool, model: Model, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], one_call: bool, model: OnnxModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
 
     def spy(*args: Any) -> BeamRecord:
         calls.append(args)
-        return Model.beam(model, *args)
+        return OnnxModel.beam(model, *args)
 
     monkeypatch.setattr(model, "beam", spy)
     decode(model, [Request([4, 5])], resolved(**{"beam_size": 3, "max_length": 4, **options}))
@@ -98,7 +99,7 @@ def test_a_bundle_without_a_beam_graph_steps(tiny_bundle: Path) -> None:
         assert [h.tokens for h in one.hypotheses] == [h.tokens for h in other.hypotheses]
 
 
-def test_a_beam_that_cannot_be_fails_before_memory_is_taken_for_it(model: Model) -> None:
+def test_a_beam_that_cannot_be_fails_before_memory_is_taken_for_it(model: OnnxModel) -> None:
     with pytest.raises(BundleError):
         model.beam([[4, 5]], 2**31, 1, 5)
 

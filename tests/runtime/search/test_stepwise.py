@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.table_model import TableModel
 from tests.support.table_search import BOS, EOS, search
-from tfexport.runtime.model.bundle_model import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.options import Step
 from tfexport.runtime.search import Request, greedy
 

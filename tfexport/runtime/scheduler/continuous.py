@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.model.bundle_model import Floats, Ids
-from tfexport.runtime.model.slots import Slots
+from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.scheduler.batch import Ended
 from tfexport.runtime.scheduler.entries import GreedyEntry, SearchEntry, make_entry
 from tfexport.runtime.scheduler.observer import Observer
@@ -34,7 +33,7 @@ class ContinuousBatch:
         Raises:
             BundleError: onnxruntime cannot run the graph.
         """
-        self._slots = Slots(engine.model, capacity)
+        self._slots = engine.model.running_rows(capacity)
         self._observer, self._capacity = observer, capacity
         self._entries: list[GreedyEntry | SearchEntry] = []
         self._places: list[list[int]] = []  # of each entry, in the model's batch

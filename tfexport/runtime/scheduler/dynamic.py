@@ -10,7 +10,7 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.batch import Ended
 from tfexport.runtime.scheduler.observer import Observer
 from tfexport.runtime.scheduler.submission import Row
-from tfexport.runtime.search import ResolvedOptions, decode
+from tfexport.runtime.search import AbandonedError, ResolvedOptions, decode
 from tfexport.runtime.step import Step
 
 
@@ -59,6 +59,8 @@ class DynamicBatch:
         self._rows = [row for row in self.rows if id(row) not in chosen]
         try:
             found = self._decode(batch)
+        except AbandonedError:  # all of them are over
+            return []
         except Exception as error:  # of onnxruntime: it is these rows' alone
             for row in batch:
                 row.submission.fail(error)
@@ -70,7 +72,14 @@ class DynamicBatch:
 
     def _decode(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         requests = [row.request for row in rows]
-        return decode(self._engine.model, requests, _told(rows[0]))
+
+        def going() -> bool:
+            for row in rows:
+                row.submission.end_if_late()
+            return not all(row.submission.is_over() for row in rows)
+
+        options = dataclasses.replace(_told(rows[0]), going=going)
+        return decode(self._engine.model, requests, options)
 
 
 def _shares(row: Row, other: Row) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.bundle_model import Floats
+from tfexport.runtime.model.interface import Floats
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.observer import Observer
 from tfexport.runtime.scheduler.submission import Row

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tfexport.errors import BundleError, QueueFullError
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.model.slots import Slots
 from tfexport.runtime.scheduler.continuous import ContinuousBatch
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.entries import fits_slots
@@ -167,7 +166,7 @@ def _why_not(engine: Engine) -> str:
     if not engine.model.has_slots:
         return "the bundle has no graph of single steps (step.onnx)"
     try:
-        Slots(engine.model, 1).try_out()
+        engine.model.running_rows(1).try_out()
     except BundleError as error:
         return str(error)
     return ""

@@ -1,6 +1,7 @@
 """Submissions of callers to a scheduler: rows with common options, and their results' future."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -40,6 +41,7 @@ class Submission:
         self._found: Hypotheses = [[Hypothesis([], 0.0)] for _ in requests]
         rows = [Row(self, place, row) for place, row in enumerate(requests) if row is not None]
         self.waiting, self._left = rows[::-1], len(rows)
+        self._ending = threading.Lock()  # its rows may end in several lanes
         if not rows:
             self.future.set_result(self._found)
 
@@ -67,9 +69,11 @@ class Submission:
 
     def finish(self, place: int, found: list[Hypothesis]) -> None:
         """Take the hypotheses of a row."""
-        self._found[place] = found
-        self._left -= 1
-        if not self._left:
+        with self._ending:
+            self._found[place] = found
+            self._left -= 1
+            last = not self._left
+        if last:
             self._settle(lambda: self.future.set_result(self._found))
 
     def fail(self, error: BaseException) -> None:

@@ -1,6 +1,6 @@
 """Search: from a model's logits to hypotheses. docs/decoding.md has every definition."""
 
-from tfexport.runtime.search.batch_steps import Choice, NextStep
+from tfexport.runtime.search.batch_steps import AbandonedError, Choice, NextStep
 from tfexport.runtime.search.dispatch import decode, make_choice
 from tfexport.runtime.search.one_call import greedy_in_one_call, truncate_at_eos
 from tfexport.runtime.search.prefill import Prefixes
@@ -10,6 +10,7 @@ from tfexport.runtime.search.scoring import score_targets
 from tfexport.runtime.search.stepwise import StepwiseSearch, greedy
 
 __all__ = [
+    "AbandonedError",
     "Choice",
     "NextStep",
     "Prefixes",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Ids, Model
+from tfexport.runtime.model.interface import Ids, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.logit_filters import LogitFilters
 from tfexport.runtime.search.prefill import Prefilled, prefill

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfexport.runtime.model.bundle_model import BeamRecord
+from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.ranking import best_first, make_hypothesis, stopping_count
 from tfexport.runtime.search.resolved_options import ResolvedOptions

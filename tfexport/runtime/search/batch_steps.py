@@ -9,12 +9,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.model.interface import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.prefill import Prefilled, advance, all_candidates
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.step import Step
+
+
+class AbandonedError(Exception):
+    """A search that nobody waits for any more; see ``ResolvedOptions.going``."""
 
 
 class NextStep(NamedTuple):
@@ -85,7 +89,13 @@ class BatchSteps:
         self.attention = None if self.attention is None else self.attention[rows]
 
     def advance(self, then: NextStep) -> None:
-        """Give rows their next tokens."""
+        """Give rows their next tokens.
+
+        Raises:
+            AbandonedError: nobody waits for them.
+        """
+        if self._options.going is not None and not self._options.going():
+            raise AbandonedError
         self._state.select(then.rows)
         logits, attention = advance(
             self._model, then.tokens[:, None], self._state, self._options, self._candidates

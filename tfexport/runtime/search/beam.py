@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model
+from tfexport.runtime.model.interface import Floats, Ids, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch_steps import BatchSteps, NextStep, run
 from tfexport.runtime.search.beam_state import (

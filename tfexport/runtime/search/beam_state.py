@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.prefill import Prefixes
 from tfexport.runtime.search.ranking import best_first

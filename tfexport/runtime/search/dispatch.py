@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.interface import Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.alternatives import decode_alternatives
 from tfexport.runtime.search.batch_steps import Choice
@@ -15,6 +15,9 @@ from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
 
+# Tokens of a search that may be given up and yet runs inside a graph, where nothing can stop it.
+_LONGEST_IN_ONE_CALL = 512
+
 
 def decode(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
@@ -23,6 +26,9 @@ def decode(
 
     Returns:
         For each row its hypotheses, best first; at least one.
+
+    Raises:
+        AbandonedError: ``options.going`` said that nobody waits for them.
     """
     if options.return_alternatives:
         found = decode_alternatives(model, requests, options, decode)
@@ -48,6 +54,8 @@ def _search(
     # of them puts there itself, nor shortlists.
     own = ((), (options.first_token,))
     unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
+    in_one_call = options.going is None or options.max_length <= _LONGEST_IN_ONE_CALL
+    unconstrained = unconstrained and in_one_call
     if options.beam_size > 1:
         # The graph takes the top 2 K candidates, of which at least K are not the end token.
         enough_tokens = 2 * options.beam_size <= model.vocab_size

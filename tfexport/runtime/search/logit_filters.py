@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
 

@@ -5,7 +5,7 @@ No Python runs between steps. ``StepwiseSearch`` and ``BeamSearch`` give the sam
 
 from collections.abc import Sequence
 
-from tfexport.runtime.model.bundle_model import Model, Source
+from tfexport.runtime.model.interface import Model, Source
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.backtrace import Backtrace

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model
-from tfexport.runtime.model.decoder_state import DecoderState
+from tfexport.runtime.model.interface import Floats, Ids, Model, Rows
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.request import Request
 from tfexport.runtime.search.resolved_options import ResolvedOptions
@@ -43,7 +42,7 @@ class Prefilled(Prefixes):
         logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
     """
 
-    state: DecoderState
+    state: Rows
     logits: Floats | None
 
 
@@ -93,7 +92,7 @@ def prefill(
 def advance(
     model: Model,
     tokens: Ids,
-    state: DecoderState,
+    state: Rows,
     options: DecodingOptions,
     candidates: Ids | None = None,
 ) -> tuple[Floats, Floats | None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats
+from tfexport.runtime.model.interface import Floats
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 

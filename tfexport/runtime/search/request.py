@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model.bundle_model import Source
+from tfexport.runtime.model.interface import Source
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Decoding options, resolved for one model: every token an id, every limit and seed a number."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from tfexport.errors import InputError, Message, Option
-from tfexport.runtime.model.bundle_model import Ids
+from tfexport.runtime.model.interface import Ids
 from tfexport.runtime.options import DecodingOptions, changed_options
 from tfexport.runtime.text.framing import PLAIN, Framing
 
@@ -77,6 +77,7 @@ class ResolvedOptions(DecodingOptions):
         graph_rules: of the bundle's graph of greedy search.
         framing: what stands around a source text's ids; it is not for ids that are given.
         given: options that were given and are not the defaults, with the given values.
+        going: asked between steps whether anybody still waits for the rows; None if always.
     """
 
     seed: int = 0
@@ -92,6 +93,7 @@ class ResolvedOptions(DecodingOptions):
     graph_rules: GraphRules = NO_RULES
     framing: Framing = PLAIN
     given: Mapping[str, Any]
+    going: Callable[[], bool] | None = field(default=None, compare=False)
 
     @classmethod
     def of(

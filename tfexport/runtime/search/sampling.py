@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search.topk import topk
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfexport.runtime.model.bundle_model import Floats, Model
+from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.prefill import advance
 from tfexport.runtime.search.ranking import make_hypothesis

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
+from tfexport.runtime.model.interface import Floats, Ids, Model, Source
 from tfexport.runtime.options import DecodingOptions, Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.batch_steps import BatchSteps, NextStep

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.model.bundle_model import Floats, Ids
+from tfexport.runtime.model.interface import Floats, Ids
 
 BLOCK = 64  # values whose maximum is computed in a first pass
 Number = TypeVar("Number", np.float32, np.float64)

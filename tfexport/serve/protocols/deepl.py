@@ -98,7 +98,8 @@ def routes(service: Service) -> APIRouter:
         choice = choose_by_languages(service.models, body.source_lang or None, body.target_lang)
         use(call, choice.model)
         split = _SPLITS[body.split_sentences]
-        asked = Asked(body.text, {}, None, choice.spoken, choice.source, split)
+        without = {"return_scores": False}  # the protocol has none
+        asked = Asked(body.text, without, None, choice.spoken, choice.source, split)
         found = await translate(service.metrics, choice.model, asked, call)
         return JSONResponse({"translations": [
             {

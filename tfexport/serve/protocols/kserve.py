@@ -110,7 +110,8 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
         inputs = _inputs(body, raw)
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
-        options = {name: value for name, value in body.parameters.items() if name != _BINARY}
+        given = {name: value for name, value in body.parameters.items() if name != _BINARY}
+        options = {"return_scores": False, **given}  # the protocol has none
         if output == TRANSLATION:
             shape = inputs[TEXT].shape
             texts = await _translated(service, model, inputs[TEXT], options, call)

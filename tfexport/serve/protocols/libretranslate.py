@@ -105,9 +105,10 @@ def _key_beside(request: Request) -> str | None:
 
 
 def _options(alternatives: int) -> dict[str, Any]:
-    """Alternatives are the other hypotheses of a beam."""
+    """Alternatives are the other hypotheses of a beam; the protocol has no scores."""
     wanted = alternatives + 1
-    return {"beam_size": wanted, "num_hypotheses": wanted} if alternatives else {}
+    beam = {"beam_size": wanted, "num_hypotheses": wanted} if alternatives else {}
+    return {"return_scores": False, **beam}
 
 
 def _answer(found: list[Translated], body: TranslateCall, source: str) -> dict[str, Any]:

@@ -181,7 +181,8 @@ def _listed(model: Model) -> dict[str, Any]:
             "source": list(languages.sources) or [UNKNOWN],
             "target": list(languages.targets) or [UNKNOWN],
         },
-        "engine": "onnxruntime",
+        "input": "text" if model.engine.gives_text else "ids",
+        "engine": model.engine.model.engine,
         "batching": "continuous" if scheduler.continuous else "dynamic",
         **({"reason": scheduler.reason} if scheduler.reason else {}),
     }

@@ -17,7 +17,7 @@ from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model
 from tfexport.serve.protocols.own_results import translation
 from tfexport.serve.texts import Asked, Rows, assemble, prepare, submit
-from tfexport.serve.translating import aside, outcome
+from tfexport.serve.translating import aside, outcome, seen
 
 HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -44,6 +44,7 @@ async def _events(
 ) -> AsyncIterator[str]:
     live = LiveText(model, rows)
     found = asyncio.ensure_future(outcome(submission, call))
+    found.add_done_callback(seen)
     try:
         while not found.done():
             token = asyncio.ensure_future(steps.get())

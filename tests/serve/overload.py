@@ -1,0 +1,282 @@
+"""A server under several times the load that it can take: python -m tests.serve.overload BUNDLE.
+
+Every answer has to be right, or 503 with Retry-After; memory has to stay flat, and service to be
+as before within a second after the load has ended. The load comes from this process, the server
+has one of its own.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import click
+
+from tests.serve.servers import Server, serving
+from tests.support.paths import REPOSITORY
+from tfexport.runtime import Translator
+
+CONNECTIONS = 64  # at a time, to measure what the server can do
+WAIT = 90.0  # seconds for an answer, after which it counts as lost
+FLAT = 32.0  # MB by which the second half of a load may need more than the first
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request, as bytes, and the translation that answers it."""
+
+    request: bytes
+    expected: str
+
+
+@dataclass
+class Outcome:
+    """What became of requests.
+
+    Attributes:
+        counts: of "right", "refused", "wrong", "no Retry-After", other statuses and lost ones.
+        seconds: from the first request to the last answer.
+        sending: from the first request to the last.
+        memory: the server's resident MB, each second.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    sending: float = 0.0
+    memory: list[float] = field(default_factory=list)
+
+    @property
+    def sent(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def bad(self) -> dict[str, int]:
+        return {kind: count for kind, count in self.counts.items()
+                if kind not in ("right", "refused")}  # fmt: skip
+
+
+class _Client(asyncio.Protocol):
+    """A connection, for a request at a time."""
+
+    def __init__(self) -> None:
+        self._received, self._answer = b"", asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if end and length and len(body) >= int(length[1]) and not self._answer.done():
+            self._answer.set_result((head, body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("closed without an answer"))
+            self._answer.exception()
+        self.transport = None
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    async def ask(self, request: bytes) -> tuple[bytes, bytes]:
+        """Head and body of the answer."""
+        if self.transport is None:
+            raise ConnectionResetError("closed before a request")
+        self._received, self._answer = b"", asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        head, body = await asyncio.wait_for(self._answer, WAIT)
+        return head, body
+
+
+class Load:
+    """Requests to one server."""
+
+    def __init__(self, server: Server, cases: Sequence[Case]) -> None:
+        self._server, self._cases, self._next = server, cases, 0
+        self._idle = deque[_Client]()
+
+    async def ask(self, outcome: Outcome) -> str:
+        """Send the next request; what became of it, which is counted."""
+        case = self._cases[self._next % len(self._cases)]
+        self._next += 1
+        try:
+            head, body = await self._answer(case.request)
+        except (OSError, asyncio.TimeoutError) as error:
+            kind = f"lost: {type(error).__name__}"
+        else:
+            kind = _kind(case, head, body)
+        outcome.counts[kind] += 1
+        return kind
+
+    async def _answer(self, request: bytes) -> tuple[bytes, bytes]:
+        while self._idle and self._idle[-1].transport is None:
+            self._idle.pop()
+        if self._idle:
+            client = self._idle.pop()
+        else:
+            loop = asyncio.get_running_loop()
+            _, client = await loop.create_connection(_Client, "127.0.0.1", self._server.port)
+        try:
+            found = await client.ask(request)
+        except BaseException:
+            client.close()
+            raise
+        self._idle.append(client)
+        return found
+
+    async def close(self) -> None:
+        """Close the connections, or they would warn that they were left open."""
+        for client in self._idle:
+            client.close()
+        while any(client.transport is not None for client in self._idle):
+            await asyncio.sleep(0.01)
+
+    async def capacity(self, seconds: float) -> float:
+        """Requests a second, with as many at a time as there are connections."""
+        outcome, begun = Outcome(), time.monotonic()
+
+        async def one_after_another() -> None:
+            while time.monotonic() - begun < seconds:
+                await self.ask(outcome)
+
+        await asyncio.gather(*(one_after_another() for _ in range(CONNECTIONS)))
+        assert not outcome.bad, outcome.counts
+        return outcome.counts["right"] / (time.monotonic() - begun)
+
+    async def put(self, rate: float, seconds: float) -> Outcome:
+        """Send so many requests a second, whatever becomes of those before."""
+        outcome, begun = Outcome(), time.monotonic()
+        asked = set[asyncio.Task[str]]()
+        sent, measured = 0, 0
+        while (now := time.monotonic() - begun) < seconds:
+            for _ in range(min(int(now * rate) - sent, 200)):
+                task = asyncio.ensure_future(self.ask(outcome))
+                asked.add(task)
+                task.add_done_callback(asked.discard)
+                sent += 1
+            if now >= measured:
+                outcome.memory.append(resident(self._server))
+                measured += 1
+            await asyncio.sleep(0.001)
+        outcome.sending = time.monotonic() - begun
+        while asked:
+            await asyncio.wait(asked)
+        outcome.seconds = time.monotonic() - begun
+        return outcome
+
+    async def recovery(self, seconds: float = 5.0) -> list[tuple[float, str, float]]:
+        """What becomes of one request after another: when it was sent, what it got, and when."""
+        begun, found = time.monotonic(), []
+        while (now := time.monotonic() - begun) < seconds:
+            kind = await self.ask(Outcome())
+            found.append((now, kind, time.monotonic() - begun))
+            await asyncio.sleep(0.02)
+        return found
+
+
+def _kind(case: Case, head: bytes, body: bytes) -> str:
+    status = head[9:12].decode()
+    if status == "503":
+        return "refused" if b"\r\nretry-after: " in head.lower() else "no Retry-After"
+    if status != "200":
+        return status
+    return "right" if json.loads(body)["translations"][0]["text"] == case.expected else "wrong"
+
+
+def resident(server: Server) -> float:
+    """MB of the server's memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024
+
+
+def make_cases(bundle: Path, texts: Sequence[str]) -> list[Case]:
+    """Requests of one text each, with what ``Translator`` makes of it."""
+    found = Translator(bundle).translate(list(texts))
+    cases = []
+    for text, result in zip(texts, found, strict=True):
+        body = json.dumps({"texts": [text]}).encode()
+        head = (
+            "POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        cases.append(Case(head.encode() + body, result.text or ""))
+    return cases
+
+
+def demo_texts() -> list[str]:
+    """The demo's test sentences that are one sentence to the server, too."""
+    lines = (REPOSITORY / "examples/de-en/test.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [line.partition("\t")[0] for line in lines]
+    return [text for text in texts if len(re.findall(r"[.!?…:]", text)) < 2]
+
+
+async def run(server: Server, cases: Sequence[Case], times: float, seconds: float) -> bool:
+    """Put the load on a server, and say what came of it; whether all is as it should be."""
+    load = Load(server, cases)
+    await load.capacity(2.0)  # warm
+    capacity = await load.capacity(5.0)
+    click.echo(f"capacity: {capacity:.0f} requests a second")
+    before = resident(server)
+    working = asyncio.ensure_future(load.put(times * capacity, seconds))
+    await asyncio.sleep(seconds)
+    after = await load.recovery()
+    outcome = await working
+    click.echo(
+        f"{outcome.sent} requests in {outcome.sending:.1f} s, {outcome.sent / outcome.sending:.0f} "
+        f"a second: {outcome.sent / outcome.sending / capacity:.1f} times the capacity"
+    )
+    click.echo(", ".join(f"{count} {kind}" for kind, count in outcome.counts.most_common()))
+    half = len(outcome.memory) // 2
+    first, second = max(outcome.memory[:half]), max(outcome.memory[half:])
+    click.echo(
+        f"memory: {before:.0f} MB before, {first:.0f} at most in the first half, {second:.0f} in "
+        f"the second, {resident(server):.0f} after"
+    )
+    served = [sent for sent, kind, _ in after if kind == "right"]
+    refused = [sent for sent, kind, _ in after if kind != "right"]
+    click.echo(
+        f"after the load: {len(served)} right, {len(refused)} refused, the last of them sent after "
+        f"{max(refused, default=0.0):.2f} s; slowest answer after the first second "
+        f"{max((end - sent for sent, _, end in after if sent > 1), default=0.0):.3f} s"
+    )
+    return not outcome.bad and second - first < FLAT and max(refused, default=0.0) < 1.0
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--times", default=10.0, show_default=True, help="Of the capacity.")
+@click.option("--seconds", default=60.0, show_default=True)
+def main(bundle: Path, times: float, seconds: float) -> None:
+    """Overload a server of BUNDLE, a model from German to English."""
+    import resource
+
+    import uvloop  # neither is on Windows, where tests import this module
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    cases = make_cases(bundle, demo_texts())
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder), bundle, "--threads", 2) as (server),
+    ):
+        good = uvloop.run(run(server, cases, times, seconds))
+        log = server.log.read_text()
+        good = good and "Traceback" not in log and '"fault"' not in log and server.end() == 0
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The limits of one row: its width and its lengths, which a model's memory pays for."""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+
+from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.serve.failures import wrong
+from tfexport.serve.models import Model
+
+
+def within_limits(
+    model: Model, options: ResolvedOptions, given: Collection[str]
+) -> ResolvedOptions:
+    """The options of rows that the server decodes; without a length of its own a row has its most.
+
+    Args:
+        model: that decodes.
+        options: of the rows.
+        given: names of those that the request holds.
+
+    Raises:
+        RequestError: naming what is too wide or too long.
+    """
+    problems = []
+    width = options.num_hypotheses if options.sampling else options.beam_size
+    if width > model.slots:
+        name = "num_hypotheses" if options.sampling else "beam_size"
+        problems.append(
+            f"{name}: {width} is more than the {model.slots} rows that the server decodes"
+        )
+    longest, most = options.max_length, model.max_tokens
+    if longest > most and "max_length" in given:
+        problems.append(f"max_length: {longest} is more than the {most} tokens of a row here")
+    if problems:
+        raise wrong(problems)
+    return dataclasses.replace(options, max_length=most) if longest > most else options
+
+
+def check_lengths(
+    model: Model, requests: Sequence[Request | None], targets: Sequence[Sequence[int]] = ()
+) -> None:
+    """Refuse sources, and targets to be scored, of too many tokens.
+
+    Raises:
+        RequestError: naming each.
+    """
+    sources = [request.length if request else 0 for request in requests]
+    problems = [
+        *_too_long("row", sources, model.max_tokens),
+        *_too_long("target", list(map(len, targets)), model.max_tokens),
+    ]
+    if problems:
+        raise wrong(problems)
+
+
+def _too_long(kind: str, lengths: Sequence[int], most: int) -> Iterator[str]:
+    for place, length in enumerate(lengths):
+        if length > most:
+            yield f"{kind} {place}: {length} tokens are more than the {most} of a row here"
