@@ -54,6 +54,7 @@ TWO_ASLEEP = Configuration(
     "2 threads asleep", threads=2, environment={"OMP_WAIT_POLICY": "PASSIVE"}
 )
 WORKERS = Configuration("2 workers", workers=2)
+ENGINES = ("onnxruntime", "native")
 BACK_ENDS = {
     "oneDNN": {"CT2_USE_MKL": "0"},
     "MKL": {"CT2_USE_MKL": "1", "CT2_PACKED_GEMM": "1"},
@@ -64,7 +65,11 @@ BACK_ENDS = {
 def configurations_of(system: str) -> list[Configuration]:
     """Every way in which a system is measured, by the system's name."""
     if system in ("tfexport", "tfexport, scores", "tfexport int8"):
-        return [ONE, TWO, WORKERS]
+        return [
+            _with(way, engine, options={"engine": engine})
+            for engine in ENGINES
+            for way in (ONE, TWO, WORKERS)
+        ]
     # No OpenMP in onnxruntime; the tutorials' loop is ten times too slow for it to matter.
     if system in ("generate.onnx", "two graphs", "Optimum-ONNX", "eager, uncached"):
         return [ONE, TWO]

@@ -18,7 +18,7 @@ from tfexport.export import export_bundle, export_graph
 from tfexport.export.reference import StockReference
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import Model, pad
+from tfexport.runtime.model.bundle_model import OnnxModel, pad
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import greedy, greedy_in_one_call, truncate_at_eos
 
@@ -68,7 +68,7 @@ def main() -> None:
         export_graph(MODEL, folder / "portable.onnx", "generate", portable=True, verify=False)
         portable = ort.InferenceSession(folder / "portable.onnx")
         translator = Translator(folder / "de-en.bundle")
-        model = Model(folder / "de-en.bundle", translator.manifest)
+        model = OnnxModel(folder / "de-en.bundle", translator.manifest)
         rows = [translator.encode(text) for text in texts]
         special = translator.manifest.special_ids
         reference = StockReference(load_checkpoint(MODEL))

@@ -49,7 +49,9 @@ def _translator(bundle: str, scores: bool = False) -> Callable[[Setup], Decode]:
     def start(setup: Setup) -> Decode:
         from tfexport.runtime import Translator
 
-        opened = Translator(setup.folder / bundle, setup.threads, workers=setup.workers)
+        engine: Any = setup.options["engine"]
+        folder = setup.folder / bundle
+        opened = Translator(folder, setup.threads, workers=setup.workers, engine=engine)
         # No peer computes scores unless it is asked to.
         options: dict[str, Any] = {"return_scores": scores}
         if setup.beam > 1:
@@ -84,10 +86,10 @@ def generate_graph(setup: Setup) -> Decode:
 def two_graphs(setup: Setup) -> Decode:
     """Onnxruntime on encoder.onnx and decoder.onnx, stepped from Python."""
     from tfexport.bundle import read_manifest
-    from tfexport.runtime.model.bundle_model import Model
+    from tfexport.runtime.model.bundle_model import OnnxModel
     from tfexport.runtime.search import greedy
 
-    model = Model(
+    model = OnnxModel(
         setup.folder / "a.bundle", read_manifest(setup.folder / "a.bundle"), setup.threads
     )
     return lambda rows, limit: [

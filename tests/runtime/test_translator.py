@@ -16,7 +16,7 @@ from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_stream import LineResult
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.search import greedy, greedy_in_one_call
 
 
@@ -194,6 +194,7 @@ def test_bundle_without_tokenizer_takes_ids_only(
         translator.translate(["w5"])
 
 
+@pytest.mark.onnxruntime
 def test_graph_that_onnxruntime_cannot_load_is_named(tmp_path: Path, tiny_bundle: Path) -> None:
     import shutil
 
@@ -219,6 +220,7 @@ def test_scores_are_finite(translator: Translator) -> None:
     assert all(math.isfinite(score) and score < 0 for score in scores)
 
 
+@pytest.mark.onnxruntime
 def test_bundle_that_needs_a_newer_onnxruntime_names_both_versions(
     tmp_path: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +247,7 @@ def test_scores_can_be_left_out(tiny_bundle: Path) -> None:
 
 def test_two_graphs_and_one_call_give_the_same(tiny_bundle: Path) -> None:
     rows = [[5, 6, 7], [8], [9, 2, 4, 4, 11], [16, 3]]
-    model = Model(tiny_bundle, read_manifest(tiny_bundle))
+    model = OnnxModel(tiny_bundle, read_manifest(tiny_bundle))
     for batch in (rows, rows[:1]):
         stepped = greedy(model, batch, 20, bos_id=1, eos_id=2)
         called = greedy_in_one_call(model, batch, 20, eos_id=2)

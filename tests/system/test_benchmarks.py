@@ -1,9 +1,14 @@
 """How benchmarks choose each system's best configuration, and say who is ahead."""
 
+import json
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from benchmarks.bench_plot import main as bench_plot
 from benchmarks.choice import (
     best,
     best_peer,
@@ -17,6 +22,9 @@ from benchmarks.choice import (
 from benchmarks.configurations import CTRANSLATE2, DEFAULT, configurations_of, is_peer
 from benchmarks.systems import SYSTEMS
 from benchmarks.tables import all_configurations, memory, report, speeds, summary
+from tests.support.paths import REPOSITORY
+
+CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
 
 
 def figures(seconds: float, runs: int = 3) -> dict[str, Any]:
@@ -140,3 +148,18 @@ def test_the_tables_say_where_tokens_are_not_those_of_float32() -> None:
     table = speeds([cell])
     assert "| CTranslate2 int8 | 150 (b; 21% same tokens) |" in table
     assert "| **tfexport int8** | 300 (a) |" in table
+
+
+def test_the_picture_of_the_docs_is_that_of_its_figures(tmp_path: Path) -> None:
+    images = REPOSITORY / "docs" / "images"
+    drawn = tmp_path / "bench.svg"
+    done = CliRunner().invoke(bench_plot, [str(images / "bench.json"), "-o", str(drawn)])
+    assert done.exit_code == 0, done.output
+    figures = json.loads((images / "bench.json").read_text())
+    text = drawn.read_text(encoding="utf-8")
+    for threads in {timing["threads"] for timing in figures["timings"]}:
+        assert f"{threads} thread" in text
+    if (
+        f"matplotlib=={version('matplotlib')}\n" in CONSTRAINTS
+    ):  # another release may draw another line
+        assert text == (images / "bench.svg").read_text(encoding="utf-8")

@@ -34,7 +34,8 @@ from tfexport.export.parity.encoder_decoder import (
     compare_shortlist,
 )
 from tfexport.export.parity.generate import compare_generate_in_bundle
-from tfexport.export.parity.report import ParityReport
+from tfexport.export.parity.native import compare_native
+from tfexport.export.parity.report import NATIVE, ParityReport
 from tfexport.export.parity.slots import compare_slots
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
@@ -230,8 +231,8 @@ def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleFor
 
 
 def bundle_comparisons() -> dict[str, CompareGraph]:
-    """Role in a manifest to the comparison of that graph, in order."""
-    return {form.name: form.compare for form in BUNDLE_FORMS}
+    """Role in a manifest to the comparison of that graph, in order; the native engine's last."""
+    return {form.name: form.compare for form in BUNDLE_FORMS} | {NATIVE: compare_native}
 
 
 def file_forms() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from tfexport.errors import InputError, Message, join_problems
 from tfexport.progress import Progress, silent
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
+from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.search import Request
@@ -68,6 +69,7 @@ def measure(
     runs: int,
     options: dict[str, Any],
     tell: Progress = silent,
+    engine: EngineName = "auto",
 ) -> list[Timing]:
     """Decode all rows with every plan, ``runs`` times each.
 
@@ -78,6 +80,7 @@ def measure(
         runs: how often.
         options: further keywords of ``Translator.generate``.
         tell: called with the name of the phase, the steps done and their total.
+        engine: what computes the model; see ``Translator``.
 
     Returns:
         A timing for each plan, in their order.
@@ -92,7 +95,9 @@ def measure(
                 tell("warming up" if run == 0 else "measuring", run * len(plans) + number, steps)
                 key = plan.workers, plan.threads
                 if key not in opened:
-                    opened[key] = Translator(bundle, plan.threads, workers=plan.workers)
+                    opened[key] = Translator(
+                        bundle, plan.threads, workers=plan.workers, engine=engine
+                    )
                 _run(opened[key], rows, timing, options, warm_up=run == 0)
     finally:
         for translator in opened.values():

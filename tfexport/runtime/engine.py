@@ -15,9 +15,10 @@ from tfexport import graph_io
 from tfexport.bundle import open_bundle
 from tfexport.errors import ForkError, InputError
 from tfexport.module_rows import read_row, shape_key
-from tfexport.runtime.model.open_model import open_model
+from tfexport.runtime.model.engine_name import EngineName
+from tfexport.runtime.model.open_model import choose_engine, open_model
 from tfexport.runtime.own_defaults import check_own
-from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.parallel.batches import in_order, make_batches
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
 from tfexport.runtime.resolve import Resolver
@@ -50,7 +51,8 @@ class Engine:
         model: its graphs.
         texts: its tokenizers.
         layout: of workers and threads.
-        pool_size: threads of onnxruntime's pool; 0 if it chooses them.
+        reason: why the native engine does not compute the model; empty if it does.
+        pool_size: threads of onnxruntime's pool, 0 if it chooses them; or of a native call.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Engine:
         bundle: str | os.PathLike[str],
         layout: ThreadLayout | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
+        engine: EngineName = "auto",
     ) -> None:
         """Check a bundle and open it; see ``Translator``."""
         self.path, self.layout = Path(bundle), layout or ThreadLayout()
@@ -66,8 +69,9 @@ class Engine:
         self._opening = threading.Lock()
         self._workers: Workers | None = None
         self._process = os.getpid()
-        self.pool_size = self.layout.pool_size()
-        self.model = open_model(self.path, self.manifest, self.pool_size)
+        chosen, self.reason = choose_engine(self.manifest, engine)
+        self.pool_size = self.layout.each() if chosen == "native" else self.layout.pool_size()
+        self.model = open_model(self.path, self.manifest, chosen, self.pool_size)
         self._io = self.manifest.module_io
         self.texts = TextCodec(self.path, self.manifest)
         self._map = None
@@ -153,7 +157,7 @@ class Engine:
             return self.submit(requests, options, lambda found: found).result()
         batches = make_batches(requests, options)
         found = [self._decode(requests, batch, options) for batch in batches]
-        return _in_order(len(requests), batches, found)
+        return in_order(len(requests), batches, found)
 
     def submit(
         self,
@@ -177,7 +181,7 @@ class Engine:
             )
 
         parts = [submit(batch) for batch in batches]
-        return gather(parts, lambda found: assemble(_in_order(len(requests), batches, found)))
+        return gather(parts, lambda found: assemble(in_order(len(requests), batches, found)))
 
     def try_submit(
         self,
@@ -195,7 +199,7 @@ class Engine:
         parts = self._in_workers(lambda workers: workers.try_submit(self._decode, jobs))
         if parts is None:
             return None
-        return gather(parts, lambda found: assemble(_in_order(len(requests), batches, found)))
+        return gather(parts, lambda found: assemble(in_order(len(requests), batches, found)))
 
     def decode_stream(
         self, jobs: Iterable[AnyJob], options: ResolvedOptions, chunk: int
@@ -285,15 +289,3 @@ def _pairs(
     jobs: list[AnyJob], found: "Future[Hypotheses]"
 ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
     return zip(jobs, found.result(), strict=True)
-
-
-def _in_order(
-    count: int, batches: Sequence[Sequence[int]], found: Sequence[Hypotheses]
-) -> Hypotheses:
-    """The hypotheses of all batches, in the order of the rows; rows of no batch are empty."""
-    # A new object for each row: callers may change its list of tokens.
-    results = [[Hypothesis([], 0.0)] for _ in range(count)]
-    for batch, rows in zip(batches, found, strict=True):
-        for i, hypotheses in zip(batch, rows, strict=True):
-            results[i] = hypotheses
-    return results

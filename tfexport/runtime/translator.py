@@ -20,6 +20,7 @@ from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.files.line_format import LineFormat
 from tfexport.runtime.files.line_task import LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
     DecodingOptions,
@@ -64,6 +65,7 @@ class Translator:
         workers: int = 1,
         queue_size: int | None = None,
         vocabulary_map: str | os.PathLike[str] | Mapping[int, Sequence[int]] | None = None,
+        engine: EngineName = "auto",
     ) -> None:
         """Check a bundle and load it.
 
@@ -76,14 +78,16 @@ class Translator:
                 by default four for each worker.
             vocabulary_map: a lexical shortlist, the target tokens allowed for each source token:
                 a file, or a mapping of ids. docs/decoding.md has the format.
+            engine: "onnxruntime"; "native", of the distribution tfexport-native; or "auto", the
+                native one where it is installed and covers the model.
 
         Raises:
             BundleError: it is missing, damaged or too new.
-            ConfigError: a number is out of bounds.
+            ConfigError: a number is out of bounds, or the native engine cannot run the bundle.
             InputError: the vocabulary map is malformed, or names unknown tokens.
         """
         layout = ThreadLayout(workers, threads, queue_size)
-        self.engine = Engine(bundle, layout, vocabulary_map)
+        self.engine = Engine(bundle, layout, vocabulary_map, engine)
 
     @property
     def path(self) -> Path:

@@ -19,7 +19,7 @@ from tests.system.peers.test_bart_like import TOLERANCE, draw_config
 from tfexport.errors import InputError
 from tfexport.export import export_bundle
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
 
 pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [
@@ -55,7 +55,7 @@ def test_bundle(family: str, seed: int, tmp_path: Path) -> None:
     assert "of Hugging Face" in made.report.reference
     assert made.report.reference.endswith(", written out")
     assert {"generate", "beam"} <= {it.stage for it in made.report.comparisons}
-    runtime = Model(tmp_path / "m.bundle", made.bundle_manifest)
+    runtime = OnnxModel(tmp_path / "m.bundle", made.bundle_manifest)
     batch = padded_batch(model, seed, (limit, 3, 1), target=limit)
     wanted, prefix = log_probs(model, batch), batch.target.numpy()
     state = runtime.encode(rows_of(batch))

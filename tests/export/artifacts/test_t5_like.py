@@ -10,7 +10,7 @@ import torch
 from tests.model_src.checkpoint.layouts.test_t5_like import draw, make, unlike
 from tests.support.hf_models import Padded, log_probs, padded_batch, save_folder
 from tfexport.export import export_bundle
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
 
 pytest.importorskip("transformers")
 pytestmark = [
@@ -39,7 +39,7 @@ def test_graphs(family: str, seed: int, tmp_path: Path) -> None:
     assert made.report is not None
     assert made.bundle_manifest is not None
     assert made.report.reference == "T5, written out"
-    runtime = Model(tmp_path / "m.bundle", made.bundle_manifest)
+    runtime = OnnxModel(tmp_path / "m.bundle", made.bundle_manifest)
     lengths, target = ((150, 131, 9), 140) if seed % 2 else ((35, 12, 1), 33)
     batch = padded_batch(model, seed, lengths, target)
     wanted, prefix = log_probs(model, batch), batch.target.numpy()

@@ -18,8 +18,10 @@ from tfexport.export import ParityReport, export_bundle, verify_bundle
 from tfexport.export.parity import STAGES, Comparison, report
 from tfexport.export.parity.compare import compare_tokens
 from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
+from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.model.bundle_model import BeamRecord, Model
+from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.interface import BeamRecord
 
 
 def break_weight(bundle: Path, graph: str, name: str, amount: float) -> None:
@@ -57,7 +59,7 @@ def test_report_covers_the_grid_against_torch_itself(
     assert shapes == {(b, s) for b in (1, 2, 8) for s in (1, 7, 33)} | {(1, 64)}
     stages = {c.stage for c in report.comparisons}
     of_others = {"text", "forward", "attention biases", "memory", "step and decode"}
-    assert stages == set(STAGES) - of_others
+    assert stages | {NATIVE, NATIVE_TOKENS} == set(STAGES) - of_others
     summary = report.summary()
     assert summary["tokens"] > 8 * NEW_TOKENS
     assert json.loads(json.dumps(report.to_dict()))["passed"] is True
@@ -108,18 +110,18 @@ def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting
 def test_cache_that_forgets_is_found(
     copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfexport.runtime.model.bundle_model import Model
+    from tfexport.runtime.model.bundle_model import OnnxModel
 
-    step = Model.step
+    step = OnnxModel.step
 
-    def forgetful(self: Model, ids, state, candidates=None):  # type: ignore[no-untyped-def]
+    def forgetful(self: OnnxModel, ids, state, candidates=None):  # type: ignore[no-untyped-def]
         past = state.past
         logits = step(self, ids, state, candidates)
         if next(iter(past.values())).shape()[2] == 3:
             state.past = past  # the fourth position is lost
         return logits
 
-    monkeypatch.setattr(Model, "step", forgetful)
+    monkeypatch.setattr(OnnxModel, "step", forgetful)
     failure = verify(copy, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "cached steps"
@@ -132,15 +134,15 @@ def test_beam_that_overlooks_or_miscounts_is_found(
     tutorial_model: tutorial.TutorialModel,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    search = Model.beam
+    search = OnnxModel.beam
 
-    def wrong(self: Model, *args: Any) -> BeamRecord:
+    def wrong(self: OnnxModel, *args: Any) -> BeamRecord:
         record = search(self, *args)
         values = getattr(record, part).copy()
         values[-1, 0] = values[-1, 0, ::-1] if part == "parents" else values[-1, 0] + 1
         return record._replace(**{part: values % 17 if part == "tokens" else values})
 
-    monkeypatch.setattr(Model, "beam", wrong)
+    monkeypatch.setattr(OnnxModel, "beam", wrong)
     failure = verify(tiny_bundle, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "beam"

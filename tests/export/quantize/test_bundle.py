@@ -27,7 +27,7 @@ from tfexport.export.ir_tools.rounding import (
     quantize_per_row,
 )
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
 
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
 
@@ -72,7 +72,7 @@ def test_logits_stay_near_the_originals(
     assert made.quality is None
     assert made.manifest.quantization is not None
     assert made.manifest.quantization["gate"] == "not gated"
-    runtime = Model(tmp_path / "q.bundle", made.manifest)
+    runtime = OnnxModel(tmp_path / "q.bundle", made.manifest)
     target = [[1, 5, 9], [1, 7, 50], [1, 3, 4], [1, 100, 6]]
     logits = runtime.step(np.array(target), runtime.encode(ROWS))
     worst = 0.0

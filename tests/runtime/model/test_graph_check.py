@@ -12,9 +12,10 @@ from onnx import TensorProto, helper
 
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
-from tfexport.bundle import read_manifest, write_manifest
+from tfexport.bundle import open_bundle, read_manifest, write_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
+from tfexport.runtime.model.bundle_model import OnnxModel
 
 IDS = [[4, 5, 2]]
 Change = Callable[[onnx.ModelProto], None]
@@ -164,6 +165,7 @@ def test_stored_version_1_graphs_are_taken_without_what_came_later() -> None:
 
 
 def test_all_graphs_of_today_are_those_of_their_roles(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle)
-    for role in translator.manifest.graphs:
-        translator.engine.model._session(role)
+    manifest = open_bundle(tiny_bundle)
+    model = OnnxModel(tiny_bundle, manifest)
+    for role in manifest.graphs:
+        model._session(role)

@@ -69,6 +69,7 @@ def test_elsewhere_nothing_is_done(file: Path, monkeypatch: pytest.MonkeyPatch) 
         assert resident(file) == SIZE
 
 
+@pytest.mark.onnxruntime
 def test_an_open_bundle_holds_nothing_that_it_has_copied(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,11 @@ import pytest
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.model.slots import Slots
 
 
-def expected_logits(model: Model, source: list[int], tokens: list[int]) -> np.ndarray:
+def expected_logits(model: OnnxModel, source: list[int], tokens: list[int]) -> np.ndarray:
     """(V,), of the position behind these tokens."""
     logits: np.ndarray = model.step(np.array([tokens]), model.encode([source]))[0, -1]
     return logits
@@ -22,7 +22,7 @@ def test_rows_enter_move_repeat_and_leave(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 4)
-    model = Model(tiny_bundle, open_bundle(tiny_bundle), 1)
+    model = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1)
     draw, slots = random.Random(4), Slots(model, 9)
     rows: list[tuple[list[int], list[int]]] = []  # source and tokens of each
     for _ in range(60):
@@ -51,7 +51,7 @@ def test_rows_enter_move_repeat_and_leave(
 
 
 def test_a_row_alone_is_repeated_with_its_source(tiny_bundle: Path) -> None:
-    model = Model(tiny_bundle, open_bundle(tiny_bundle), 1)
+    model = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1)
     slots = Slots(model, 4)
     for source in ([5, 6, 7], [9, 4]):
         slots.enter([source])
@@ -65,7 +65,7 @@ def test_a_row_alone_is_repeated_with_its_source(tiny_bundle: Path) -> None:
 
 
 def test_without_logits_there_are_none(tiny_bundle: Path) -> None:
-    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 3)
+    slots = Slots(OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), 3)
     slots.enter([[5, 6], [7]])
     best, logits = slots.step([1, 1], return_logits=False)
     alone = best.copy()
@@ -81,7 +81,7 @@ def test_buffers_grow_and_memory_of_long_rows_is_given_back(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 2)
-    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
+    slots = Slots(OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
     slots.enter([[5] * 9])
     for _ in range(9):
         slots.step([5], return_logits=False)
@@ -93,7 +93,7 @@ def test_buffers_grow_and_memory_of_long_rows_is_given_back(
 def test_an_onnxruntime_that_copies_caches_is_refused(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slots = Slots(Model(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
+    slots = Slots(OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
     slots.try_out()
     written = slots._past.outputs
 

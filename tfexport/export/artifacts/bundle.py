@@ -39,6 +39,7 @@ from tfexport.export.graph_forms import (
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
 from tfexport.export.passes.share_weights import share_weights
+from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
@@ -123,9 +124,12 @@ def write_bundle(
     """Export all graphs, write the bundle and compare it with eager PyTorch."""
     checkpoint, options = contents.checkpoint, contents.options
     with new_bundle(output, force) as folder:
-        graphs = export_bundle_forms(GraphBuild(checkpoint, options), tell)
+        build = GraphBuild(checkpoint, options)
+        graphs = export_bundle_forms(build, tell)
         tell("writing", 0, 1)
         share_weights(list(graphs.values()), folder)
+        parameters = {name: tensor.numpy() for name, tensor in build.model().state_dict().items()}
+        record_weights(list(graphs.values()), folder, parameters)
         for form, graph in graphs.items():
             ir.save(graph, folder / form.filename)
         manifest = dataclasses.replace(

@@ -16,23 +16,31 @@ from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import Run, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids
 from tfexport.export.parity.report import Comparison
-from tfexport.runtime.model.bundle_model import Model, Source
+from tfexport.runtime.model.interface import Model, Source
 
 BEAM_SIZE, STEPS = 3, 8
 
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare one search over the rows of a run; nothing if the vocabulary is too small for it."""
-    memory, beams = eager.reference.encode(run.case.ids, run.case.mask), beam_size(bundle.model)
+    yield from compare_beams(eager, run, bundle.model)
+
+
+def compare_beams(eager: Eager, run: EagerRun, model: Model) -> Iterator[Comparison]:
+    """``compare_beam`` in any engine."""
+    memory, beams = eager.reference.encode(run.case.ids, run.case.mask), beam_size(model)
     memory = memory.repeat_interleave(beams, dim=0)
     mask = run.case.mask.repeat_interleave(beams, dim=0)
 
     def last_logits(prefixes: torch.Tensor) -> torch.Tensor:
-        return eager.reference.decode(memory, mask, prefixes, last_only=True)[:, -1]
+        def compute() -> torch.Tensor:
+            return eager.reference.decode(memory, mask, prefixes, last_only=True)[:, -1]
+
+        return run.once(f"beams of {prefixes.shape[1]}", prefixes.numpy(), compute)
 
     longest = eager.config.longest
     steps = STEPS if longest is None else min(STEPS, longest)
-    yield from compare_search(bundle.model, run.case.rows, run, steps, last_logits)
+    yield from compare_search(model, run.case.rows, run, steps, last_logits)
 
 
 def beam_size(model: Model) -> int:

@@ -9,20 +9,30 @@ from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.parity.report import NATIVE, Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.progress import Progress
-from tfexport.runtime.model.bundle_model import Model
+from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.model.session import Graph
 
 
 class OpenBundle:
-    """A bundle opened in onnxruntime: as the runtime's model, and as single graphs."""
+    """An open bundle.
+
+    Attributes:
+        model: in onnxruntime, as the runtime's model.
+        native: in the native engine; None if that cannot run it here.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.model = Model(folder, manifest, THREADS)
+        self.model = OnnxModel(folder, manifest, THREADS)
+        self.native = None
+        if not why_not_native(manifest):
+            self.native = NativeModel(folder, manifest, THREADS)
         self._files = {role: folder / name for role, name in manifest.graphs.items()}
         self._graphs: dict[str, Graph] = {}
 
@@ -53,7 +63,8 @@ def compare_bundle(
         folder: of the bundle, its files already checked.
         manifest: of the bundle.
         checkpoint: from which the bundle was exported.
-        comparisons: role to the comparison of that graph, in order.
+        comparisons: role to the comparison of that graph, in order; ``NATIVE`` to that of the
+            native engine.
         progress: called after every shape.
 
     Raises:
@@ -72,7 +83,7 @@ def compare_bundle(
         run = eager.decode_random(shape)
         yield from compare_modules(eager, run)
         for role, compare_graph in comparisons.items():
-            if role in manifest.graphs:
+            if role in (*manifest.graphs, NATIVE):
                 yield from compare_graph(eager, run, bundle)
 
     return run_grid(checkpoint, compare, progress)

@@ -4,8 +4,8 @@ Axes: B batch, S source, T target, V vocabulary, E model width.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Shape = tuple[int, int]
 Batch = TypeVar("Batch")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,15 @@ class EagerRun:
     tokens: Ids
     logits: Floats
     special_ids: SpecialIds
+    _known: dict[tuple[str, bytes], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
+        """A result of eager PyTorch for these ids, computed once though several engines ask."""
+        key = name, ids.tobytes()
+        if key not in self._known:
+            self._known[key] = compute()
+        found: Value = self._known[key]
+        return found
 
     @property
     def shape(self) -> Shape:
@@ -114,7 +124,9 @@ class Eager:
 
     def decode_by_rules(self, run: EagerRun) -> EagerRun:
         """The same batch by the model's own rules; its logits are those of allowed tokens."""
-        return run if self.rules == NO_RULES else self.decode(run.case, self.rules)
+        if self.rules == NO_RULES:
+            return run
+        return run.once("by rules", run.tokens, lambda: self.decode(run.case, self.rules))
 
     def decode(self, case: Case, rules: GreedyRules = NO_RULES) -> EagerRun:
         """Decode greedily without a cache: the whole prefix is computed again for every token."""

@@ -7,7 +7,7 @@ import numpy as np
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun
-from tfexport.export.parity.generate import attention_weights
+from tfexport.export.parity.generate import eager_attention
 from tfexport.export.parity.report import Comparison
 from tfexport.runtime.search import greedy
 
@@ -24,7 +24,7 @@ def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator
     model, rows, prefix = bundle.model, run.case.rows, run.prefix
     if model.has_attention:
         full, weights = model.attend(prefix, model.encode(rows))
-        expected = attention_weights(eager, run, run.tokens)
+        expected = eager_attention(eager, run)
         yield compare_values("attention", run.shape, weights, expected)
     else:
         full = model.step(prefix, model.encode(rows))

@@ -23,7 +23,7 @@ from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.progress import Progress
-from tfexport.runtime.model.bundle_model import Generated
+from tfexport.runtime.model.interface import Generated
 from tfexport.runtime.model.session import open_session
 
 
@@ -73,6 +73,11 @@ def _compare_generated(eager: Eager, run: EagerRun, made: Generated) -> Iterator
         ends = made.sequences == run.special_ids.eos
         kept = np.cumsum(ends, axis=1) - ends == 0
         yield compare_values("attention", run.shape, ours[kept], theirs[kept])
+
+
+def eager_attention(eager: Eager, run: EagerRun) -> Floats:
+    """``attention_weights`` of the tokens of a run."""
+    return run.once("attention", run.tokens, lambda: attention_weights(eager, run, run.tokens))
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ import torch
 from tfexport.errors import Message, Option, ParityError
 
 TOLERANCE = 1e-4
+NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
 # In the order of computation, so that the first that fails is the one to look at.
 STAGES = (
     "eager modules",
@@ -33,12 +34,15 @@ STAGES = (
     "attention",
     "forward",
     "attention biases",
+    NATIVE,
+    NATIVE_TOKENS,
 )
 
 TOKEN_STAGES = (
     "greedy tokens",
     "generate",
     "text",
+    NATIVE_TOKENS,
 )  # their difference is a number of rows
 
 
@@ -112,6 +116,11 @@ class ParityReport:
         """The stages that were compared, in the order of ``STAGES``; others come last."""
         found = dict.fromkeys(c.stage for c in self.comparisons)
         return sorted(found, key=_place)
+
+    @property
+    def compared_native(self) -> bool:
+        """Whether the native engine took part."""
+        return any(comparison.stage == NATIVE for comparison in self.comparisons)
 
     @property
     def passed(self) -> bool:

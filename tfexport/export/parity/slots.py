@@ -9,7 +9,7 @@ from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_logits, compare_tokens
 from tfexport.export.parity.eager_run import Eager, EagerRun
 from tfexport.export.parity.report import Comparison
-from tfexport.runtime.model.slots import Slots
+from tfexport.runtime.model.interface import Model
 from tfexport.runtime.search import truncate_at_eos
 
 
@@ -18,7 +18,12 @@ def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[C
 
     A row leaves where it has taken as many steps as eager PyTorch, and the last row takes its slot.
     """
-    slots = Slots(bundle.model, len(run.case.rows))
+    yield from compare_running_rows(eager, run, bundle.model)
+
+
+def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[Comparison]:
+    """``compare_slots`` in any engine."""
+    slots = model.running_rows(len(run.case.rows))
     logits = np.zeros_like(run.logits)
     best = np.zeros_like(run.tokens)
     steps, running, waiting = run.prefix.shape[1], list[int](), list(range(len(run.case.rows)))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from tfexport.bundle import (
     WEIGHTS,
@@ -21,6 +23,7 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, ConfigError, QualityError
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
+from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,
@@ -32,6 +35,7 @@ from tfexport.export.quantize.quality import (
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.runtime import Translator
+from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
 MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
 
@@ -172,11 +176,19 @@ class _Original:
         for file, graph in graphs.items():
             ir.save(graph, folder / file)
             domains |= graph.opset_imports
+        # No engine but onnxruntime reads int4.
+        if self.weights == "int8" and WEIGHT_TABLE in self.manifest.files:
+            record_weights(list(graphs.values()), folder, self._parameters(), quantized=True)
         for entry in self.manifest.tokenizers.values():
             shutil.copyfile(self.path / entry.file, folder / entry.file)
         quantization = {"weights": self.weights}
         manifest = dataclasses.replace(self.manifest, opset=domains, quantization=quantization)
         return write_manifest(folder, manifest)
+
+    def _parameters(self) -> dict[str, NDArray[Any]]:
+        file = np.memmap(self.path / WEIGHTS, np.uint8, "r")
+        table = read_weight_table(self.path, file.size)
+        return {name: weight.values(file) for name, weight in table.items()}
 
     def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
         """Measure how much quantising each parameter alone changes the next-token distributions.

@@ -14,7 +14,7 @@ from tfexport.errors import InputError, Message, missing_dependency
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.model.bundle_model import Floats, Model
+from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.topk import log_normalizer
 from tfexport.runtime.spoken import Spoken

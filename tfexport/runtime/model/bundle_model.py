@@ -5,9 +5,9 @@ Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,52 +17,21 @@ from tfexport import graph_io, slot_io
 from tfexport.bundle import WEIGHTS, Manifest
 from tfexport.runtime.model.decoder_state import DecoderState
 from tfexport.runtime.model.graph_check import check_range
+from tfexport.runtime.model.interface import BeamRecord, Floats, Generated, Ids, Source
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 from tfexport.runtime.model.session import Graph, check_onnxruntime
+from tfexport.runtime.model.slots import Slots
 from tfexport.runtime.model_shape import ModelShape
 
-Ids = NDArray[np.int64]
-# Of one row: ids as the encoder sees them, or a user's module's inputs by name.
-Source = Sequence[int] | Mapping[str, NDArray[Any]]
-Floats = NDArray[np.float32]
 
-
-class Generated(NamedTuple):
-    """Outputs of a generate graph.
-
-    Attributes:
-        sequences: (B, T), the end token included, padded behind it.
-        scores: (B,), mean natural-log probability, the end token included; NaN if they were left
-            out.
-        attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
-            exported without.
-    """
-
-    sequences: Ids
-    scores: Floats
-    attention: Floats | None = None
-
-
-class BeamRecord(NamedTuple):
-    """Top-k candidates of every step of a beam search: (T, B, N) each, best first.
-
-    Attributes:
-        tokens: which token each is.
-        parents: index of the hypothesis that it continues.
-        log_probs: log-probability of the token alone.
-    """
-
-    tokens: Ids
-    parents: Ids
-    log_probs: Floats
-
-
-class Model:
-    """A bundle's graphs. Stateless, so safe to share between threads; callers hold the state.
+class OnnxModel:
+    """See ``interface.Model``: a bundle's graphs in onnxruntime.
 
     A graph is loaded when it is first used, since each takes memory. Those of greedy search are
     loaded at once, so that a damaged file is found early.
     """
+
+    engine = "onnxruntime"
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int = 0) -> None:
         self.vocab_size = manifest.limits.target_vocab_size
@@ -187,6 +156,14 @@ class Model:
     def has_slots(self) -> bool:
         """Whether rows can stand at positions of their own; see ``Slots``."""
         return slot_io.STEP in self._files
+
+    def running_rows(self, capacity: int) -> Slots:
+        """See ``interface.Model``; only if ``has_slots``.
+
+        Raises:
+            BundleError: onnxruntime cannot run the graph.
+        """
+        return Slots(self, capacity)
 
     def slot_graph(self) -> tuple[Graph, graph_io.CacheShape]:
         """The graph of a step of such rows, and the shape of their caches."""

@@ -15,12 +15,13 @@ from tfexport import graph_io
 from tfexport.bundle import Manifest
 from tfexport.module_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
+from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.model.decoder_state import DecoderState
+from tfexport.runtime.model.interface import Floats, Ids, Source
 
 
-class ModuleModel(Model):
-    """See ``Model``."""
+class ModuleModel(OnnxModel):
+    """See ``OnnxModel``."""
 
     has_attention = False
     has_shortlist = False
@@ -60,7 +61,7 @@ class ModuleModel(Model):
         return DecoderState(memory, past, own_past=False)
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
-        """See ``Model``; a module that takes one token at a time is run for each of them."""
+        """See ``OnnxModel``; a module that takes one token at a time is run for each of them."""
         if self._io.many_tokens:
             return self._step(input_ids, state)
         tokens = [input_ids[:, place : place + 1] for place in range(input_ids.shape[1])]

@@ -1,13 +1,68 @@
-"""The model of a bundle: a Transformer's, or a user's module's."""
+"""The model of a bundle, in the engine that is asked for: onnxruntime, or the native one."""
 
 from pathlib import Path
 
 from tfexport.bundle import Manifest
-from tfexport.runtime.model.bundle_model import Model
-from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.model.engine_name import ENGINES, EngineName
+from tfexport.runtime.model.interface import Model
+from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.runtime.model.native_model import NativeModel
 
 
-def open_model(folder: Path, manifest: Manifest, threads: int = 0) -> Model:
-    """Open the graphs of a bundle; see ``Model``."""
-    kind = Model if manifest.module is None else ModuleModel
+def check_engine(engine: str) -> None:
+    """Refuse unknown names of engines.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if engine not in ENGINES:
+        text = f"{shown(engine)} is not one of {', '.join(ENGINES)}"
+        raise ConfigError(join_problems("translator", [Problem("engine", text)]))
+
+
+def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[EngineName, str]:
+    """The engine that runs a bundle, and why it is not the native one; empty if it is.
+
+    Args:
+        manifest: of the bundle.
+        engine: "auto" for the native engine where it is installed and covers the model.
+
+    Raises:
+        ConfigError: an unknown name, or the native engine is asked for and cannot run the bundle.
+    """
+    check_engine(engine)
+    if engine == "onnxruntime":
+        return engine, "onnxruntime was asked for"
+    reason = why_not_native(manifest)
+    if not reason:
+        return "native", ""
+    if engine == "native":
+        text = f"the native engine cannot run this bundle: {reason}"
+        raise ConfigError(join_problems("translator", [Problem("engine", text)]))
+    return "onnxruntime", reason
+
+
+def open_model(
+    folder: Path, manifest: Manifest, engine: EngineName = "onnxruntime", threads: int = 0
+) -> Model:
+    """Open a bundle, whose files were checked.
+
+    Args:
+        folder: of the bundle.
+        manifest: of the bundle.
+        engine: of ``choose_engine``, not "auto".
+        threads: of onnxruntime's pool, which all calls share, 0 for its own choice; of each call
+            of the native engine.
+
+    Raises:
+        BundleError: the engine cannot read it.
+    """
+    if engine == "native":
+        return NativeModel(folder, manifest, threads)
+    # Here, since importing onnxruntime takes a while.
+    from tfexport.runtime.model.bundle_model import OnnxModel
+    from tfexport.runtime.model.module_model import ModuleModel
+
+    kind = OnnxModel if manifest.module is None else ModuleModel
     return kind(folder, manifest, threads)

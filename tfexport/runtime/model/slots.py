@@ -4,7 +4,7 @@ Axes: R rows, N slots, H heads, D' slot width of a head, M positions of a buffer
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime
@@ -14,26 +14,39 @@ from onnxruntime import OrtValue
 from tfexport import graph_io, slot_io
 from tfexport.errors import BundleError
 from tfexport.graph_io import CacheShape
-from tfexport.runtime.model.bundle_model import Floats, Ids, Model, Source
-from tfexport.runtime.model.session import Binding
+from tfexport.runtime.model.decoder_state import DecoderState
+from tfexport.runtime.model.interface import Floats, Ids, Source
+from tfexport.runtime.model.session import Binding, Graph
 
 _LEAST_POSITIONS = 64  # of a buffer; it doubles when a row needs more
 _NONE = -1  # no source
 _UNWRITTEN = 7.0  # any value that a cache does not hold by chance
 
 
-class Slots:
-    """Buffers for the caches of N rows, of which the first R are in use.
+class SlotModel(Protocol):
+    """A model with a graph of single steps."""
 
-    A step writes into the buffers in place. Rows move by ``select`` alone. Not safe to share
-    between threads.
+    vocab_size: int
+
+    def encode(self, rows: Sequence[Source]) -> DecoderState:
+        """Encode sources."""
+
+    def slot_graph(self) -> tuple[Graph, CacheShape]:
+        """The graph of a step, and the shape of its caches."""
+
+
+class Slots:
+    """See ``interface.RunningRows``.
+
+    Its buffers hold the caches of N rows, of which the first R are in use. A step writes into them
+    in place. Rows move by ``select`` alone. Not safe to share between threads.
 
     Attributes:
         rows: R.
         capacity: N.
     """
 
-    def __init__(self, model: Model, capacity: int) -> None:
+    def __init__(self, model: SlotModel, capacity: int) -> None:
         """Make buffers for a model that ``has_slots``.
 
         Raises:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tfexport.runtime.options import DecodingOptions
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.request import Request
 
 BATCHES_AHEAD = 16  # that are read ahead and sorted by length
@@ -43,3 +44,15 @@ def make_batches(requests: Sequence[Request | None], options: DecodingOptions) -
         else:
             batches.append([i])
     return batches
+
+
+def in_order(
+    count: int, batches: Sequence[Sequence[int]], found: Sequence[list[list[Hypothesis]]]
+) -> list[list[Hypothesis]]:
+    """The hypotheses of all batches, in the order of the rows; rows of no batch are empty."""
+    # A new object for each row: callers may change its list of tokens.
+    results = [[Hypothesis([], 0.0)] for _ in range(count)]
+    for batch, rows in zip(batches, found, strict=True):
+        for i, hypotheses in zip(batch, rows, strict=True):
+            results[i] = hypotheses
+    return results

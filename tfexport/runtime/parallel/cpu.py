@@ -6,6 +6,11 @@ import platform
 from pathlib import Path
 
 CGROUPS, CPUINFO = Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
+# Flags of Linux that matter to products of matrices, least first: of x86 and of ARM.
+_FLAGS = (
+    "avx", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
+    "asimd", "asimddp", "i8mm", "sve", "bf16",
+)  # fmt: skip
 
 
 def usable_cores() -> int:
@@ -29,6 +34,21 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def instruction_set() -> str:
+    """The processor's instruction sets for products of matrices, as Linux names them.
+
+    ``avx2+avx512f`` for example; the architecture's name where there is no Linux to ask.
+    """
+    names = set[str]()
+    if CPUINFO.exists():
+        for line in CPUINFO.read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                names = set(line.partition(":")[2].split())
+                break
+    found = [flag for flag in _FLAGS if flag in names]
+    return "+".join(found) or platform.machine() or "unknown"
 
 
 def _share(root: Path) -> float:

@@ -48,15 +48,16 @@ class ThreadLayout:
         """Batches that may be queued or running before a further submission blocks."""
         return 4 * self.workers if self.queue_size is None else self.queue_size
 
+    def each(self) -> int:
+        """Threads of each worker."""
+        return self.threads or max(1, usable_cores() // self.workers)
+
     def pool_size(self) -> int:
         """Threads of onnxruntime's pool, which all workers share; each adds a thread of its own.
 
         0 leaves the choice to onnxruntime, which sees all cores of the machine, and not how many
         of them a container may use.
         """
-        threads = self.threads
-        if threads == 0:
-            if self.workers == 1 and not are_restricted():
-                return 0
-            threads = max(1, usable_cores() // self.workers)
-        return self.workers * (threads - 1) + 1
+        if self.threads == 0 and self.workers == 1 and not are_restricted():
+            return 0
+        return self.workers * (self.each() - 1) + 1

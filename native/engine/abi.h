@@ -1,0 +1,105 @@
+/* The engine's plain C interface. Functions that can fail return TFN_OK, or else what kind of
+ * failure it was, with a text in `error`. Null is refused wherever something is needed. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TFN_API __attribute__((visibility("default")))
+#define TFN_VERSION 2
+
+enum {
+    TFN_OK = 0,
+    TFN_FAILED = 1,
+    TFN_PACKED_FILE = 2, /* a file of packed weights cannot be used, or written */
+    TFN_CANCELLED = 3
+};
+
+typedef struct tfn_model tfn_model;
+typedef struct tfn_batch tfn_batch;
+
+/* A matrix (rows, columns) of float32, or of int8 if it has a scale for each row; strides in
+ * values. The memory has to live as long as the model. */
+typedef struct {
+    const char* name;
+    const void* data;
+    const float* scales;
+    int64_t rows, columns, row_stride, column_stride;
+} tfn_tensor;
+
+typedef struct {
+    char* text;
+    size_t size;
+} tfn_error;
+
+/* `count` sources, their ids one after another. */
+typedef struct {
+    const int32_t* ids;
+    const int32_t* lengths;
+    int32_t count;
+} tfn_sources;
+
+/* What a step gives; null for what is not wanted. logits (rows, T, V), or (rows, T, count) of
+ * `columns`; best (rows,) of the last tokens, of those that are not suppressed; attention
+ * (rows, L, H, T, source_width), padded with 0. */
+typedef struct {
+    float* logits;
+    const int32_t* columns;
+    int32_t count;
+    int32_t* best;
+    float* attention;
+    int32_t source_width;
+} tfn_wanted;
+
+TFN_API int32_t tfn_version(void);
+/* Names of instruction sets that run here, fastest first, separated by commas. */
+TFN_API const char* tfn_instruction_sets(void);
+
+/* `config`: lines "key=value". `instruction_set`: null for the fastest. Weights are packed. */
+TFN_API int tfn_model_new(const char* config, const tfn_tensor* tensors, int32_t count,
+                          int32_t threads, const char* instruction_set, tfn_model** model,
+                          tfn_error error);
+/* Maps weights that tfn_model_save has packed; processes share them. `tensors` are needed all the
+ * same: embeddings and the rows of the output projection are read from them, and shapes are checked.
+ * `identity` has to be the one that the file was saved with: a digest of the weights. */
+TFN_API int tfn_model_load(const char* config, const tfn_tensor* tensors, int32_t count,
+                           int32_t threads, const char* instruction_set, const char* path,
+                           const char* identity, tfn_model** model, tfn_error error);
+/* Written to a name of its own, and renamed. `identity`: fewer than 256 characters. */
+TFN_API int tfn_model_save(const tfn_model* model, const char* path, const char* identity,
+                           tfn_error error);
+TFN_API void tfn_model_free(tfn_model* model);
+TFN_API const char* tfn_model_instruction_set(const tfn_model* model);
+
+/* Encoder states of all sources, (sum of lengths, E). */
+TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn_error error);
+
+/* Whole searches look at `cancelled`, if it is not null, before every step, and end with
+ * TFN_CANCELLED once it is not 0. Any thread may set it. */
+
+/* sequences (count, most), counts (count,); scores (count,) or null. steps: the longest row's. */
+TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
+                         int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
+                         tfn_error error);
+/* tokens, parents, log_probs: (most, count, 2 * beams), of which `steps` are written. */
+TFN_API int tfn_beam(tfn_model* model, tfn_sources sources, int32_t beams, int32_t enough,
+                     int32_t most, int32_t* tokens, int32_t* parents, float* log_probs,
+                     int32_t* steps, const int32_t* cancelled, tfn_error error);
+
+/* A batch keeps its model alive. One thread at a time may use it. */
+TFN_API int tfn_batch_new(tfn_model* model, tfn_batch** batch, tfn_error error);
+TFN_API void tfn_batch_free(tfn_batch* batch);
+TFN_API int32_t tfn_batch_rows(const tfn_batch* batch);
+TFN_API int32_t tfn_batch_longest_source(const tfn_batch* batch);
+TFN_API int tfn_batch_enter(tfn_batch* batch, tfn_sources sources, tfn_error error);
+/* tokens (rows, each). */
+TFN_API int tfn_batch_step(tfn_batch* batch, const int32_t* tokens, int32_t each, tfn_wanted wanted,
+                           tfn_error error);
+TFN_API int tfn_batch_select(tfn_batch* batch, const int32_t* rows, int32_t count, tfn_error error);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,65 @@
+#include "batch.h"
+
+#include <algorithm>
+
+namespace tfn {
+
+Batch::Batch(std::shared_ptr<Model> model)
+    : model_(std::move(model)),
+      blocks_(model_->config.num_decoder_layers, width(2 * model_->decoder_heads.width())) {}
+
+int Batch::longest_source() const {
+    int longest = 0;
+    for (const Row& row : rows_) longest = std::max(longest, row.source.length);
+    return longest;
+}
+
+void Batch::enter(Workspace& w, const Sources& sources) {
+    model_->check(sources);
+    for (Encoded& source : model_->encode(w, sources)) {
+        Row row{std::move(source), {}, {}};
+        const Memory& memory = *row.source.memory;
+        for (int at = 0; at < row.source.length; at += BLOCK)
+            row.source_blocks.push_back(row.source.layer(0) + at * memory.stride);
+        rows_.push_back(std::move(row));
+    }
+}
+
+void Batch::select(const int32_t* rows, int count) {
+    for (int i = 0; i < count; i++)
+        if (rows[i] < 0 || rows[i] >= this->rows())
+            throw Error("row " + std::to_string(rows[i]) + " of " + std::to_string(this->rows()));
+    std::vector<int> uses(rows_.size());
+    for (int i = 0; i < count; i++) uses[rows[i]]++;
+    std::vector<Row> kept;
+    kept.reserve(count);
+    for (int i = 0; i < count; i++) {
+        Row& row = rows_[rows[i]];
+        if (--uses[rows[i]]) kept.push_back(row);
+        else kept.push_back(std::move(row));
+    }
+    rows_ = std::move(kept);
+    if (rows_.empty()) blocks_.release();
+}
+
+void Batch::check(const int32_t* tokens, int each) const {
+    Problems problems;
+    const Config& config = model_->config;
+    if (each < 1) problems.add("a step of no tokens");
+    for (int row = 0; row < rows(); row++) {
+        const int end = rows_[row].cache.length() + each;
+        if (config.max_positions && end > config.max_positions)
+            problems.add("row " + std::to_string(row) + " would have " + std::to_string(end) +
+                         " tokens; the model has positions for " +
+                         std::to_string(config.max_positions));
+        for (int i = 0; i < each; i++) {
+            const int id = tokens[(size_t)row * each + i];
+            if (id < 0 || id >= config.target_vocab_size)
+                problems.add("row " + std::to_string(row) + " has id " + std::to_string(id) +
+                             "; the vocabulary has " + std::to_string(config.target_vocab_size));
+        }
+    }
+    problems.raise();
+}
+
+}  // namespace tfn

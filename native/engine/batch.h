@@ -1,0 +1,55 @@
+// Decoder rows, each with a source and a position of its own, that enter, step, move and leave.
+#pragma once
+#include <vector>
+
+#include "cache.h"
+#include "model.h"
+
+namespace tfn {
+
+// What a step has to give.
+struct Wanted {
+    float* logits = nullptr;       // (rows, T, V), or (rows, T, count) of `columns`
+    const int32_t* columns = nullptr;
+    int count = 0;
+    int32_t* best = nullptr;       // (rows,): of the last token of each row
+    float* attention = nullptr;    // (rows, L, H, T, source_width), zeroed by the caller
+    int source_width = 0;
+};
+
+class Batch {
+public:
+    explicit Batch(std::shared_ptr<Model> model);
+
+    int rows() const { return (int)rows_.size(); }
+    int position(int row) const { return rows_[row].cache.length(); }
+    int longest_source() const;
+    // Encodes sources and puts them behind the other rows.
+    void enter(Workspace& w, const Sources& sources);
+    // Gives each row its next T tokens, (rows, T).
+    void step(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted);
+    // Keeps these rows, in this order; a row may be repeated or dropped.
+    void select(const int32_t* rows, int count);
+
+    Model& model() { return *model_; }
+
+private:
+    struct Row {
+        Encoded source;
+        Cache cache;
+        std::vector<const float*> source_blocks;  // of layer 0
+    };
+    struct Step;  // where the tokens of a step stand
+
+    void check(const int32_t* tokens, int each) const;
+    Step prepare(const int32_t* tokens, int each, const Wanted& wanted);
+    void self_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;
+    void cross_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;
+    void finish(Workspace& w, int each, const Wanted& wanted);
+
+    std::shared_ptr<Model> model_;
+    Blocks blocks_;
+    std::vector<Row> rows_;
+};
+
+}  // namespace tfn

@@ -1,0 +1,130 @@
+// A step of a batch: the decoder's layers over the next tokens of all rows.
+#include <algorithm>
+
+#include "batch.h"
+
+namespace tfn {
+
+// Items are tokens: row after row, and of a row one position after another.
+struct Batch::Step {
+    std::vector<int> ids, positions;
+    std::vector<const float*> blocks;  // of all rows' caches
+    std::vector<float*> newest;        // of each item, its own position of layer 0
+    std::vector<Query> own, cross;
+    std::vector<float> cosines, sines;  // of each item, where positions rotate
+    size_t stride = 0, weights_apart = 0;
+};
+
+Batch::Step Batch::prepare(const int32_t* tokens, int each, const Wanted& wanted) {
+    const Config& config = model_->config;
+    Step step;
+    step.stride = width(2 * model_->decoder_heads.width());
+    step.weights_apart = (size_t)each * wanted.source_width;
+    const size_t of_row = step.weights_apart * config.num_decoder_layers * config.decoder_num_heads;
+    size_t blocks = 0;
+    for (Row& row : rows_) {
+        row.cache.extend(blocks_, each);
+        blocks += row.cache.blocks();
+    }
+    step.blocks.reserve(blocks);  // pointers into it stay
+    for (int row = 0; row < rows(); row++) {
+        const Cache& cache = rows_[row].cache;
+        const Encoded& source = rows_[row].source;
+        const float* const* first = step.blocks.data() + step.blocks.size();
+        for (int i = 0; i < cache.blocks(); i++) step.blocks.push_back(cache.block(i));
+        for (int i = 0; i < each; i++) {
+            const int at = cache.length() - each + i;
+            step.ids.push_back(tokens[(size_t)row * each + i]);
+            step.positions.push_back(at);
+            step.newest.push_back(cache.block(at / BLOCK) + at % BLOCK * step.stride);
+            step.own.push_back({first, step.stride, BLOCK * step.stride, at + 1, at, nullptr});
+            float* weights = nullptr;
+            if (wanted.attention)
+                weights = wanted.attention + row * of_row + (size_t)i * wanted.source_width;
+            step.cross.push_back({rows_[row].source_blocks.data(), source.memory->stride,
+                                  source.memory->layer_size, source.length, 0, weights});
+        }
+    }
+    const RelativePositions& own = model_->decoder[0].self.own;
+    if (own.rotates()) {
+        const int half = model_->decoder_heads.dim / 2;
+        step.cosines.resize(step.ids.size() * half);
+        step.sines.resize(step.ids.size() * half);
+        for (size_t i = 0; i < step.ids.size(); i++)
+            own.angles(step.positions[i], &step.cosines[i * half], &step.sines[i * half]);
+    }
+    return step;
+}
+
+void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& layer,
+                           int i) const {
+    const Attention& self = layer.self;
+    const int rows = (int)step.ids.size(), half = self.heads.dim / 2;
+    const size_t inner = self.heads.width(), ld = width(3 * inner);
+    float* projected = w.projected.reserve(rows * ld);
+    project(w, self.projection, self.residual.enter(w, rows), width(model_->config.d_model), rows,
+            projected, ld);
+    for (int row = 0; row < rows; row++) {
+        float* of_row = projected + row * ld;
+        if (self.own.rotates())
+            for (int part = 0; part < 2; part++)
+                RelativePositions::rotate(of_row + part * inner, self.heads,
+                                          &step.cosines[row * half], &step.sines[row * half]);
+        std::copy_n(of_row + inner, 2 * inner, step.newest[row] + i * BLOCK * step.stride);
+    }
+    const RelativePositions* relative =
+        model_->decoder_relative.adds_bias() ? &model_->decoder_relative : &self.own;
+    attend(w, self, relative, step.own, projected, ld, {0, inner, i});
+    self.residual.leave(w, rows, self.out, w.context.data(), inner);
+}
+
+void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& layer,
+                            int i) const {
+    const Attention& cross = layer.cross;
+    const int rows = (int)step.ids.size();
+    const size_t inner = cross.heads.width(), ld = width(inner);
+    float* queries = w.projected.reserve(rows * ld);
+    project(w, cross.projection, cross.residual.enter(w, rows), width(model_->config.d_model),
+            rows, queries, ld);
+    attend(w, cross, nullptr, step.cross, queries, ld, {0, inner, i, step.weights_apart});
+    cross.residual.leave(w, rows, cross.out, w.context.data(), inner);
+}
+
+void Batch::step(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
+    check(tokens, each);
+    if (rows_.empty()) return;
+    Team::Span span(w.team, Work::decoder, rows() * each);
+    const Step step = prepare(tokens, each, wanted);
+    model_->target_embedding.embed(w, step.ids, step.positions);
+    for (int i = 0; i < model_->config.num_decoder_layers; i++) {
+        const DecoderLayer& layer = model_->decoder_layer(i);
+        self_attention(w, step, layer, i);
+        cross_attention(w, step, layer, i);
+        layer.feed_forward.run(w, (int)step.ids.size());
+    }
+    const Norm& norm = model_->decoder_norm;
+    if (norm) norm.apply(w, w.x.data(), w.x.data(), (int)step.ids.size());
+    finish(w, each, wanted);
+}
+
+void Batch::finish(Workspace& w, int each, const Wanted& wanted) {
+    const Vocabulary& vocabulary = model_->vocabulary;
+    const size_t d = width(model_->config.d_model);
+    const int all = rows() * each;
+    if (wanted.logits && wanted.columns)
+        vocabulary.logits_of(w, w.x.data(), all, wanted.columns, wanted.count, wanted.logits,
+                             wanted.count);
+    else if (wanted.logits)
+        vocabulary.logits(w, w.x.data(), all, wanted.logits, vocabulary.size());
+    if (!wanted.best) return;
+    const float* last = w.x.data();
+    if (each > 1) {
+        float* states = w.states.reserve(rows() * d);
+        for (int row = 0; row < rows(); row++)
+            std::copy_n(w.x.data() + ((size_t)row * each + each - 1) * d, d, states + row * d);
+        last = states;
+    }
+    vocabulary.best(w, last, rows(), wanted.best);
+}
+
+}  // namespace tfn

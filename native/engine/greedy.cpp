@@ -1,0 +1,109 @@
+#include <algorithm>
+
+#include "search.h"
+
+namespace tfn {
+namespace {
+
+// The rows of a greedy search that have not ended.
+struct Running {
+    std::vector<int32_t> rows, tokens, chosen;
+};
+
+// Log-probabilities of tokens, many at a time: they read the whole projection, which choosing a
+// token does not.
+class Scores {
+public:
+    Scores(const Model& model, int rows) : model_(model), sums_(rows) {
+        states_.reserve((size_t)MOST * ld());
+    }
+    // The token that a row chose by its state.
+    void add(Workspace& w, int row, int32_t token, const float* state) {
+        std::copy_n(state, ld(), states_.data() + rows_.size() * ld());
+        rows_.push_back(row);
+        tokens_.push_back(token);
+        if (rows_.size() == MOST) compute(w);
+    }
+    // Means over so many tokens of each row.
+    void finish(Workspace& w, const int32_t* counts, float* scores) {
+        compute(w);
+        for (size_t row = 0; row < sums_.size(); row++)
+            scores[row] = (float)(sums_[row] / std::max(1, (int)counts[row]));
+    }
+
+private:
+    static constexpr size_t MOST = 128;
+    size_t ld() const { return width(model_.config.d_model); }
+
+    void compute(Workspace& w) {
+        const int size = model_.vocabulary.size(), count = (int)rows_.size();
+        float* logits = w.logits.reserve((size_t)count * size);
+        model_.vocabulary.logits(w, states_.data(), count, logits, size);
+        std::vector<double> found(count);
+        w.team.run(count, 4.0 * count * size, [&](int i, int) {
+            float* of_row = logits + (size_t)i * size;
+            for (int id : model_.config.suppress_tokens) of_row[id] += SUPPRESSED;
+            found[i] = of_row[tokens_[i]] - (float)w.kernels.log_sum_exp(of_row, size);
+        });
+        for (int i = 0; i < count; i++) sums_[rows_[i]] += found[i];  // in the order of steps
+        rows_.clear();
+        tokens_.clear();
+    }
+
+    const Model& model_;
+    std::vector<double> sums_;  // of each row
+    Buffer<float> states_;
+    std::vector<int32_t> rows_, tokens_;
+};
+
+int longest(const Config& config, int most) {
+    return config.max_positions ? std::min(most, config.max_positions) : most;
+}
+
+}  // namespace
+
+int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int most,
+             int32_t* sequences, int32_t* counts, float* scores) {
+    const Config& config = model->config;
+    Batch batch(model);
+    batch.enter(w, sources);
+    const int steps = longest(config, most), count = sources.count;
+    std::fill(sequences, sequences + (size_t)count * most, config.pad_id);
+    std::fill(counts, counts + count, 0);
+    Running running;
+    std::unique_ptr<Scores> scoring(scores ? new Scores(*model, count) : nullptr);
+    for (int row = 0; row < count; row++) running.rows.push_back(row);
+    running.tokens.assign(count, config.start_id);
+    int step = 0;
+    for (; step < steps && !running.rows.empty(); step++) {
+        w.check_cancelled();
+        const int rows = (int)running.rows.size();
+        Team::Span span(w.team, Work::decoder, rows);
+        const bool last = step + 1 == steps && config.last_token >= 0;
+        const int forced = last ? config.last_token : step == 0 ? config.first_token : -1;
+        running.chosen.assign(rows, forced);
+        Wanted wanted;
+        if (forced < 0) wanted.best = running.chosen.data();
+        if (!last) batch.step(w, running.tokens.data(), 1, wanted);
+        for (int i = 0; scoring && forced < 0 && i < rows; i++)
+            scoring->add(w, running.rows[i], running.chosen[i],
+                         w.x.data() + i * width(config.d_model));
+        std::vector<int32_t> kept, rows_left, tokens;
+        for (int i = 0; i < rows; i++) {
+            const int row = running.rows[i], token = running.chosen[i];
+            sequences[(size_t)row * most + step] = token;
+            counts[row] = step + 1;
+            if (token == config.eos_id) continue;
+            kept.push_back(i);
+            rows_left.push_back(row);
+            tokens.push_back(token);
+        }
+        if ((int)kept.size() < rows) batch.select(kept.data(), (int)kept.size());
+        running.rows = std::move(rows_left);
+        running.tokens = std::move(tokens);
+    }
+    if (scoring) scoring->finish(w, counts, scores);
+    return step;
+}
+
+}  // namespace tfn

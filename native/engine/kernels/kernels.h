@@ -1,0 +1,147 @@
+// The inner loops, which exist once for every instruction set; `kernels()` chooses at run time.
+//
+// Axes: M rows, K values of an input row, N columns of an output row. A weight matrix is packed in
+// panels of `panel` columns: float32 [N / panel][K][panel], int8 [N / panel][K / group][panel][group].
+// Sums have a fixed order: a value never depends on how many rows or columns share a call.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace tfn {
+
+enum class Activation { none, relu, gelu, gelu_tanh, quick_gelu, silu };
+enum class NormKind { layer, annotated, rms };
+
+// What becomes of the columns of a product.
+enum class Then {
+    store,     // y = f(product + bias)
+    add,       // y = scale * y + product + bias
+    multiply,  // y = y * (product + bias)
+};
+
+struct Epilogue {
+    float* y;           // (M, N), rows `ld` apart
+    size_t ld;
+    const float* bias;  // (N,), padded to whole panels
+    int columns;        // of y that may be written; the last panel may have more
+    Then then = Then::store;
+    Activation activation = Activation::none;
+    float scale = 1.0f;
+};
+
+// Weights of a product, packed.
+struct Packed {
+    int k = 0;                         // K, for int8 padded with zeros to whole groups
+    const float* f32 = nullptr;        // either these
+    const int8_t* int8 = nullptr;      // or these, -127 to 127
+    const float* scales = nullptr;     // int8: of each column, padded to whole panels
+    const int32_t* sums = nullptr;     // int8: of each column's values, padded as well
+};
+
+// An integer q of a row stands for scale * (q - zero).
+struct Quantization {
+    float scale;
+    int32_t zero;
+};
+
+// Rows that are multiplied: float32, or quantised each in its own way.
+struct Input {
+    const float* f32 = nullptr;
+    size_t ld = 0;
+    const void* quantized = nullptr;
+    size_t ldq = 0;                    // in values
+    const Quantization* rows = nullptr;
+};
+
+// One head of one query over `n` positions, which lie in blocks of BLOCK positions.
+constexpr int BLOCK = 8;
+struct Attend {
+    const float* query;
+    const float* const* blocks;  // of each block, its first position
+    size_t key, value;           // where this head's key and value begin in a position
+    size_t stride;               // between positions of a block
+    int n;
+    int dim;                     // values of a head, whole vectors
+    float scale;
+    const float* bias;           // (n,), added to the scaled scores, or null
+    float* weights;              // (n rounded up to BLOCK,), written
+    float* context;              // (dim,), written
+};
+
+// Columns whose logit may be the largest, by upper bounds of their logits; see "vocabulary.h".
+struct Screen {
+    float length = 0;         // |x'|, of the dequantised row x'
+    float error = 0;          // of what |w| is a part of the bound
+    float best = -INFINITY;   // lower bound of the largest logit
+    int count = 0, room = 0;  // candidates found, and how many there is room for
+    bool full = false;        // there were more
+    int32_t* ids = nullptr;   // of candidates
+    float* upper = nullptr;   // their bounds
+};
+struct ScreenColumns {
+    const float* bias;     // of each column
+    const float* errors;   // |w - w'|
+    const float* lengths;  // |w|
+    bool exact;            // the products are the logits themselves: the first of the best is kept
+};
+
+// Rows (M, K) times rows (N, K) as they lie in a file: y = x w^T + bias.
+struct Dots {
+    const float* x;
+    size_t ldx;
+    int rows;
+    const float* w;
+    size_t ldw;
+    int columns;
+    int k;
+    const float* bias;  // of the columns, or null
+    float* y;
+    size_t ldy;
+};
+
+struct Kernels {
+    const char* name;
+    int lanes;        // floats of a vector
+    int panel;        // columns of a panel
+    int group;        // values that an integer product takes together
+    int depth;        // K of integer products is a multiple of it
+    int value_bytes;  // of a quantised value
+    bool (*runs_here)();
+    // Panels [first, last) of a product of M rows.
+    void (*linear)(const Packed& w, const Input& x, int rows, int first, int last,
+                   const Epilogue& out);
+    // The same, of int8 weights, into screens of the rows, one a row.
+    void (*screen)(const Packed& w, const Input& x, int rows, int first, int last,
+                   const ScreenColumns& columns, Screen* screens);
+    // Sums in the order of one chain of vectors, whatever M and N are.
+    void (*dots)(const Dots& d);
+    // A row to integers; those behind k are set to 0 up to `padded`, where weights are 0 as well.
+    Quantization (*quantize)(const float* x, int k, int padded, void* quantized);
+    // |x'| and |x - x'| of a quantised row x', rounded up.
+    void (*quantization_error)(const float* x, const void* quantized, Quantization how, int k,
+                               float* length, float* error);
+    // y may be x; values behind d are set to 0 up to `padded`. bias may be null.
+    void (*norm)(NormKind kind, float eps, const float* weight, const float* bias, const float* x,
+                 float* y, int d, int padded);
+    void (*attend)(const Attend& a);
+    // The largest of n values and the lowest index of it.
+    int (*argmax)(const float* x, int n);
+    // The `count` largest of n values and their indices, ties by the lower index.
+    void (*top)(const float* x, int n, int count, float* values, int32_t* ids);
+    // Natural log of the sum of exponentials.
+    double (*log_sum_exp)(const float* x, int n);
+};
+
+// Where value `i` of a column's `k` lies in packed weights.
+inline size_t packed_at(const Kernels& kernels, bool int8, int k, int column, int i) {
+    const int panel = kernels.panel, group = int8 ? kernels.group : 1;
+    return (size_t)(column / panel) * k * panel + (size_t)(i / group) * panel * group +
+           column % panel * group + i % group;
+}
+
+const Kernels& kernels();                        // the fastest that this machine runs
+const Kernels* kernels_named(const char* name);  // null if unknown, or if they do not run here
+const Kernels* const* all_kernels();             // built in, fastest first; ends with null
+
+}  // namespace tfn

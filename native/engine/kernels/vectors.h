@@ -1,0 +1,87 @@
+// Vectors of an instruction set, by the compiler's vector extensions. An instruction set's file
+// defines LANES and VECTORS and includes this; everything is local to that file, since another
+// file's code must never run with its instructions.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.h"
+
+#define INLINE inline __attribute__((always_inline))
+
+namespace tfn {
+namespace {
+
+constexpr int PANEL = LANES * VECTORS;
+typedef float F __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE F load(const float* p) { return *(const F*)p; }
+INLINE void store(float* p, F v) { *(F*)p = v; }
+INLINE F splat(float v) { return v - F{}; }  // v + 0 would cost an addition: -0 is not 0
+INLINE F larger(F a, F b) { return a > b ? a : b; }
+INLINE F smaller(F a, F b) { return a < b ? a : b; }
+INLINE F absolute(F v) { return (F)((I)v & 0x7fffffff); }
+INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
+INLINE I to_int(F v) { return __builtin_convertvector(v, I); }
+
+// Sums and maxima of a vector's lanes, by halves.
+INLINE float sum(F v) {
+    float s[LANES];
+    memcpy(s, &v, sizeof v);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) s[i] += s[i + half];
+    return s[0];
+}
+INLINE float highest(F v) {
+    float s[LANES];
+    memcpy(s, &v, sizeof v);
+    for (int i = 1; i < LANES; i++) s[0] = s[i] > s[0] ? s[i] : s[0];
+    return s[0];
+}
+
+// exp(x) with a relative error of about 1e-7. Source: Cephes, expf.
+INLINE F exponential(F x) {
+    x = smaller(larger(x, splat(-87.3f)), splat(88.3f));
+    F k = to_float(to_int(x * 1.44269504f + (x < 0.0f ? splat(-0.5f) : splat(0.5f))));
+    F r = x - k * 0.693359375f;
+    r = r + k * 2.12194440e-4f;
+    F p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    F y = p * (r * r) + r + 1.0f;
+    return y * (F)((to_int(k) + 127) << 23);
+}
+
+// Error below 1.5e-7. Source: Abramowitz and Stegun, 7.1.26.
+INLINE F error_function(F x) {
+    F z = absolute(x);
+    F t = 1.0f / (1.0f + 0.3275911f * z);
+    F p = splat(1.061405429f);
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    F y = 1.0f - p * t * exponential(-z * z);
+    return x < 0.0f ? -y : y;
+}
+
+INLINE F activate(Activation kind, F x) {
+    switch (kind) {
+        case Activation::none: return x;
+        case Activation::relu: return larger(x, F{});
+        case Activation::gelu: return 0.5f * x * (1.0f + error_function(x * 0.70710678f));
+        case Activation::gelu_tanh:
+            return x / (1.0f + exponential(-1.59576912f * (x + 0.044715f * x * x * x)));
+        case Activation::quick_gelu: return x / (1.0f + exponential(-1.702f * x));
+        case Activation::silu: return x / (1.0f + exponential(-x));
+    }
+    return x;
+}
+
+}  // namespace
+}  // namespace tfn

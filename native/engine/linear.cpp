@@ -1,0 +1,103 @@
+#include "linear.h"
+
+#include <algorithm>
+
+namespace tfn {
+
+Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
+               Heads outputs, Heads inputs) {
+    std::vector<Tensor> found;
+    const int parts = (int)sources.size(), width = outputs.width();
+    k_ = inputs.width();
+    n_ = width * parts;
+    panels_ = (n_ + kernels.panel - 1) / kernels.panel;
+    bias_ = tensors.store.take<float>((size_t)panels_ * kernels.panel);
+    for (int part = 0; part < parts; part++) {
+        const Source& source = sources[part];
+        found.push_back(tensors.take(source.name + ".weight", outputs.size(), inputs.size()));
+        if (found.back().int8 != found.front().int8)
+            tensors.problem("'" + source.name + "' is quantised, or its neighbour is: not both");
+        if (!source.bias) continue;
+        const Tensor bias = tensors.take(source.name + ".bias", 1, outputs.size());
+        if (!bias.data || tensors.store.filled()) continue;
+        for (int i = 0; i < outputs.size(); i++)
+            bias_[part * width + outputs.at(i)] = bias.at(0, i);
+    }
+    for (const Tensor& tensor : found)
+        if (!tensor.data || tensor.int8 != found.front().int8) return;  // noted
+    pack(kernels, tensors, found, outputs, inputs);
+}
+
+void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
+                  Heads outputs, Heads inputs) {
+    const bool int8 = tensors[0].int8;
+    const int k = int8 ? (int)round_up(k_, kernels.depth) : k_, width = outputs.width();
+    const size_t padded = (size_t)panels_ * kernels.panel;
+    if (int8) {
+        integers_ = all.store.take<int8_t>(padded * k);
+        scales_ = all.store.take<float>(padded);
+        sums_ = all.store.take<int32_t>(padded);
+    } else {
+        weights_ = all.store.take<float>(padded * k);
+    }
+    packed_ = {k, weights_.data(), integers_.data(), scales_.data(), sums_.data()};
+    if (all.store.filled()) return;
+    const int panel = kernels.panel;
+    all.team.run(panels_, (double)padded * k, [&](int task, int) {
+        for (int column = task * panel; column < (task + 1) * panel; column++) {
+            const int place = column % width;
+            if (column >= n_ || place % outputs.padded >= outputs.dim) continue;  // padding
+            const Tensor& tensor = tensors[column / width];
+            const int row = place / outputs.padded * outputs.dim + place % outputs.padded;
+            if (int8) scales_[column] = tensor.scales[row];
+            for (int i = 0; i < inputs.size(); i++) {
+                const size_t from = row * tensor.row_stride + i * tensor.column_stride;
+                const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
+                if (!int8) {
+                    weights_[to] = static_cast<const float*>(tensor.data)[from];
+                    continue;
+                }
+                integers_[to] = static_cast<const int8_t*>(tensor.data)[from];
+                sums_[column] += integers_[to];
+            }
+        }
+    });
+}
+
+Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,
+                      int k) {
+    const int padded = (int)round_up(k, kernels.depth), size = kernels.value_bytes;
+    // Rows a power of two apart would share few places of the cache.
+    const size_t ldq = round_up((size_t)padded * size, 64) / size + 64 / size;
+    char* values = values_.reserve((size_t)rows * ldq * size);
+    Quantization* how = how_.reserve(rows);
+    const int each = 4, tasks = (rows + each - 1) / each;
+    team.run(tasks, 4.0 * rows * k, [&](int task, int) {
+        for (int row = task * each; row < std::min(rows, task * each + each); row++)
+            how[row] = kernels.quantize(x + row * ld, k, padded, values + row * ldq * size);
+    });
+    return {nullptr, 0, values, ldq, how};
+}
+
+Chunks::Chunks(int panels, double work_of_panel, int threads) : panels(panels) {
+    constexpr double LEAST = 30e3;  // multiply-adds of a task
+    int most = threads == 1 ? 1 : 8 * threads;
+    int wanted = (int)std::min<double>(most, panels * work_of_panel / LEAST);
+    each = (panels + std::max(1, wanted) - 1) / std::max(1, wanted);
+    if (each > 4) each = (each + 3) / 4 * 4;  // a single row takes panels four at a time
+    count = (panels + each - 1) / each;
+}
+
+void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
+                int rows, Quantized& quantized, Epilogue out) {
+    Input input{x, ld, nullptr, 0, nullptr};
+    if (linear.quantized()) input = quantized.make(kernels, team, x, ld, rows, linear.inputs());
+    out.bias = linear.bias();
+    const double work = (double)rows * linear.inputs() * kernels.panel;
+    const Chunks chunks(linear.panels(), work, team.threads());
+    team.run(chunks.count, work * linear.panels(), [&](int task, int) {
+        kernels.linear(linear.packed(), input, rows, chunks.first(task), chunks.last(task), out);
+    });
+}
+
+}  // namespace tfn

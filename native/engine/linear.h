@@ -1,0 +1,73 @@
+// A matrix product with packed weights: y = f(x W^T + b).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "memory.h"
+#include "tensors.h"
+#include "threads.h"
+
+namespace tfn {
+
+// What packing needs: heads of `dim` values are padded to `padded`.
+struct Heads {
+    int count = 1, dim = 0, padded = 0;
+    int at(int i) const { return i / dim * padded + i % dim; }  // where value i lies
+    int size() const { return count * dim; }
+    int width() const { return count * padded; }
+};
+
+struct Source {  // of some output columns
+    std::string name;  // with ".weight" and ".bias" behind it
+    bool bias;
+};
+
+class Linear {
+public:
+    Linear() = default;
+    // Outputs and inputs that are not heads have `padded == dim == count of values`, one head.
+    Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
+           Heads outputs, Heads inputs);
+
+    bool quantized() const { return !scales_.size() ? false : true; }
+    int inputs() const { return k_; }
+    int outputs() const { return n_; }
+    const float* bias() const { return bias_.data(); }
+    const Packed& packed() const { return packed_; }
+    int panels() const { return panels_; }
+
+private:
+    void pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
+              Heads outputs, Heads inputs);
+
+    int k_ = 0, n_ = 0, panels_ = 0;
+    View<float> weights_, scales_, bias_;
+    View<int8_t> integers_;
+    View<int32_t> sums_;
+    Packed packed_;
+};
+
+// Values of rows as a product reads them: quantised if its weights are.
+class Quantized {
+public:
+    // Rows (M, k) with `ld` values between them. Shared out among the team if there are many.
+    Input make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows, int k);
+
+private:
+    Buffer<char> values_;
+    Buffer<Quantization> how_;
+};
+
+// Panels to tasks, so that a task is worth its claim and none is late for long.
+struct Chunks {
+    int panels, each, count;
+    Chunks(int panels, double work_of_panel, int threads);
+    int first(int task) const { return task * each; }
+    int last(int task) const { return first(task) + each < panels ? first(task) + each : panels; }
+};
+
+void run_linear(const Kernels& kernels, Team& team, const Linear& linear, const float* x, size_t ld,
+                int rows, Quantized& quantized, Epilogue out);
+
+}  // namespace tfn

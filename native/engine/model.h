@@ -1,0 +1,97 @@
+// A model's weights, and its encoder.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "embedding.h"
+#include "pool.h"
+#include "vocabulary.h"
+
+namespace tfn {
+
+struct EncoderLayer {
+    Attention self;
+    FeedForward feed_forward;
+};
+
+struct DecoderLayer {
+    Attention self, cross;
+    Linear cross_key_value;
+    FeedForward feed_forward;
+};
+
+// Keys and values of sources that were encoded together: [layer][position][2 heads].
+struct Memory {
+    Buffer<float> values;
+    size_t layer_size = 0, stride = 0;
+};
+
+// One source of them.
+struct Encoded {
+    std::shared_ptr<Memory> memory;
+    size_t first = 0;
+    int length = 0;
+    const float* layer(int i) const {
+        return memory->values.data() + i * memory->layer_size + first * memory->stride;
+    }
+};
+
+struct Sources {
+    const int32_t* ids;      // of all, one after another
+    const int32_t* lengths;  // of each
+    int count;
+};
+
+class Model {
+public:
+    Model(const Config& config, Tensors& tensors, const Kernels& kernels, int threads);
+
+    const Config config;
+    const Kernels& kernels;
+    const Heads decoder_heads;
+    std::vector<EncoderLayer> encoder;
+    std::vector<DecoderLayer> decoder;
+    Embedding source_embedding, target_embedding;
+    RelativePositions encoder_relative, decoder_relative;  // of all layers
+    Norm encoder_norm, decoder_norm;
+    Vocabulary vocabulary;
+
+    const DecoderLayer& decoder_layer(int i) const { return decoder[i % decoder.size()]; }
+
+    // Encoder states of all sources into `states`, (positions, E), if given.
+    std::vector<Encoded> encode(Workspace& w, const Sources& sources, float* states = nullptr) const;
+    // Raises what is wrong with ids, lengths.
+    void check(const Sources& sources) const;
+
+    // What the weights were packed into.
+    void keep(std::unique_ptr<Store> store) { store_ = std::move(store); }
+    const Store& store() const { return *store_; }
+
+    Pool workspaces;
+
+private:
+    void run_encoder(Workspace& w, const Sources& sources) const;
+
+    std::unique_ptr<Store> store_;
+    PositionTable layer_positions_;
+};
+
+// A workspace for the span of a call.
+class Borrowed {
+public:
+    explicit Borrowed(Model& model, const int32_t* cancelled = nullptr)
+        : pool_(model.workspaces), workspace_(pool_.take()) {
+        workspace_->cancelled = cancelled;
+    }
+    ~Borrowed() {
+        workspace_->cancelled = nullptr;
+        pool_.give_back(std::move(workspace_));
+    }
+    Workspace& operator*() { return *workspace_; }
+
+private:
+    Pool& pool_;
+    std::unique_ptr<Workspace> workspace_;
+};
+
+}  // namespace tfn

@@ -1,0 +1,221 @@
+#include "store.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "memory.h"
+
+namespace tfn {
+namespace {
+
+constexpr size_t LINE = 64, PAGE = 4096;
+constexpr size_t HUGE_PAGE = size_t(2) << 20, LEAST_CHUNK = size_t(32) << 20;
+constexpr uint32_t FORMAT = 2;  // of the file, and of everything that is packed into it
+constexpr char MAGIC[8] = {'T', 'F', 'N', 'P', 'A', 'C', 'K', '\n'};
+
+struct Header {
+    char magic[8];
+    uint32_t format, size;  // of the header
+    uint64_t bytes, sum;    // of what follows it
+    uint64_t config;        // hash of its text
+    char engine[32], instruction_set[32], weights[256];
+};
+static_assert(sizeof(Header) <= PAGE, "the header is a page");
+
+// Against damage, not against malice: what a file holds is never an index or a size.
+class Sum {
+public:
+    void add(const void* data, size_t bytes) {  // whole cache lines
+        const char* at = static_cast<const char*>(data);
+        for (size_t i = 0; i < bytes; i += LINE)
+            for (size_t lane = 0; lane < LANES; lane++) {
+                uint64_t word;
+                std::memcpy(&word, at + i + lane * 8, 8);
+                lanes_[lane] = (lanes_[lane] ^ word) * ODD + (word >> 29);
+            }
+    }
+    uint64_t value() const {
+        uint64_t all = 0;
+        for (uint64_t lane : lanes_) all = (all ^ lane ^ (lane >> 31)) * ODD + 1;
+        return all ^ (all >> 32);
+    }
+
+private:
+    static constexpr size_t LANES = LINE / 8;
+    static constexpr uint64_t ODD = 0x9e3779b97f4a7c15;  // 2^64 / the golden ratio
+    uint64_t lanes_[LANES] = {1, 2, 3, 4, 5, 6, 7, 8};
+};
+
+uint64_t hash(const std::string& text) {
+    std::string padded = text;
+    padded.resize(round_up(text.size() + 1, LINE));
+    Sum sum;
+    sum.add(padded.data(), padded.size());
+    return sum.value();
+}
+
+void set(char* to, size_t room, const std::string& text, const char* what) {
+    if (text.size() >= room || text.find('\0') != std::string::npos)
+        throw PackedFileError(std::string(what) + " has " + std::to_string(text.size()) +
+                              " characters; expected fewer than " + std::to_string(room));
+    std::memcpy(to, text.data(), text.size());
+}
+
+Header header_of(const Identity& identity) {
+    Header header{};
+    std::memcpy(header.magic, MAGIC, sizeof MAGIC);
+    header.format = FORMAT;
+    header.size = PAGE;
+    header.config = hash(identity.config);
+    set(header.engine, sizeof header.engine, TFN_ENGINE_VERSION, "the engine's version");
+    set(header.instruction_set, sizeof header.instruction_set, identity.instruction_set,
+        "the instruction set");
+    set(header.weights, sizeof header.weights, identity.weights, "the identity of the weights");
+    return header;
+}
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+    throw PackedFileError("'" + path + "' " + why + "; its weights have to be packed again");
+}
+
+[[noreturn]] void fail(const std::string& path, const char* doing) {
+    throw PackedFileError("cannot " + std::string(doing) + " '" + path +
+                          "': " + std::strerror(errno));
+}
+
+void check(const Header& found, const Header& expected, const std::string& path) {
+    if (std::memcmp(found.magic, MAGIC, sizeof MAGIC)) refuse(path, "is no file of packed weights");
+    if (found.format != expected.format || found.size != expected.size)
+        refuse(path, "has format " + std::to_string(found.format) + "; expected " +
+                         std::to_string(expected.format));
+    if (std::memcmp(found.engine, expected.engine, sizeof found.engine))
+        refuse(path, std::string("is not of version ") + expected.engine + " of the engine");
+    if (std::memcmp(found.instruction_set, expected.instruction_set,
+                    sizeof found.instruction_set))
+        refuse(path, std::string("is not for instruction set ") + expected.instruction_set);
+    if (found.config != expected.config) refuse(path, "is of another config");
+    if (std::memcmp(found.weights, expected.weights, sizeof found.weights))
+        refuse(path, "is of other weights");
+}
+
+// A descriptor that is closed.
+struct File {
+    int descriptor;
+    ~File() {
+        if (descriptor >= 0) ::close(descriptor);
+    }
+};
+
+void write_all(int descriptor, const void* data, size_t bytes, const std::string& path) {
+    const char* at = static_cast<const char*>(data);
+    while (bytes) {
+        const ssize_t written = ::write(descriptor, at, std::min(bytes, size_t(1) << 30));
+        if (written < 0 && errno == EINTR) continue;
+        if (written <= 0) fail(path, "write");
+        at += written;
+        bytes -= (size_t)written;
+    }
+}
+
+}  // namespace
+
+Store::Store(const std::string& path, const Identity& identity) : mapped_(true), path_(path) {
+    const Header expected = header_of(identity);
+    File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    if (file.descriptor < 0) fail(path, "open");
+    struct stat status {};
+    if (::fstat(file.descriptor, &status)) fail(path, "read");
+    if (!S_ISREG(status.st_mode) || status.st_size < (off_t)PAGE ||
+        (uint64_t)status.st_size > MOST)
+        refuse(path, "is no file of packed weights");
+    const size_t size = (size_t)status.st_size;
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor, 0);
+    if (data == MAP_FAILED) fail(path, "map");
+    chunks_.push_back({static_cast<char*>(data), size});
+    used_ = PAGE;
+    try {
+        Header found;
+        std::memcpy(&found, data, sizeof found);
+        check(found, expected, path);
+        if (found.bytes != size - PAGE || found.bytes % LINE)
+            refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
+                             std::to_string(found.bytes));
+        Sum sum;
+        sum.add(chunks_[0].data + PAGE, size - PAGE);
+        if (sum.value() != found.sum) refuse(path, "is damaged");
+    } catch (...) {
+        unmap();
+        throw;
+    }
+}
+
+Store::~Store() { unmap(); }
+
+void Store::unmap() {
+    for (const Chunk& chunk : chunks_) ::munmap(chunk.data, chunk.bytes);
+    chunks_.clear();
+}
+
+void Store::add_chunk(size_t size) {
+    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    chunks_.push_back({static_cast<char*>(data), size});
+    used_ = round_up((uintptr_t)data, HUGE_PAGE) - (uintptr_t)data;
+#ifdef MADV_HUGEPAGE
+    // A step reads all weights once: with small pages it waits for their addresses, too.
+    ::madvise(chunks_.back().data + used_, size - HUGE_PAGE, MADV_HUGEPAGE);
+#endif
+}
+
+void* Store::take_bytes(size_t bytes) {
+    bytes = round_up(bytes, LINE) + LINE;  // kernels may read a vector more
+    if (chunks_.empty() || bytes > chunks_.back().bytes - used_) {
+        if (mapped_) refuse(path_, "is too short");
+        add_chunk(std::max(round_up(bytes, HUGE_PAGE), LEAST_CHUNK) + HUGE_PAGE);
+    }
+    char* data = chunks_.back().data + used_;
+    used_ += bytes;
+    parts_.push_back({data, bytes});
+    return data;
+}
+
+void Store::finish() const {
+    if (mapped_ && used_ != chunks_[0].bytes) refuse(path_, "is too long");
+}
+
+void Store::save(const std::string& path, const Identity& identity) const {
+    Header header = header_of(identity);
+    Sum sum;
+    for (const Part& part : parts_) {
+        sum.add(part.data, part.bytes);
+        header.bytes += part.bytes;
+    }
+    header.sum = sum.value();
+    char page[PAGE] = {};
+    std::memcpy(page, &header, sizeof header);
+    static std::atomic<unsigned> files{0};
+    const std::string temporary = path + "." + std::to_string(::getpid()) + "." +
+                                  std::to_string(files.fetch_add(1)) + ".tmp";
+    File file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+    if (file.descriptor < 0) fail(temporary, "make");
+    try {
+        write_all(file.descriptor, page, PAGE, temporary);
+        for (const Part& part : parts_) write_all(file.descriptor, part.data, part.bytes, temporary);
+        if (::fsync(file.descriptor)) fail(temporary, "write");
+        if (::rename(temporary.c_str(), path.c_str())) fail(path, "write");
+    } catch (...) {
+        ::unlink(temporary.c_str());
+        throw;
+    }
+}
+
+}  // namespace tfn

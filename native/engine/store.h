@@ -1,0 +1,86 @@
+// Where everything lies that loading makes of weights: in memory, or in a file that is mapped.
+//
+// What is taken from a store comes in a fixed order, which a model's config and instruction set
+// decide. So the file needs no table: sizes are always those that the config asks for, never those
+// that a file claims, and a file that has another size is refused.
+//
+// The file: a header (see "store.cpp"), and what was taken, each part rounded up to cache lines.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tfn {
+
+// A file of packed weights that cannot be used. Its weights can still be packed anew.
+class PackedFileError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+// Values that lie in a store.
+template <class T>
+class View {
+public:
+    View() = default;
+    View(T* data, size_t size) : data_(data), size_(size) {}
+    T* data() const { return data_; }
+    size_t size() const { return size_; }
+    T& operator[](size_t i) const { return data_[i]; }
+
+private:
+    T* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+// What a file has to have been made for.
+struct Identity {
+    std::string instruction_set, config, weights;  // `weights`: the caller's word for them
+};
+
+class Store {
+public:
+    Store() = default;
+    // Maps a file. Raises PackedFileError if it is not whole, or was made for something else.
+    Store(const std::string& path, const Identity& identity);
+    ~Store();
+    Store(const Store&) = delete;
+    Store& operator=(const Store&) = delete;
+
+    // Whether values are there already; if not they are 0, to be filled.
+    bool filled() const { return mapped_; }
+    template <class T>
+    View<T> take(size_t size) {
+        if (size > MOST / sizeof(T)) throw std::bad_alloc();
+        return {static_cast<T*>(take_bytes(size * sizeof(T))), size};
+    }
+    // Raises if a file has more than what was taken.
+    void finish() const;
+    // Writes a file beside `path` and renames it.
+    void save(const std::string& path, const Identity& identity) const;
+
+private:
+    static constexpr size_t MOST = size_t(1) << 40;
+    struct Part {
+        void* data;
+        size_t bytes;  // whole cache lines
+    };
+    struct Chunk {
+        char* data;
+        size_t bytes;
+    };
+
+    void* take_bytes(size_t bytes);
+    void add_chunk(size_t size);
+    void unmap();
+
+    bool mapped_ = false;
+    std::string path_;
+    std::vector<Part> parts_;
+    std::vector<Chunk> chunks_;  // of memory; of a file, the one mapping
+    size_t used_ = 0;            // of the last chunk
+};
+
+}  // namespace tfn

@@ -1,0 +1,156 @@
+#include "threads.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace tfn {
+namespace {
+
+// Nanoseconds. A helper that finds no task for so long sleeps; a caller that waits for so long lets
+// others have its core, and one that waits for longer than that and than its own share took has lost
+// a helper.
+constexpr int64_t AWAKE = 200'000, PATIENT = 50'000, LONG_WAIT = 500'000;
+
+int64_t now() {
+    using namespace std::chrono;
+    return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+inline void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+uint64_t packed(uint64_t generation, uint64_t tasks, uint64_t next) {
+    return generation << 32 | tasks << 16 | next;
+}
+
+}  // namespace
+
+Team::Team(int threads) : threads_(threads) {
+    try {
+        for (int thread = 1; thread < threads; thread++)
+            helpers_.emplace_back([this, thread] { help(thread); });
+    } catch (const std::exception&) {
+        // Fewer threads than wanted are as good: none waits for a certain one.
+    }
+}
+
+Team::~Team() {
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stop_ = true;
+    }
+    wake_.notify_all();
+    for (auto& helper : helpers_) helper.join();
+}
+
+Team::Span::Span(Team& team, Work kind, int rows) : team_(team) {
+    if (team.helpers_.empty() || team.busy_) return;
+    team.busy_ = true;
+    int size = 0;
+    while (size + 1 < SIZES && rows >> (size + 1)) size++;
+    habit_ = &team.habits_[(int)kind][size];
+    start_ = now();
+    team.work_done_ = 0;
+    team.waited_ = false;
+    team.helped_ = habit_->begin(start_);
+    if (team.helped_) team.wake();
+}
+
+Team::Span::~Span() {
+    if (!habit_) return;
+    const int64_t end = now();
+    habit_->end(team_.helped_, team_.work_done_, end - start_, team_.waited_, end);
+    team_.busy_ = team_.helped_ = false;
+    team_.needed_.store(false, std::memory_order_relaxed);
+}
+
+void Team::wake() {
+    needed_.store(true);
+    if (!sleeping_.load()) return;
+    // A helper between its last look at `needed_` and its sleep holds the mutex.
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    wake_.notify_all();
+}
+
+void Team::run_shared(int tasks, Function function, void* with) {
+    constexpr int MOST = 1 << 15;
+    if (tasks > MOST) {  // the generation's neighbours in a word
+        for (int task = 0; task < tasks; task++) function(with, task, 0);
+        return;
+    }
+    function_ = function;
+    with_ = with;
+    done_.store(0, std::memory_order_relaxed);
+    uint64_t generation = (work_.load(std::memory_order_relaxed) >> 32) + 1;
+    work_.store(packed(generation & 0xffffffff, tasks, 0), std::memory_order_release);
+    const int64_t since = now();
+    while (claim(0)) {
+    }
+    wait_for_others(tasks, since);
+}
+
+// Do one task if there is one.
+bool Team::claim(int thread) {
+    uint64_t seen = work_.load(std::memory_order_acquire);
+    for (;;) {
+        uint64_t tasks = seen >> 16 & 0xffff, next = seen & 0xffff;
+        if (next >= tasks) return false;
+        if (work_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
+            // The caller sets these anew only after this task is done.
+            function_(with_, (int)next, thread);
+            done_.fetch_add(1, std::memory_order_release);
+            return true;
+        }
+    }
+}
+
+void Team::wait_for_others(int tasks, int64_t since) {
+    int64_t start = 0;
+    for (int spins = 1; done_.load(std::memory_order_acquire) != tasks; spins++) {
+        pause();
+        if (spins % 32) continue;
+        const int64_t time = now();
+        if (!start) start = time;
+        if (time - start > PATIENT) std::this_thread::yield();
+    }
+    if (!start) return;
+    const int64_t waited = now() - start;
+    if (waited > LONG_WAIT && waited > start - since) waited_ = true;
+}
+
+void Team::help(int thread) {
+    for (;;) {
+        {
+            std::unique_lock<std::mutex> lock(mutex_);
+            sleeping_.fetch_add(1);
+            wake_.wait(lock, [&] { return stop_.load() || needed_.load(); });
+            sleeping_.fetch_sub(1);
+        }
+        if (stop_) return;
+        while (work_for_a_while(thread)) std::this_thread::yield();
+    }
+}
+
+// Whether there is more to be waited for.
+bool Team::work_for_a_while(int thread) {
+    int64_t since = 0;
+    for (int spins = 1;; spins++) {
+        if (claim(thread)) {
+            spins = 0;
+            since = 0;
+            continue;
+        }
+        pause();
+        if (spins % 32) continue;
+        const int64_t time = now();
+        if (!since) since = time;
+        if (time - since > AWAKE) return needed_.load(std::memory_order_relaxed) && !stop_.load();
+    }
+}
+
+}  // namespace tfn

@@ -1,0 +1,88 @@
+// Threads that share out the tasks of one call.
+//
+// A task is claimed by whoever is free, so that a slow thread delays the others by one task at most.
+// Helpers spin while they are needed every few microseconds, and sleep soon after. Whether they help
+// at all is a habit: see "habit.h".
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "habit.h"
+
+namespace tfn {
+
+// Kinds of work, of which each has habits of its own.
+enum class Work { encoder, memory, decoder, loading };
+
+class Team {
+public:
+    explicit Team(int threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    int threads() const { return threads_; }
+
+    // A span of work of a kind, such as one step of so many rows. Only in one are there helpers;
+    // one within another is a part of it.
+    class Span {
+    public:
+        Span(Team& team, Work kind, int rows);
+        ~Span();
+        Span(const Span&) = delete;
+        Span& operator=(const Span&) = delete;
+
+    private:
+        Team& team_;
+        Habit* habit_ = nullptr;
+        int64_t start_ = 0;
+    };
+
+    // f(task, thread) for every task below `tasks`. `work` in multiply-adds: little is done by the
+    // caller alone. f does not throw.
+    template <class F>
+    void run(int tasks, double work, F&& f) {
+        work_done_ += work;
+        if (tasks <= 1 || work < LEAST_WORK || !helped_) {
+            for (int task = 0; task < tasks; task++) f(task, 0);
+            return;
+        }
+        run_shared(
+            tasks, [](void* with, int task, int thread) { (*static_cast<F*>(with))(task, thread); },
+            const_cast<void*>(static_cast<const void*>(&f)));
+    }
+
+private:
+    using Function = void (*)(void* with, int task, int thread);
+    static constexpr double LEAST_WORK = 60e3;
+    static constexpr int KINDS = 4, SIZES = 32;
+
+    void run_shared(int tasks, Function function, void* with);
+    void wake();
+    void help(int thread);
+    bool work_for_a_while(int thread);
+    bool claim(int thread);
+    void wait_for_others(int tasks, int64_t since);
+
+    const int threads_;
+    Habit habits_[KINDS][SIZES];  // by the logarithm of rows
+    bool busy_ = false;           // in a span
+    bool helped_ = false;         // in this span
+    bool waited_ = false;         // long for a helper, in this span
+    double work_done_ = 0;
+    std::atomic<uint64_t> work_{0};  // generation (32 bits), tasks (16), next task (16)
+    std::atomic<int> done_{0};
+    Function function_ = nullptr;
+    void* with_ = nullptr;
+    std::atomic<bool> needed_{false}, stop_{false};
+    std::atomic<int> sleeping_{0};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::vector<std::thread> helpers_;
+};
+
+}  // namespace tfn

@@ -1,0 +1,72 @@
+// The output projection: logits, and the token of the largest one.
+//
+// In float32 the largest logit is found without computing all of them in float32. Products of
+// integers bound every logit from both sides; columns whose upper bound is below another's lower
+// bound cannot win, and what is left, a few columns, is computed as `logits` computes it.
+//
+// Why the bounds hold. u = 2^-24, the largest relative error of a rounded float32 operation. For a
+// row x and a column w of K values,
+//     L   is the logit that `logits` gives: a float32 sum of the products, to which the bias is added;
+//     x'  and w' are their integers times their scales, |x - x'| and |w - w'| what that leaves out;
+//     P   is the float32 value of x' w': the exact sum of products of integers (it cannot overflow:
+//         see `steps_of`), turned into a float, times the product of two scales;
+//     V   is P with the bias added, which is all that the kernel has.
+// How far L and V can be apart:
+//  1. x w - x' w' = (x - x') w + x' (w - w'), by Cauchy-Schwarz at most
+//         |x - x'| |w| + |x'| |w - w'|.
+//  2. P has three roundings (the integer, the scales' product, the product with it): it is off by
+//         at most 3.01 u |x'| |w'| <= 3.01 u |x'| (|w| + |w - w'|).
+//  3. The sum in L: a term passes through at most m = K / lanes + 2 lanes roundings: its product, a
+//     chain of K / lanes sums, log2(lanes) sums of lanes, lanes - 1 values that fill no vector. So
+//     it is off by at most g |x| |w|, g = m u / (1 - m u) (Higham, Accuracy and Stability of
+//     Numerical Algorithms, 2nd edition, 3.1), and |x| <= |x'| + |x - x'|.
+//  4. The sums with the bias round by at most u |L| and u |V|, and so do V + bound and V - bound.
+//  5. Numbers too small for float32's exponent may become 0, which is off by 2^-126 for each of K
+//     products in L, and in the product of scales, which a sum below 2^31 multiplies: below 10^-28.
+// Hence
+//     |L - V| <= error |w| + |x'| |w - w'| + 10^-6 |V| + 10^-25
+//     error = |x - x'| + g (|x'| + |x - x'|) + 4 u |x'|
+// where 1 and 3 are in `error`, 2 in its 4 u and in 10^-6 of the second term, 4 in 10^-6 |V|, 5 in
+// 10^-25. The norms are rounded up by 10^-6 of themselves, about 16 u: that pays for 2's second half,
+// for the roundings of the bound itself, which has only positive terms, and for 4's u times it.
+// What is no number is never a candidate.
+#pragma once
+#include "layers.h"
+
+namespace tfn {
+
+constexpr float SUPPRESSED = -1e30f;  // added to a logit: not -inf, of which differences are no numbers
+
+class Vocabulary {
+public:
+    Vocabulary() = default;
+    Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& config);
+
+    int size() const { return size_; }
+    // All logits (rows, V) of states (rows, width(E)), `ld` apart; of `columns` ids alone, those.
+    void logits(Workspace& w, const float* x, int rows, float* out, size_t ld) const;
+    void logits_of(Workspace& w, const float* x, int rows, const int32_t* columns, int count,
+                   float* out, size_t ld) const;
+    // The token of the largest logit of each row among those that are not suppressed.
+    void best(Workspace& w, const float* x, int rows, int32_t* out) const;
+
+private:
+    void make_screen(const Kernels& kernels, Tensors& tensors);
+    void fill_screen(const Kernels& kernels, int column, int k);
+    void screen(Workspace& w, const float* x, int rows, int32_t* out) const;
+    int32_t pick(Workspace& w, const float* x, int row, int rows, const Screen* screens) const;
+    int32_t best_of_all(const Workspace& w, const float* x) const;
+
+    int size_ = 0, d_ = 0;
+    const float* rows_ = nullptr;  // float32, (V, E)
+    size_t stride_ = 0;
+    View<float> own_, bias_, allowed_;    // allowed_: bias, and -1e30 where suppressed
+    Linear quantized_;                    // of an int8 model
+    View<int8_t> integers_;               // of the screen
+    View<int32_t> sums_;
+    View<float> scales_, errors_, lengths_;
+    Packed packed_;
+    int panels_ = 0;
+};
+
+}  // namespace tfn

@@ -1,0 +1,15 @@
+"""Options of the engine's tests."""
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("tfexport_native") is None:
+    # `make optional` installs it where there is a compiler.
+    collect_ignore_glob = ["test_*.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--configs", type=int, default=25, help="configs that are drawn")
+    parser.addoption("--sanitizers", action="store_true", help="build with them, too")
+    parser.addoption("--batches", type=int, default=200, help="batches that are drawn")

@@ -1,0 +1,72 @@
+// Drawn configs and weights for the engine's C interface.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../../engine/abi.h"
+
+namespace driver {
+
+// Numbers that are the same on every machine.
+class Draw {
+public:
+    explicit Draw(uint64_t seed) : engine_(seed) {}
+    int below(int n) { return (int)(engine_() % (uint64_t)n); }
+    int between(int least, int most) { return least + below(most - least + 1); }
+    bool chance(int percent) { return below(100) < percent; }
+    float real() { return (float)(engine_() >> 40) / (float)(1 << 23) - 1; }  // [-1, 1)
+    template <class T>
+    T any(const std::vector<T>& of) {
+        return of[(size_t)below((int)of.size())];
+    }
+
+private:
+    std::mt19937_64 engine_;
+};
+
+class Config {
+public:
+    explicit Config(Draw& draw);
+
+    int whole(const std::string& key) const { return std::stoi(values.at(key)); }
+    bool is(const std::string& key, const char* value) const { return values.at(key) == value; }
+    std::string text() const;
+
+    std::map<std::string, std::string> values;
+};
+
+// All weights that a config needs, of memory that is no larger than they are.
+class Weights {
+public:
+    Weights(Draw& draw, const Config& config, bool int8);
+    // Some hostile change of one of them, whose memory stays large enough for its shape.
+    void spoil(Draw& draw);
+
+    std::vector<tfn_tensor> table() const;
+
+private:
+    struct Made {
+        std::string name;
+        std::vector<float> values, scales;
+        std::vector<int8_t> whole;
+        tfn_tensor tensor;
+    };
+
+    void add(const std::string& name, int rows, int columns, bool int8 = false);
+    void norm(const std::string& name);
+    void linear(const std::string& name, int outputs, int inputs, const char* bias);
+    void attention(const std::string& name, const char* placed, int heads, int dim);
+    void layer(const std::string& name, bool decoder);
+    void relative(const std::string& name, const char* kind, int heads, int dim);
+
+    Draw& draw_;
+    const Config& config_;
+    const bool int8_, transposed_;
+    std::deque<Made> all_;
+};
+
+}  // namespace driver

@@ -1,0 +1,283 @@
+// fuzz FIRST CASES FOLDER: drawn calls of the C interface, most of them with something wrong.
+//
+// A call either does what it says or gives an error with a text. What it may never do, faults and
+// races, the sanitizers see: every array has exactly the size that it needs.
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "drawn.h"
+
+#include <unistd.h>
+
+using namespace driver;
+
+namespace {
+
+uint64_t current = 0;
+std::atomic<long> done{0}, refused{0};
+
+[[noreturn]] void die(const char* why) {
+    std::fprintf(stderr, "case %llu: %s\n", (unsigned long long)current, why);
+    std::_Exit(1);
+}
+
+// The result of a call, which has a text if it failed.
+class Outcome {
+public:
+    operator tfn_error() { return {text_, sizeof text_}; }
+    bool take(int code) {
+        if (code != TFN_OK && !text_[0]) die("an error without a text");
+        (code == TFN_OK ? done : refused)++;
+        return code == TFN_OK;
+    }
+
+private:
+    char text_[200] = {};
+};
+
+// Sources, sometimes with ids or lengths that no vocabulary has.
+struct Sources {
+    std::vector<int32_t> ids, lengths;
+    tfn_sources c;
+
+    Sources(Draw& draw, int vocabulary, int most) {
+        const bool hostile = draw.chance(15);
+        for (int i = draw.between(1, 6); i; i--) {
+            const int length = draw.between(1, most);
+            for (int j = 0; j < length; j++) ids.push_back(draw.below(vocabulary));
+            lengths.push_back(length);
+        }
+        c = {ids.data(), lengths.data(), (int32_t)lengths.size()};
+        if (!hostile) return;
+        int32_t& id = ids[(size_t)draw.below((int)ids.size())];
+        switch (draw.below(6)) {
+            case 0: id = draw.any<int32_t>({-1, vocabulary, INT32_MAX, INT32_MIN}); break;
+            case 1: lengths.back() = draw.any<int32_t>({0, -1, INT32_MIN}); break;
+            case 2: c.count = draw.any<int32_t>({0, -1, INT32_MIN}); break;
+            case 3: c.ids = nullptr; break;
+            case 4: c.lengths = nullptr; break;
+            case 5: lengths[0] = 0; break;
+        }
+    }
+};
+
+class Case {
+public:
+    Case(uint64_t seed, const std::string& folder)
+        : draw_(seed), config_(draw_), weights_(draw_, config_, draw_.chance(40)),
+          path_(folder + "/packed"), other_(folder + "/spoilt") {}
+
+    void run() {
+        std::string text = config_.text();
+        if (draw_.chance(20)) spoil_config(text);
+        if (draw_.chance(20)) weights_.spoil(draw_);
+        const auto table = weights_.table();
+        const int32_t threads = draw_.chance(5) ? draw_.any<int32_t>({0, -1, 4000}) : draw_.between(1, 3);
+        const char* name = instruction_set();
+        tfn_model* model = nullptr;
+        Outcome made;
+        if (!made.take(tfn_model_new(draw_.chance(2) ? nullptr : text.c_str(),
+                                     draw_.chance(2) ? nullptr : table.data(),
+                                     draw_.chance(2) ? 0 : (int32_t)table.size(), threads, name,
+                                     draw_.chance(2) ? nullptr : &model, made)))
+            return;
+        calls(model, draw_);
+        if (draw_.chance(30)) at_once(model);
+        if (draw_.chance(40)) packed(model, text, table, name);
+        tfn_model_free(model);
+    }
+
+private:
+    const char* instruction_set() {
+        static const std::vector<std::string> names = [] {
+            std::vector<std::string> all;
+            std::string text = tfn_instruction_sets(), name;
+            for (char c : text + ",") {
+                if (c != ',') name += c;
+                else all.push_back(name), name.clear();
+            }
+            return all;
+        }();
+        if (draw_.chance(3)) return "unheard of";
+        return draw_.chance(30) ? nullptr : names[(size_t)draw_.below((int)names.size())].c_str();
+    }
+
+    void spoil_config(std::string& text) {
+        const int at = draw_.below((int)text.size());
+        switch (draw_.below(5)) {
+            case 0: text[at] = (char)draw_.between(1, 255); break;
+            case 1: text.erase(at); break;
+            case 2: text.insert(at, draw_.any<std::string>({"\n", "=", "99999999999", "-", "x=1\n"})); break;
+            case 3: text += text; break;
+            case 4: {
+                auto each = config_.values.begin();
+                std::advance(each, draw_.below((int)config_.values.size()));
+                text += each->first + "=" +
+                        draw_.any<std::string>({"", "0", "-1", "16777216", "65536", "nan", "1e99"}) + "\n";
+                const size_t first = text.find("\n" + each->first + "=");
+                if (first + 1 < text.size()) text.erase(first + 1, text.find('\n', first + 1) - first);
+                break;
+            }
+        }
+    }
+
+    void calls(tfn_model* model, Draw& draw) {
+        const int source = config_.whole("source_vocab_size");
+        const Sources given(draw, source, draw.chance(10) ? 40 : 9);
+        const int64_t count = (int64_t)given.lengths.size();
+        const int32_t most = draw.between(1, 9), beams = draw.between(1, 3);
+        std::vector<float> states(given.ids.size() * (size_t)config_.whole("d_model"));
+        Outcome encoded, found, searched;
+        encoded.take(tfn_encode(draw.chance(2) ? nullptr : model, given.c,
+                                draw.chance(2) ? nullptr : states.data(), encoded));
+        std::vector<int32_t> sequences((size_t)(count * most)), counts((size_t)count);
+        std::vector<float> scores((size_t)count);
+        int32_t steps = 0;
+        std::atomic<int32_t> flag{draw.chance(5)};
+        const int32_t* cancelled = draw.chance(50) ? nullptr : (const int32_t*)&flag;
+        found.take(tfn_generate(model, given.c, draw.chance(3) ? draw.any<int32_t>({0, -1}) : most,
+                                draw.chance(2) ? nullptr : sequences.data(), counts.data(),
+                                draw.chance(50) ? nullptr : scores.data(), &steps, cancelled, found));
+        const size_t many = (size_t)(count * most * 2 * beams);
+        std::vector<int32_t> tokens(many), parents(many);
+        std::vector<float> log_probs(many);
+        const int32_t wrong = draw.any<int32_t>({0, -1, INT32_MAX});
+        searched.take(tfn_beam(model, given.c, draw.chance(4) ? wrong : beams,
+                               draw.chance(4) ? 0 : draw.between(1, 3), most, tokens.data(),
+                               parents.data(), draw.chance(2) ? nullptr : log_probs.data(), &steps,
+                               cancelled, searched));
+        batch(model, draw);
+    }
+
+    void batch(tfn_model* model, Draw& draw) {
+        tfn_batch* batch = nullptr;
+        Outcome made;
+        if (!made.take(tfn_batch_new(draw.chance(2) ? nullptr : model, &batch, made))) return;
+        for (int i = draw.between(1, 8); i; i--) {
+            const int act = draw.below(10);
+            if (act < 3 || !tfn_batch_rows(batch)) {
+                const Sources given(draw, config_.whole("source_vocab_size"), 12);
+                Outcome entered;
+                entered.take(tfn_batch_enter(batch, given.c, entered));
+            } else if (act < 5) {
+                std::vector<int32_t> kept;
+                for (int left = draw.below(5); left; left--)
+                    kept.push_back(draw.below(tfn_batch_rows(batch)));
+                if (!kept.empty() && draw.chance(10))
+                    kept.back() = draw.any<int32_t>({-1, tfn_batch_rows(batch), INT32_MIN});
+                const int32_t count = draw.chance(3) ? -1 : (int32_t)kept.size();
+                Outcome selected;
+                selected.take(tfn_batch_select(batch, kept.data(), count, selected));
+            } else {
+                step(batch, draw);
+            }
+        }
+        tfn_batch_free(batch);
+    }
+
+    void step(tfn_batch* batch, Draw& draw) {
+        const int size = config_.whole("target_vocab_size"), each = draw.between(1, 4);
+        const size_t rows = (size_t)tfn_batch_rows(batch);
+        std::vector<int32_t> tokens, columns, best(rows);
+        for (size_t i = 0; i < rows * (size_t)each; i++) tokens.push_back(draw.below(size));
+        for (int i = draw.between(1, 4); i; i--) columns.push_back(draw.below(size));
+        if (!tokens.empty() && draw.chance(5))
+            tokens.back() = draw.any<int32_t>({-1, size, INT32_MIN, INT32_MAX});
+        if (draw.chance(5)) columns.back() = draw.any<int32_t>({-1, size, INT32_MIN});
+        const bool some = draw.chance(50);
+        const int32_t width = tfn_batch_longest_source(batch) + draw.below(3);
+        std::vector<float> logits(rows * (size_t)each * (some ? columns.size() : (size_t)size));
+        std::vector<float> attention(rows * (size_t)each * (size_t)width *
+                                     (size_t)config_.whole("num_decoder_layers") *
+                                     (size_t)config_.whole("decoder_num_heads"));
+        tfn_wanted wanted{draw.chance(80) ? logits.data() : nullptr,
+                          some ? columns.data() : nullptr,
+                          some ? (int32_t)columns.size() : 0,
+                          draw.chance(50) ? best.data() : nullptr,
+                          draw.chance(30) ? attention.data() : nullptr,
+                          width};
+        if (draw.chance(3)) wanted.source_width = draw.any<int32_t>({-1, INT32_MIN});
+        if (some && draw.chance(3)) wanted.count = draw.any<int32_t>({0, -1});
+        const int32_t wrong = draw.any<int32_t>({0, -1, INT32_MIN, INT32_MAX});
+        Outcome stepped;
+        stepped.take(tfn_batch_step(draw.chance(2) ? nullptr : batch,
+                                    draw.chance(2) ? nullptr : tokens.data(),
+                                    draw.chance(3) ? wrong : each, wanted, stepped));
+    }
+
+    // Several threads with the same model.
+    void at_once(tfn_model* model) {
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 3; i++) {
+            const int seed = draw_.below(1 << 30);
+            threads.emplace_back([this, model, seed] {
+                Draw own(seed);
+                calls(model, own);
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+    }
+
+    void packed(tfn_model* model, const std::string& text, const std::vector<tfn_tensor>& table,
+                const char* name) {
+        Outcome saved;
+        if (!saved.take(tfn_model_save(model, path_.c_str(), "weights", saved))) return;
+        std::ifstream file(path_, std::ios::binary);
+        std::string bytes{std::istreambuf_iterator<char>(file), {}};
+        const bool spoilt = draw_.chance(70);
+        if (spoilt) {
+            const size_t at = draw_.chance(50) ? (size_t)draw_.below(400)
+                                               : (size_t)draw_.below((int)bytes.size());
+            switch (draw_.below(4)) {
+                case 0: bytes[at] ^= (char)(1 << draw_.below(8)); break;
+                case 1: bytes.resize(at); break;
+                case 2: bytes.append((size_t)draw_.between(1, 300), '\0'); break;
+                case 3: bytes.erase(at, 64); break;
+            }
+            std::ofstream(other_, std::ios::binary) << bytes;
+        }
+        tfn_model* again = nullptr;
+        Outcome loaded;
+        if (!loaded.take(tfn_model_load(text.c_str(), table.data(), (int32_t)table.size(),
+                                        draw_.between(1, 3), name,
+                                        spoilt ? other_.c_str() : path_.c_str(),
+                                        draw_.chance(3) ? nullptr : "weights", &again, loaded)))
+            return;
+        calls(again, draw_);
+        tfn_model_free(again);
+    }
+
+    Draw draw_;
+    const Config config_;
+    Weights weights_;
+    const std::string path_, other_;
+};
+
+void on_signal(int) { die("a signal"); }
+
+}  // namespace
+
+int main(int count, char** given) {
+    if (count != 4) {
+        std::fprintf(stderr, "usage: fuzz FIRST CASES FOLDER\n");
+        return 2;
+    }
+    for (int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGBUS})
+        if (!std::getenv("TFN_SANITIZED")) std::signal(signal, on_signal);
+    const uint64_t first = std::strtoull(given[1], nullptr, 10);
+    const uint64_t cases = std::strtoull(given[2], nullptr, 10);
+    const bool told = std::getenv("TFN_TELL") != nullptr;
+    for (current = first; current < first + cases; current++) {
+        if (told) std::fprintf(stderr, "case %llu\n", (unsigned long long)current);
+        Case(current, given[3]).run();
+    }
+    std::printf("%llu cases: %ld calls did what they say, %ld were refused\n",
+                (unsigned long long)cases, done.load(), refused.load());
+    return 0;
+}

@@ -1,0 +1,83 @@
+// Checks of kernels beside plain formulas in double precision.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "memory.h"
+
+// Counts what was checked, and prints what does not hold.
+class Checks {
+public:
+    explicit Checks(std::string name) : name_(std::move(name)) {}
+    void hold(bool holds, const std::string& what) {
+        count_++;
+        if (holds || ++failed_ > 20) return;
+        std::printf("%s: %s\n", name_.c_str(), what.c_str());
+    }
+    void close(double found, double expected, double margin, const std::string& what) {
+        hold(std::fabs(found - expected) <= margin,
+             what + ": " + std::to_string(found) + ", expected " + std::to_string(expected));
+    }
+    int count() const { return count_; }
+    int failed() const { return failed_; }
+
+private:
+    std::string name_;
+    int count_ = 0, failed_ = 0;
+};
+
+class Random {
+public:
+    explicit Random(unsigned seed) : engine_(seed) {}
+    int below(int n) { return (int)(engine_() % (unsigned)n); }
+    int between(int low, int high) { return low + below(high - low + 1); }
+    float normal() { return normal_(engine_); }
+    std::vector<float> normals(size_t n, float scale = 1) {
+        std::vector<float> v(n);
+        for (float& x : v) x = scale * normal();
+        return v;
+    }
+
+private:
+    std::mt19937 engine_;
+    std::normal_distribution<float> normal_;
+};
+
+// Weights (N, K) and their packed form; int8 ones with their scales.
+struct Weights {
+    int n, k, panels;
+    std::vector<float> values;  // as they are multiplied
+    tfn::Buffer<float> packed, scales, bias;
+    tfn::Buffer<int8_t> integers;
+    tfn::Buffer<int32_t> sums;
+    tfn::Packed form;
+};
+Weights make_weights(const tfn::Kernels& kernels, Random& random, int n, int k, bool int8);
+
+// Rows (M, K) as a product reads them, and the values that they stand for.
+struct Rows {
+    int m, k;
+    std::vector<float> given;
+    std::vector<double> values;
+    tfn::Buffer<float> floats;
+    tfn::Buffer<char> integers;
+    std::vector<tfn::Quantization> how;
+    tfn::Input input;
+};
+Rows make_rows(const tfn::Kernels& kernels, const std::vector<float>& given, int m, int k,
+               bool int8);
+
+double activation(tfn::Activation kind, double x);
+
+void check_products(const tfn::Kernels& kernels, Checks& checks);
+void check_dots(const tfn::Kernels& kernels, Checks& checks);
+void check_quantization(const tfn::Kernels& kernels, Checks& checks);
+void check_rows(const tfn::Kernels& kernels, Checks& checks);
+void check_attention(const tfn::Kernels& kernels, Checks& checks);
+void check_vocabulary(const tfn::Kernels& kernels, Checks& checks);

@@ -1,0 +1,128 @@
+// Work on single rows.
+#include <algorithm>
+
+#include "check.h"
+
+using namespace tfn;
+
+void check_quantization(const Kernels& kernels, Checks& checks) {
+    Random random(3);
+    for (int i = 0; i < 300; i++) {
+        const int k = random.between(1, 300);
+        const float size = std::pow(10.0f, (float)random.between(-20, 20));
+        std::vector<float> x = random.normals(k, size);
+        if (i % 3 == 1) for (float& v : x) v = std::fabs(v);
+        if (i % 3 == 2) for (float& v : x) v = -std::fabs(v);
+        if (i % 50 == 7) std::fill(x.begin(), x.end(), 0.0f);
+        const Rows rows = make_rows(kernels, x, 1, k, true);
+        const auto range = std::minmax_element(x.begin(), x.end());
+        const double span = std::max(0.0f, *range.second) - std::min(0.0f, *range.first);
+        // Half a step, and what rounding of the row's zero costs: no worse than 8 bits of its range.
+        double length = 0, error = 0, worst = 0;
+        for (int j = 0; j < k; j++) {
+            const double off = rows.values[j] - x[j];
+            worst = std::max(worst, std::fabs(off));
+            length += rows.values[j] * rows.values[j];
+            error += off * off;
+        }
+        checks.hold(worst <= span / 255 * 1.001 + 1e-30,
+                    "quantised row is off by " + std::to_string(worst / span * 255) + " steps");
+        float said[2];
+        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], k, &said[0], &said[1]);
+        checks.hold(said[0] >= std::sqrt(length) && said[0] <= std::sqrt(length) * 1.00001 + 1e-30,
+                    "length of a quantised row");
+        checks.hold(said[1] >= std::sqrt(error) && said[1] <= std::sqrt(error) * 1.00001 + 1e-30,
+                    "error of a quantised row");
+    }
+}
+
+namespace {
+
+void check_norm(const Kernels& kernels, Checks& checks, Random& random) {
+    const int d = random.between(2, 100), padded = (int)round_up(d, 16);
+    const auto x = random.normals(padded), weight = random.normals(padded), bias = random.normals(padded);
+    const auto kind = (NormKind)random.below(3);
+    const bool biased = random.below(2);
+    std::vector<float> y(padded, 7);
+    kernels.norm(kind, 1e-5f, weight.data(), biased ? bias.data() : nullptr, x.data(), y.data(), d,
+                 padded);
+    double mean = 0, squares = 0;
+    for (int i = 0; i < d && kind != NormKind::rms; i++) mean += x[i] / (double)d;
+    for (int i = 0; i < d; i++) squares += (x[i] - mean) * (x[i] - mean);
+    const double divisor = kind == NormKind::annotated ? std::sqrt(squares / (d - 1)) + 1e-5
+                                                       : std::sqrt(squares / d + 1e-5);
+    double worst = 0;
+    for (int i = 0; i < d; i++)
+        worst = std::max(worst, std::fabs((x[i] - mean) / divisor * weight[i] +
+                                          (biased ? bias[i] : 0) - y[i]));
+    checks.hold(worst < 1e-4, "norm is off by " + std::to_string(worst));
+    checks.hold(std::all_of(y.begin() + d, y.end(), [](float v) { return v == 0; }), "norm: padding");
+}
+
+void check_choices(const Kernels& kernels, Checks& checks, Random& random) {
+    const int n = random.between(1, 700), many = random.between(1, std::min(n, 9));
+    auto x = random.normals(n);
+    if (random.below(2)) for (float& v : x) v = std::round(v);  // ties
+    std::vector<int> order(n);
+    for (int i = 0; i < n; i++) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
+    checks.hold(kernels.argmax(x.data(), n) == order[0], "argmax of " + std::to_string(n));
+    std::vector<float> values(many);
+    std::vector<int32_t> ids(many);
+    kernels.top(x.data(), n, many, values.data(), ids.data());
+    checks.hold(std::equal(ids.begin(), ids.end(), order.begin()), "top of " + std::to_string(n));
+    double sum = 0;
+    for (float v : x) sum += std::exp((double)v);
+    checks.close(kernels.log_sum_exp(x.data(), n), std::log(sum), 2e-6, "log_sum_exp");
+}
+
+}  // namespace
+
+void check_rows(const Kernels& kernels, Checks& checks) {
+    Random random(4);
+    for (int i = 0; i < 200; i++) {
+        check_norm(kernels, checks, random);
+        check_choices(kernels, checks, random);
+    }
+}
+
+void check_attention(const Kernels& kernels, Checks& checks) {
+    Random random(5);
+    for (int i = 0; i < 100; i++) {
+        const int n = random.between(1, 50), dim = kernels.lanes * random.between(1, 9);
+        const size_t stride = 2 * dim + random.below(8);
+        const int count = (n + BLOCK - 1) / BLOCK;
+        const float size = i % 4 ? 1.0f : 30.0f;  // weights of nearly 0 and 1 too
+        const auto query = random.normals(dim, size), bias = random.normals(n);
+        // Each block in memory of its own, so that a read beside it is found by sanitizers.
+        std::vector<std::vector<float>> blocks;
+        std::vector<const float*> firsts;
+        for (int block = 0; block < count; block++) {
+            const int held = std::min(BLOCK, n - block * BLOCK);
+            blocks.push_back(random.normals((held - 1) * stride + 2 * dim));
+        }
+        for (const auto& block : blocks) firsts.push_back(block.data());
+        std::vector<float> weights(round_up(n, BLOCK)), context(dim);
+        const bool biased = random.below(2);
+        kernels.attend({query.data(), firsts.data(), 0, (size_t)dim, stride, n, dim, 0.25f,
+                        biased ? bias.data() : nullptr, weights.data(), context.data()});
+        std::vector<double> scores(n), expected(dim);
+        double most = -1e300, total = 0, worst = 0;
+        for (int at = 0; at < n; at++) {
+            const float* key = firsts[at / BLOCK] + at % BLOCK * stride;
+            for (int j = 0; j < dim; j++) scores[at] += (double)query[j] * key[j];
+            scores[at] = scores[at] * 0.25 + (biased ? bias[at] : 0);
+            most = std::max(most, scores[at]);
+        }
+        for (double& s : scores) total += s = std::exp(s - most);
+        for (int at = 0; at < n; at++) {
+            scores[at] /= total;
+            worst = std::max(worst, std::fabs(scores[at] - weights[at]));
+            for (int j = 0; j < dim; j++)
+                expected[j] += scores[at] * firsts[at / BLOCK][at % BLOCK * stride + dim + j];
+        }
+        checks.hold(worst < 2e-5 * size, "attention weights are off by " + std::to_string(worst));
+        for (int j = 0; j < dim; j++)
+            checks.close(context[j], expected[j], 5e-5 * size, "attention's context");
+    }
+}

@@ -1,0 +1,241 @@
+"""Rows whose neighbours come and go: each gives what it gives alone, bit for bit.
+
+``--batches N`` draws more of them.
+"""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+from drawn import draw_config, draw_model, draw_sources, draw_weights, engine_config, engine_model
+from numpy.typing import NDArray
+from tfexport_native import CancelledError, Model, NativeError, instruction_sets
+
+from tfexport.model_src import TransformerConfig
+
+MODELS = 8  # a batch is of one of them
+Floats = NDArray[np.float32]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "drawn" in metafunc.fixturenames:
+        metafunc.parametrize("drawn", range(MODELS))
+
+
+def drawn_model(number: int) -> tuple[TransformerConfig, Model]:
+    config, tensors = draw_weights(100 + number, int8=number % 2 == 1)
+    name = instruction_sets()[number // 2 % len(instruction_sets())]
+    return config, Model(engine_config(config), tensors, 1 + number % 3, name)
+
+
+def test_rows_do_not_notice_their_neighbours(drawn: int, request: pytest.FixtureRequest) -> None:
+    config, model = drawn_model(drawn)
+    for seed in range(request.config.getoption("--batches") // MODELS):
+        run_batch(config, model, seed)
+
+
+def run_batch(config: TransformerConfig, model: Model, seed: int) -> None:
+    """Rows enter, step together, are repeated, moved and dropped; then each is played alone."""
+    draw = random.Random(seed)
+    batch = model.new_batch()
+    # Of each row its source, its tokens, and logits by how many tokens there were.
+    rows: list[tuple[list[int], list[int], dict[int, Floats]]] = []
+    gone: list[tuple[list[int], list[int], dict[int, Floats]]] = []
+    longest = (config.longest or 24) - 1
+    for _ in range(draw.randint(4, 12)):
+        act = draw.random()
+        if not rows or (act < 0.25 and len(rows) < 9):
+            sources = draw_sources(config, draw.randrange(1 << 30))[: draw.randint(1, 5)]
+            batch.enter(sources)
+            rows += [(source, [], {}) for source in sources]
+        elif act < 0.45:
+            kept = [draw.randrange(len(rows)) for _ in range(draw.randint(0, len(rows)))]
+            batch.select(kept)
+            gone += [row for i, row in enumerate(rows) if i not in kept]
+            rows = [(rows[i][0], list(rows[i][1]), dict(rows[i][2])) for i in kept]
+        each = draw.choice([1, 1, 1, 2, 5])
+        if not rows or any(len(row[1]) + each > longest for row in rows):
+            continue
+        tokens = np.array(
+            [[draw.randrange(model.vocab_size) for _ in range(each)] for _ in rows], np.int32
+        )
+        logits = np.empty((len(rows), each, model.vocab_size), np.float32)
+        best = np.empty(len(rows), np.int32)
+        batch.step(tokens, logits=logits, best=best)
+        np.testing.assert_array_equal(best, logits[:, -1].argmax(-1))
+        for i, (_, had, found) in enumerate(rows):
+            for j in range(each):
+                had.append(int(tokens[i, j]))
+                found[len(had)] = logits[i, j]
+    for source, had, found in gone + rows:
+        if had:
+            alone = play_alone(model, source, had)
+            for count, values in found.items():
+                np.testing.assert_array_equal(values, alone[count - 1])
+
+
+def play_alone(model: Model, source: list[int], tokens: list[int]) -> Floats:
+    batch = model.new_batch()
+    batch.enter([source])
+    found = np.empty((1, len(tokens), model.vocab_size), np.float32)
+    for i, token in enumerate(tokens):
+        logits = np.empty((1, 1, model.vocab_size), np.float32)
+        batch.step(np.array([[token]], np.int32), logits=logits)
+        found[0, i] = logits[0, 0]
+    return found[0]
+
+
+def test_searches_in_one_call_do_not_notice_their_neighbours(drawn: int) -> None:
+    config, model = drawn_model(drawn)
+    sources = draw_sources(config, drawn) + draw_sources(config, drawn + 1)
+    together, counts, scores = model.generate(sources, 15, True)
+    assert scores is not None
+    beams = model.beam(sources, 3, 2, 8)
+    for i, source in enumerate(sources):
+        alone, count, score = model.generate([source], 15, True)
+        assert score is not None
+        assert counts[i] == count[0]
+        np.testing.assert_array_equal(together[i, : counts[i]], alone[0, : count[0]])
+        assert scores[i] == score[0]
+        for whole, single in zip(beams, model.beam([source], 3, 2, 8), strict=True):
+            np.testing.assert_array_equal(whole[: len(single), i], single[:, 0])
+
+
+def test_greedy_search_in_one_call_is_that_by_steps(drawn: int) -> None:
+    config, model = drawn_model(drawn)
+    sources = draw_sources(config, drawn + 2)
+    sequences, counts, _ = model.generate(sources, 15, False)
+    batch, rows = model.new_batch(), list(range(len(sources)))
+    batch.enter(sources)
+    found: list[list[int]] = [[] for _ in sources]
+    tokens = np.full((len(rows), 1), config.special_ids.decoder_start, np.int32)
+    for _ in range(15):
+        best = np.empty(len(rows), np.int32)
+        batch.step(tokens, best=best)
+        for row, token in zip(rows, best.tolist(), strict=True):
+            found[row].append(token)
+        kept = [i for i, token in enumerate(best) if token != config.eos_id]
+        batch.select(kept)
+        rows, tokens = [rows[i] for i in kept], best[kept, None]
+        if not rows:
+            break
+    assert [sequences[i, : counts[i]].tolist() for i in range(len(sources))] == found
+
+
+def test_beam_search_in_one_call_is_that_by_steps(drawn: int) -> None:
+    config, model = drawn_model(drawn)
+    source, beams, most = draw_sources(config, drawn + 3)[2], 3, 8
+    tokens, parents, _ = model.beam([source], beams, 3, most)
+    batch = model.new_batch()
+    batch.enter([source])
+    sums, last = np.zeros(1), np.array([[config.special_ids.decoder_start]], np.int32)
+    for step in range(len(tokens)):
+        logits = np.empty((len(sums), 1, model.vocab_size), np.float32)
+        batch.step(last, logits=logits)
+        wide = logits[:, 0].astype(np.float64)
+        highest = wide.max(-1, keepdims=True)
+        totals = wide - highest - np.log(np.exp(wide - highest).sum(-1, keepdims=True))
+        totals += sums[:, None]
+        order = np.argsort(-totals, axis=None, kind="stable")[: 2 * beams]
+        gap = np.diff(-np.sort(-totals, axis=None)[: 2 * beams + 1])
+        if np.abs(gap).min() < 1e-5:
+            break  # a near tie may go either way
+        row, token = np.divmod(order, model.vocab_size)
+        np.testing.assert_array_equal(tokens[step, 0], token)
+        np.testing.assert_array_equal(parents[step, 0], row)
+        going_on = np.flatnonzero(token != config.eos_id)[:beams]
+        batch.select(row[going_on])
+        sums = totals[row[going_on], token[going_on]]
+        last = token[going_on, None].astype(np.int32)
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    config = draw_config(3)
+    model = draw_model(config, 3)
+    with_ties = model.output_proj
+    for parameter in with_ties.parameters():
+        parameter.data[5:] = parameter.data[5]
+    engine = engine_model(model)
+    batch = engine.new_batch()
+    batch.enter(draw_sources(config, 3))
+    logits = np.empty((5, 1, engine.vocab_size), np.float32)
+    best = np.empty(5, np.int32)
+    start = np.full((5, 1), config.special_ids.decoder_start, np.int32)
+    batch.step(start, logits=logits, best=best)
+    assert (best <= 5).all()
+    tokens, _, _ = engine.beam(draw_sources(config, 3), 4, 1, 1)
+    expected = np.argsort(-logits[:, 0], -1, kind="stable")[:, :8]
+    np.testing.assert_array_equal(tokens[0], expected)
+
+
+def test_a_call_can_be_cancelled() -> None:
+    config, model = drawn_model(0)
+    sources, flag = draw_sources(config, 0), np.zeros(1, np.int32)
+    expected = model.generate(sources, 12, False, flag)[0]
+    flag[0] = 1
+    with pytest.raises(CancelledError):
+        model.generate(sources, 12, False, flag)
+    with pytest.raises(CancelledError):
+        model.beam(sources, 2, 2, 12, flag)
+    np.testing.assert_array_equal(model.generate(sources, 12, False)[0], expected)
+
+
+def test_a_running_call_can_be_cancelled_from_another_thread() -> None:
+    config = draw_config(5)
+    rules = {"suppress_tokens": [config.eos_id], "max_positions": 0}
+    tensors = draw_weights(5)[1]
+    if config.positions != "none":
+        rules.pop("max_positions")
+    model = Model(engine_config(config, **rules), tensors)
+    flag = np.zeros(1, np.int32)
+    timer = threading.Timer(0.05, flag.fill, (1,))
+    timer.start()
+
+    def run() -> None:
+        while True:
+            model.generate([[3]] * 50, 20, False, flag)
+
+    with pytest.raises(CancelledError):
+        run()
+
+
+def test_a_batch_is_as_it_was_after_a_call_that_is_refused() -> None:
+    config, model = drawn_model(2)
+    sources = draw_sources(config, 2)
+    one, other = model.new_batch(), model.new_batch()
+    found = []
+    for batch in (one, other):
+        batch.enter(sources)
+        if batch is one:
+            with pytest.raises(NativeError, match="is empty"):
+                batch.enter([[1], []])
+            with pytest.raises(NativeError, match="has id"):
+                batch.enter([[1], [10**12]])
+            with pytest.raises(NativeError, match="row 5 of 5"):
+                batch.select([0, 5])
+            with pytest.raises(NativeError, match="has id -1"):
+                batch.step(np.full((5, 1), -1))
+            with pytest.raises(NativeError, match="vocabulary does not have"):
+                batch.step(np.ones((5, 1)), logits=np.empty((5, 1, 1), np.float32), columns=[-1])
+        logits = np.empty((5, 1, model.vocab_size), np.float32)
+        batch.step(np.ones((5, 1), np.int32), logits=logits)
+        found.append(logits)
+    np.testing.assert_array_equal(*found)
+
+
+def test_threads_may_share_a_model() -> None:
+    config, model = drawn_model(1)
+    sources = [draw_sources(config, seed) for seed in range(6)]
+    expected = [model.generate(some, 12, False)[0].tolist() for some in sources]
+    found: dict[int, list[list[list[int]]]] = {}
+
+    def run(number: int) -> None:
+        found[number] = [model.generate(some, 12, False)[0].tolist() for some in sources]
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found[number] for number in range(4)] == [expected] * 4

@@ -1,0 +1,101 @@
+"""int8 weights against the plain formula: rows rounded to integers, whole sums, two scales."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from drawn import draw_config, draw_model, draw_sources, engine_config, engine_tensors, quantize
+from eager import Row, log_probs
+from tfexport_native import Model, Tensor, instruction_sets
+from torch import nn
+
+from tfexport.model_src import Transformer
+
+SEEDS = range(12)
+BYTES = 255
+WORDS = 32767
+# Instruction sets whose rows are words, of both signs; rows of the others are bytes, from the least
+# value to the largest.
+OF_WORDS = {"avx512", "avx2", "portable", "neon"}
+
+
+class WholeLinear(nn.Module):
+    """y = (q x' ) scale_of_row scale_of_output + bias, with x' whole numbers."""
+
+    def __init__(self, linear: nn.Linear, weight: Tensor, words: bool) -> None:
+        super().__init__()
+        self._weight, self._bias, self._words = weight, linear.bias, words
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self._weight.scales is not None
+        values = x.detach().numpy()
+        low = np.minimum(values.min(-1, keepdims=True), 0)
+        high = np.maximum(values.max(-1, keepdims=True), 0)
+        if self._words:
+            low, steps = np.minimum(low, -high), np.float32(WORDS)
+            step, zero = np.maximum(-low, np.float32(1e-30)) / steps, np.float32(0)
+        else:
+            step = np.maximum(high - low, np.float32(1e-30)) / np.float32(BYTES)
+            zero = np.rint(-low / step)
+        whole = np.rint(values / step).astype(np.int64)
+        if not self._words:
+            whole = np.clip(whole, -zero, BYTES - zero).astype(np.int64)
+        sums = whole @ self._weight.values.astype(np.int64).T
+        product = sums * step.astype(np.float64) * self._weight.scales
+        y = torch.from_numpy(product.astype(np.float32))
+        return y if self._bias is None else y + self._bias
+
+
+def quantized(model: Transformer, words: bool) -> tuple[Transformer, dict[str, Tensor]]:
+    """A module with whole products, and the engine's weights of it."""
+    model = copy.deepcopy(model)
+    tensors = engine_tensors(model)
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            continue
+        key = f"{name}.weight"
+        tensors[key] = quantize(tensors[key].values)
+        if isinstance(module, nn.Embedding):
+            values, scales = tensors[key]
+            assert scales is not None
+            module.weight = nn.Parameter(torch.from_numpy(values * scales[:, None]))
+        else:
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, WholeLinear(module, tensors[key], words))
+    return model, tensors
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("seed", SEEDS)
+def test_int8_weights_give_the_formulas_numbers(seed: int, instruction_set: str) -> None:
+    config = draw_config(1000 + seed)
+    words = instruction_set in OF_WORDS
+    model, tensors = quantized(draw_model(config, seed), words)
+    engine = Model(engine_config(config), tensors, 2, instruction_set)
+    sources = draw_sources(config, seed)
+    assert config.target_vocab_size is not None
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, config.target_vocab_size, (len(sources), 7)).astype(np.int32)
+    batch = engine.new_batch()
+    batch.enter(sources)
+    logits = np.empty((*tokens.shape, engine.vocab_size), np.float32)
+    best = np.empty(len(sources), np.int32)
+    batch.step(tokens, logits=logits, best=best)
+    np.testing.assert_array_equal(best, logits[:, -1].argmax(-1))
+    # A value near the middle of two integers may be rounded to either.
+    tolerance = 1e-3 if words else 0.1
+    for i, source in enumerate(sources):
+        row = Row(model, source)
+        expected, _, _ = row.step(row.empty(), tokens[i].tolist())
+        difference = np.abs(log_probs(expected) - log_probs(logits[i]))
+        assert difference.max() < tolerance
+
+
+def test_a_matrix_is_whole_or_its_neighbours_are_not() -> None:
+    config = draw_config(0)
+    tensors = engine_tensors(draw_model(config, 0))
+    key = "decoder.layers.0.self_attn.k_proj.weight"
+    tensors[key] = quantize(tensors[key].values)
+    with pytest.raises(RuntimeError, match=r"decoder\.layers\.0\.self_attn"):
+        Model(engine_config(config), tensors)

@@ -1,0 +1,105 @@
+"""Kernels of every instruction set beside plain formulas: here, and where emulators are, elsewhere.
+
+The checks themselves are C++, in ``kernels/``; each test builds them and runs them in its own way.
+"""
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[1]
+QUICKLY = "-O1 -ffp-contract=fast"  # what is not measured is built so
+X86 = platform.machine() in ("x86_64", "AMD64")
+
+
+def need(*programs: str) -> None:
+    """Skip the test if one of the programs is missing."""
+    missing = [program for program in programs if not shutil.which(program)]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+def build(folder: Path, **options: str) -> Path:
+    """Build the checks with CMake's options; gives their program."""
+    need("cmake")
+    given = [f"-D{name}={value}" for name, value in {"TFN_TESTS": "ON", **options}.items()]
+    commands = (
+        ["cmake", *given, str(NATIVE)],
+        ["cmake", "--build", ".", "--target", "kernels", "--parallel", "2"],
+    )
+    for command in commands:
+        made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout + made.stderr
+    return folder / "kernels"
+
+
+def run(*command: object) -> dict[str, str]:
+    """Run the checks; gives what they said of each instruction set."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {line.split(":")[0]: line for line in done.stdout.splitlines()}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("here"))
+
+
+def test_instruction_sets_of_this_machine(here: Path) -> None:
+    named = run(here, "--list")
+    found = run(here)
+    assert list(found) == list(named)
+    assert list(found)[-1] == "portable"
+    assert all(said.endswith(" 0 failed") for said in found.values())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what nm says of ELF files")
+def test_no_other_code_runs_with_the_instructions_of_a_set(here: Path) -> None:
+    need("nm")
+    objects = list(here.parent.rglob("kernels/*.o"))
+    sets = [path for path in objects if path.name.split(".")[0] not in ("choose", "cpu")]
+    sets = [path for path in sets if "engine" in path.parts]
+    assert len(sets) >= 3
+    for path in sets:
+        listed = subprocess.run(
+            ["nm", "--defined-only", "--extern-only", str(path)], capture_output=True, text=True
+        )
+        names = [line.split()[-1] for line in listed.stdout.splitlines()]
+        assert len(names) == 1, f"{path.name} gives others {names}"
+
+
+@pytest.mark.skipif(not X86, reason="emulates instructions of x86-64 beside its own AVX2")
+def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
+    program = build(tmp_path, TFN_EMULATED="ON", CMAKE_CXX_FLAGS_RELEASE=QUICKLY)
+    if "avx2" not in run(program, "--list"):
+        pytest.skip("the rest of these sets needs AVX2")
+    found = run(program, "--all")
+    assert list(found) == ["amx", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable"]
+
+
+def test_64_bit_arm(tmp_path: Path) -> None:
+    compiler = "aarch64-linux-gnu-g++"
+    need(compiler, "qemu-aarch64")
+    program = build(
+        tmp_path,
+        CMAKE_SYSTEM_NAME="Linux",
+        CMAKE_SYSTEM_PROCESSOR="aarch64",
+        CMAKE_CXX_COMPILER=compiler,
+        CMAKE_EXE_LINKER_FLAGS="-static",
+        CMAKE_CXX_FLAGS_RELEASE=QUICKLY,
+    )
+    assert list(run("qemu-aarch64", program)) == ["neon_dot", "neon", "portable"]
+    old = run("qemu-aarch64", "-cpu", "cortex-a57", program, "--list")
+    assert list(old) == ["neon", "portable"], "a processor without dot products"
+
+
+def test_no_kernel_reads_or_writes_beside_its_arrays(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    if not pytestconfig.getoption("--sanitizers"):
+        pytest.skip("`make sanitize` runs it: building takes minutes")
+    run(build(tmp_path, TFN_SANITIZE="address,undefined"))

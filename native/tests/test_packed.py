@@ -1,0 +1,159 @@
+"""Files of packed weights: the same results, or refused by name."""
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn import draw_sources, draw_weights, engine_config
+from tfexport_native import (
+    Model,
+    NativeError,
+    PackedFile,
+    PackedFileError,
+    Tensor,
+    instruction_sets,
+)
+
+from tfexport.model_src import TransformerConfig
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_packed_file_gives_the_same_results(seed: int, int8: bool, tmp_path: Path) -> None:
+    config, tensors = draw_weights(seed, int8)
+    name = instruction_sets()[seed % len(instruction_sets())]
+    file = PackedFile(tmp_path / "model.packed", "digest")
+    sources = draw_sources(config, seed)
+    packed = Model(engine_config(config), tensors, 3, name)
+    packed.save(file)
+    again = Model(engine_config(config), tensors, 1, name, file)
+    again.save(PackedFile(tmp_path / "again.packed", "digest"))
+    assert file.path.read_bytes() == (tmp_path / "again.packed").read_bytes()
+    assert str(file.path) in Path("/proc/self/maps").read_text()
+    for one, other in zip(packed.encode(sources), again.encode(sources), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(
+        packed.generate(sources, 9, True), again.generate(sources, 9, True), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.packed", "model.packed"]
+
+
+def test_results_do_not_depend_on_the_threads_that_packed(tmp_path: Path) -> None:
+    config, tensors = draw_weights(3)
+    files = [PackedFile(tmp_path / f"{threads}.packed", "") for threads in (1, 2, 5)]
+    for file in files:
+        Model(engine_config(config), tensors, int(file.path.stem)).save(file)
+    assert len({file.path.read_bytes() for file in files}) == 1
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[TransformerConfig, dict[str, Tensor], PackedFile]:
+    config, tensors = draw_weights(1)
+    file = PackedFile(tmp_path / "model.packed", "digest")
+    Model(engine_config(config), tensors).save(file)
+    return config, tensors, file
+
+
+def test_stale_files_are_refused(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    config, tensors, file = saved
+    with pytest.raises(PackedFileError, match="is of other weights"):
+        Model(engine_config(config), tensors, packed=PackedFile(file.path, "another"))
+    with pytest.raises(PackedFileError, match="is of another config"):
+        Model(engine_config(config, suppress_tokens=[3]), tensors, packed=file)
+    for name in instruction_sets()[1:]:
+        with pytest.raises(PackedFileError, match=f"is not for instruction set {name}"):
+            Model(engine_config(config), tensors, 1, name, file)
+
+
+def test_whatever_is_cut_off_is_missed(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    config, tensors, file = saved
+    whole = file.path.read_bytes()
+    for size in (0, 1, 100, 4095, 4096, 4160, len(whole) // 2, len(whole) - 64, len(whole) - 1):
+        file.path.write_bytes(whole[:size])
+        with pytest.raises(PackedFileError, match=r"model\.packed"):
+            Model(engine_config(config), tensors, packed=file)
+    file.path.write_bytes(whole + bytes(64))
+    with pytest.raises(PackedFileError, match="bytes of weights; expected"):
+        Model(engine_config(config), tensors, packed=file)
+
+
+def test_damage_is_found(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    config, tensors, file = saved
+    whole = bytearray(file.path.read_bytes())
+    draw = np.random.default_rng(0)
+    header = [*range(40), 40, 71, 72, 103, 104, 359]
+    for at in [*header, *draw.integers(4096, len(whole), 60).tolist(), len(whole) - 1]:
+        bit = 1 << int(draw.integers(8))
+        whole[at] ^= bit
+        file.path.write_bytes(whole)
+        with pytest.raises(PackedFileError, match="packed again"):
+            Model(engine_config(config), tensors, packed=file)
+        whole[at] ^= bit
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    config, tensors = draw_weights(1)
+    other, of_other = draw_weights(2)
+    Model(engine_config(other), of_other).save(PackedFile(tmp_path / "other", "digest"))
+    (tmp_path / "text").write_text("text\n" * 4000)
+    (tmp_path / "folder").mkdir()
+    for name in ("other", "text", "folder", "missing"):
+        with pytest.raises(PackedFileError, match=name):
+            Model(engine_config(config), tensors, packed=PackedFile(tmp_path / name, "digest"))
+
+
+def test_a_file_of_the_same_config_and_other_tensors(tmp_path: Path) -> None:
+    # The identity is the caller's word; the size shows what it does not say.
+    config, tensors = draw_weights(1)
+    file = PackedFile(tmp_path / "model.packed", "digest")
+    Model(engine_config(config), tensors).save(file)
+    _, whole = draw_weights(1, int8=True)
+    with pytest.raises(PackedFileError, match=r"is too (long|short)"):
+        Model(engine_config(config), whole, packed=file)
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    config, tensors = draw_weights(1)
+    model = Model(engine_config(config), tensors)
+    with pytest.raises(PackedFileError, match="missing"):
+        model.save(PackedFile(tmp_path / "missing" / "file", ""))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PackedFileError, match="folder"):
+        model.save(PackedFile(tmp_path / "folder", ""))
+    with pytest.raises(PackedFileError, match="identity"):
+        model.save(PackedFile(tmp_path / "file", "x" * 256))
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_tensors_are_checked_beside_a_file(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    config, tensors, file = saved
+    del tensors["target_embedding.tokens.weight"]
+    with pytest.raises(NativeError, match=r"no tensor 'target_embedding\.tokens\.weight'"):
+        Model(engine_config(config), tensors, packed=file)
+
+
+def _first_tokens(file: PackedFile) -> list[int]:
+    config, tensors = draw_weights(1)
+    model = Model(engine_config(config), tensors, packed=file)
+    return model.generate([[3, 4]], 5, False)[0][0].tolist()
+
+
+def test_processes_share_a_file(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    *_, file = saved
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(_first_tokens, [file] * 3)
+    assert found == [_first_tokens(file)] * 3

@@ -1,0 +1,15 @@
+"""A native engine for encoder-decoder Transformers; ``tfexport`` uses it where it is installed."""
+
+from tfexport_native.library import CancelledError, NativeError, PackedFileError, instruction_sets
+from tfexport_native.model import Batch, Model, PackedFile, Tensor
+
+__all__ = [
+    "Batch",
+    "CancelledError",
+    "Model",
+    "NativeError",
+    "PackedFile",
+    "PackedFileError",
+    "Tensor",
+    "instruction_sets",
+]

@@ -1,0 +1,151 @@
+"""The shared library, loaded with ctypes; see ``engine/abi.h`` for what its functions do."""
+
+import ctypes
+import os
+from pathlib import Path
+
+_VERSION = 2  # of the interface
+_ERROR_SIZE = 4096
+
+Int = ctypes.c_int32
+Ints = ctypes.POINTER(Int)
+Floats = ctypes.POINTER(ctypes.c_float)
+
+
+class NativeError(RuntimeError):
+    """The engine cannot do what it was asked for; the message says why."""
+
+
+class PackedFileError(NativeError):
+    """A file of packed weights is stale, damaged or none, or cannot be written."""
+
+
+class CancelledError(NativeError):
+    """The caller ended the call."""
+
+
+_FAILURES = {2: PackedFileError, 3: CancelledError}  # others are NativeError itself
+
+
+class CTensor(ctypes.Structure):
+    """See ``tfn_tensor``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("column_stride", ctypes.c_int64),
+    )
+
+
+class CError(ctypes.Structure):
+    """See ``tfn_error``."""
+
+    _fields_ = (("text", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class CSources(ctypes.Structure):
+    """See ``tfn_sources``."""
+
+    _fields_ = (("ids", ctypes.c_void_p), ("lengths", ctypes.c_void_p), ("count", Int))
+
+
+class CWanted(ctypes.Structure):
+    """See ``tfn_wanted``."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        ("columns", ctypes.c_void_p),
+        ("count", Int),
+        ("best", ctypes.c_void_p),
+        ("attention", ctypes.c_void_p),
+        ("source_width", Int),
+    )
+
+
+_HANDLE, _ARRAY = ctypes.c_void_p, ctypes.c_void_p
+_FUNCTIONS = {
+    "tfn_version": (Int, ()),
+    "tfn_instruction_sets": (ctypes.c_char_p, ()),
+    "tfn_model_new": (
+        ctypes.c_int,
+        (ctypes.c_char_p, ctypes.POINTER(CTensor), Int, Int, ctypes.c_char_p,
+         ctypes.POINTER(_HANDLE), CError),
+    ),
+    "tfn_model_load": (
+        ctypes.c_int,
+        (ctypes.c_char_p, ctypes.POINTER(CTensor), Int, Int, ctypes.c_char_p, ctypes.c_char_p,
+         ctypes.c_char_p, ctypes.POINTER(_HANDLE), CError),
+    ),
+    "tfn_model_save": (ctypes.c_int, (_HANDLE, ctypes.c_char_p, ctypes.c_char_p, CError)),
+    "tfn_model_free": (None, (_HANDLE,)),
+    "tfn_model_instruction_set": (ctypes.c_char_p, (_HANDLE,)),
+    "tfn_encode": (ctypes.c_int, (_HANDLE, CSources, _ARRAY, CError)),
+    "tfn_generate": (
+        ctypes.c_int, (_HANDLE, CSources, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError)
+    ),
+    "tfn_beam": (
+        ctypes.c_int,
+        (_HANDLE, CSources, Int, Int, Int, _ARRAY, _ARRAY, _ARRAY, Ints, _ARRAY, CError),
+    ),
+    "tfn_batch_new": (ctypes.c_int, (_HANDLE, ctypes.POINTER(_HANDLE), CError)),
+    "tfn_batch_free": (None, (_HANDLE,)),
+    "tfn_batch_rows": (Int, (_HANDLE,)),
+    "tfn_batch_longest_source": (Int, (_HANDLE,)),
+    "tfn_batch_enter": (ctypes.c_int, (_HANDLE, CSources, CError)),
+    "tfn_batch_step": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CWanted, CError)),
+    "tfn_batch_select": (ctypes.c_int, (_HANDLE, _ARRAY, Int, CError)),
+}  # fmt: skip
+
+
+def _load() -> ctypes.CDLL:
+    # A build of one's own, such as one with sanitizers, in place of the installed one.
+    given = os.environ.get("TFEXPORT_NATIVE_LIBRARY")
+    here = Path(__file__).parent
+    paths = [Path(given)] if given else sorted(here.glob("*tfexport_native.*"))
+    paths = [path for path in paths if path.suffix in (".so", ".dylib", ".dll")]
+    if not paths:
+        raise ImportError(f"{here}: the shared library is missing. Install tfexport-native again.")
+    library = ctypes.CDLL(str(paths[0]))
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    found = library.tfn_version()
+    if found != _VERSION:
+        raise ImportError(f"{paths[0]}: has interface {found}; this package needs {_VERSION}.")
+    return library
+
+
+LIBRARY = _load()
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a function that can fail.
+
+    Raises:
+        NativeError: it does.
+    """
+    text = ctypes.create_string_buffer(_ERROR_SIZE)
+    error = CError(ctypes.addressof(text), _ERROR_SIZE)
+    failure = getattr(LIBRARY, name)(*arguments, error)
+    if failure:
+        raise _FAILURES.get(failure, NativeError)(text.value.decode("utf-8", "replace"))
+
+
+def instruction_sets() -> list[str]:
+    """Names of the instruction sets that run here, fastest first.
+
+    The environment variable TFEXPORT_NATIVE_INSTRUCTION_SET leaves out those before the one that it
+    names.
+    """
+    names: bytes = LIBRARY.tfn_instruction_sets()
+    found = names.decode().split(",")
+    wanted = os.environ.get("TFEXPORT_NATIVE_INSTRUCTION_SET", found[0])
+    if wanted not in found:
+        raise NativeError(
+            f"TFEXPORT_NATIVE_INSTRUCTION_SET is {wanted!r}; these run here: {', '.join(found)}"
+        )
+    return found[found.index(wanted) :]

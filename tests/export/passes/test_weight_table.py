@@ -1,0 +1,94 @@
+"""The table of a bundle's parameters: every one is there, with its own values."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.support import tutorial
+from tests.support.manifests import rewrite
+from tfexport.bundle import WEIGHTS, read_manifest
+from tfexport.export import export_bundle, quantize_bundle
+from tfexport.export.ir_tools.rounding import quantize_per_row
+from tfexport.model_src import TransformerConfig, build_transformer
+from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.weight_table import WEIGHT_TABLE, StoredWeight, read_weight_table
+
+
+def opened(bundle: Path) -> tuple[dict[str, StoredWeight], NDArray[np.uint8]]:
+    file = np.fromfile(bundle / WEIGHTS, np.uint8)
+    return read_weight_table(bundle, file.size), file
+
+
+def floats(state: dict[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    return {
+        name: tensor.numpy()
+        for name, tensor in state.items()
+        if tensor.dtype == torch.float32 and tensor.dim() in (1, 2)
+    }
+
+
+def test_every_parameter_of_a_bundle_is_in_its_file(
+    tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    table, file = opened(tiny_bundle)
+    config = read_manifest(tiny_bundle).config
+    model = ReadOptions(config).read(tutorial_model).build()
+    expected = floats(model.state_dict())
+    assert table.keys() == expected.keys()
+    for name, values in expected.items():
+        assert np.array_equal(table[name].values(file), values), name
+    assert WEIGHT_TABLE in read_manifest(tiny_bundle).files
+
+
+@pytest.mark.slow
+def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) -> None:
+    config = TransformerConfig(
+        d_model=36, num_heads=3, num_encoder_layers=2, num_decoder_layers=1, d_ff=48,
+        source_vocab_size=50, target_vocab_size=50, tie_embeddings=True, tie_output=True,
+        norm_placement="pre", max_positions=16, pad_id=0, bos_id=1, eos_id=2,
+        relative_positions="buckets",
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = build_transformer(config)
+    first, second = model.encoder.get_submodule("layers.0"), model.encoder.get_submodule("layers.1")
+    second.load_state_dict(first.state_dict())
+    path = tmp_path / "a.bundle"
+    export_bundle(model, path, verify=False)
+    table, file = opened(path)
+    expected = floats(model.state_dict())
+    assert table.keys() == expected.keys()
+    for name, values in expected.items():
+        assert np.array_equal(table[name].values(file), values), name
+    embeddings = {table[name].offset for name in table if name.endswith("tokens.weight")}
+    assert embeddings == {table["output_proj.weight"].offset}, "a tied table is stored once"
+
+    quantize_bundle(path, tmp_path / "b.bundle")
+    table, file = opened(tmp_path / "b.bundle")
+    assert table.keys() == expected.keys()
+    rounded = {name for name, weight in table.items() if weight.dtype == "int8"}
+    assert {"output_proj.weight", "encoder.layers.1.self_attn.k_proj.weight"} <= rounded
+    for name, values in expected.items():
+        stored, scales = table[name].values(file), table[name].row_scales(file)
+        if scales is None:
+            assert np.array_equal(stored, values), name
+        else:
+            own, own_scales = quantize_per_row(values)
+            assert np.array_equal(stored, own), name
+            assert np.array_equal(scales, own_scales), name
+
+    quantize_bundle(path, tmp_path / "c.bundle", "int4")
+    assert not (tmp_path / "c.bundle" / WEIGHT_TABLE).exists()
+
+
+def test_an_older_bundle_is_quantised_without_a_table(tiny_bundle: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.bundle"
+    shutil.copytree(tiny_bundle, old)
+    (old / WEIGHT_TABLE).unlink()
+    rewrite(old, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
+    quantize_bundle(old, tmp_path / "new.bundle")
+    assert WEIGHT_TABLE not in read_manifest(tmp_path / "new.bundle").files

@@ -1,0 +1,151 @@
+"""Bundles in the native engine, beside onnxruntime and eager PyTorch."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import tutorial
+from tests.support.manifests import rewrite
+from tests.support.tiny_rows import rows_of
+from tfexport.bundle import read_manifest, write_manifest
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    OutputExistsError,
+    ParityError,
+    TfexportWarning,
+)
+from tfexport.export import verify_bundle
+from tfexport.runtime import Translator
+from tfexport.runtime.model.native_engine import instruction_set, pack_weights
+from tfexport.weight_table import WEIGHT_TABLE
+
+pytest.importorskip("tfexport_native", reason="tfexport-native is not installed")
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "copy.bundle"))
+
+
+def change_table(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = bundle / WEIGHT_TABLE
+    table = json.loads(path.read_text())
+    change(table)
+    path.write_text(json.dumps(table))
+    write_manifest(bundle, read_manifest(bundle))
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {},
+        {"beam_size": 4, "num_hypotheses": 3},
+        {"beam_size": 3, "coverage_penalty": 0.2, "return_attention": True},
+        {"sampling": True, "seed": 5, "num_hypotheses": 2},
+        {"no_repeat_ngram_size": 2, "min_length": 3, "return_token_scores": True},
+        {"return_alternatives": True, "num_hypotheses": 3},
+    ],
+    ids=str,
+)
+def test_results_are_those_of_onnxruntime(tiny_bundle: Path, keywords: dict[str, Any]) -> None:
+    rows = rows_of(17)
+    theirs, ours = (
+        Translator(tiny_bundle, threads=2, engine=engine).generate(rows, **keywords)
+        for engine in ("onnxruntime", "native")
+    )
+    for one, two in zip(theirs, ours, strict=True):
+        for expected, found in zip(one.hypotheses, two.hypotheses, strict=True):
+            assert found.tokens == expected.tokens
+            assert found.score == pytest.approx(expected.score, abs=1e-4)
+            if expected.attention is not None:
+                assert np.allclose(found.attention, expected.attention, atol=1e-4)
+
+
+def test_scores_of_given_targets(tiny_bundle: Path) -> None:
+    rows = rows_of(9)
+    targets = [[4 + i, 5, 6][: 1 + i % 3] for i in range(len(rows))]
+    theirs, ours = (
+        Translator(tiny_bundle, engine=engine).score(rows, targets)
+        for engine in ("onnxruntime", "native")
+    )
+    for one, two in zip(theirs, ours, strict=True):
+        assert two.score == pytest.approx(one.score, abs=1e-4)
+
+
+def test_results_do_not_depend_on_the_batch(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, engine="native")
+    rows = rows_of(23)
+    together = translator.generate(rows, beam_size=2)
+    for row, expected in zip(rows, together, strict=True):
+        (alone,) = translator.generate([row], beam_size=2)
+        assert alone.hypotheses[0].tokens == expected.hypotheses[0].tokens
+        assert alone.hypotheses[0].score == expected.hypotheses[0].score, "to the last bit"
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_parity_compares_the_engine_too(copy: Path, tutorial_model: tutorial.TutorialModel) -> None:
+    assert verify_bundle(copy, tutorial_model).passed
+
+    def exchange(table: dict[str, Any]) -> None:
+        one, two = (f"decoder.layers.0.self_attn.{part}_proj.weight" for part in "kv")
+        table[one], table[two] = table[two], table[one]
+
+    change_table(copy, exchange)
+    report = verify_bundle(copy, tutorial_model)
+    failure = report.first_failure()
+    assert failure is not None
+    assert failure.stage == "native"
+    with pytest.raises(ParityError, match="native"):
+        report.require("a bundle")
+
+
+def test_packed_weights_give_the_same_results(copy: Path) -> None:
+    rows = rows_of(5)
+    before = Translator(copy, engine="native").generate(rows)
+    path = pack_weights(copy)
+    assert path == copy.with_name(f"copy.bundle.{instruction_set()}.packed")
+    after = Translator(copy, engine="native").generate(rows)
+    assert [r.to_dict() for r in after] == [r.to_dict() for r in before]
+    with pytest.raises(OutputExistsError):
+        pack_weights(copy)
+    assert pack_weights(copy, force=True) == path
+
+
+def test_a_stale_file_is_told_of_and_not_used(copy: Path) -> None:
+    expected = Translator(copy, engine="native").generate([[4, 5]])
+    path = pack_weights(copy)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(TfexportWarning, match="tfexport optimize"):
+        translator = Translator(copy, engine="native")
+    assert translator.generate([[4, 5]])[0].to_dict() == expected[0].to_dict()
+
+
+def test_there_is_nothing_to_pack_for_onnxruntime(copy: Path) -> None:
+    (copy / WEIGHT_TABLE).unlink()
+    rewrite(copy, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
+    with pytest.raises(ConfigError, match="nothing to pack"):
+        pack_weights(copy)
+    assert list(copy.parent.glob("*.packed")) == []
+
+
+def test_a_table_that_lacks_a_parameter_names_it(copy: Path) -> None:
+    change_table(copy, lambda table: table.pop("output_proj.weight"))
+    with pytest.raises(BundleError, match=r"no tensor 'output_proj\.weight'"):
+        Translator(copy, engine="native")
+
+
+def test_a_table_of_other_shapes_is_refused(copy: Path) -> None:
+    def reshape(table: dict[str, Any]) -> None:
+        entry = table["encoder.layers.0.feed_forward.up_proj.weight"]
+        entry["shape"].reverse()
+        entry["strides"].reverse()
+
+    change_table(copy, reshape)
+    with pytest.raises(BundleError, match=r"up_proj\.weight.*expected"):
+        Translator(copy, engine="native")

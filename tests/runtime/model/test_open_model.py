@@ -1,0 +1,94 @@
+"""The choice of an engine, with and without the native one."""
+
+import dataclasses
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paths import VERSION_1
+from tfexport.bundle import Manifest, open_bundle
+from tfexport.errors import ConfigError
+from tfexport.runtime import Translator
+from tfexport.runtime.model.native_config import uncovered
+from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.runtime.model.open_model import choose_engine
+
+INSTALLED = find_spec("tfexport_native") is not None
+
+
+@pytest.fixture
+def manifest(tiny_bundle: Path) -> Manifest:
+    return open_bundle(tiny_bundle)
+
+
+def test_auto_takes_the_native_engine_where_it_is(manifest: Manifest) -> None:
+    engine, reason = choose_engine(manifest)
+    assert engine == ("native" if INSTALLED else "onnxruntime")
+    assert reason == ("" if INSTALLED else "tfexport-native is not installed")
+
+
+def test_without_the_distribution_auto_says_why(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tfexport_native", None)
+    assert choose_engine(manifest)[0] == "onnxruntime"
+    with pytest.raises(ConfigError, match="cannot run this bundle: tfexport-native"):
+        choose_engine(manifest, "native")
+
+
+def test_onnxruntime_can_be_asked_for(tiny_bundle: Path) -> None:
+    translator = Translator(tiny_bundle, engine="onnxruntime")
+    assert translator.engine.model.engine == "onnxruntime"
+    assert translator.engine.reason == "onnxruntime was asked for"
+    assert translator.generate([[4, 5]])[0].hypotheses
+
+
+@pytest.mark.parametrize("name", ["cpu", "", None, 3])
+def test_unknown_engines_are_refused(tiny_bundle: Path, name: Any) -> None:
+    with pytest.raises(ConfigError, match="not one of auto, onnxruntime, native"):
+        Translator(tiny_bundle, engine=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"module": {}}, "a module of one's own"),
+        ({"files": {}}, r"no weights\.json"),
+        ({"files": {}, "quantization": {"weights": "int4"}}, "int4"),
+    ],
+)
+def test_what_the_engine_cannot_read_is_named(
+    manifest: Manifest, changes: dict[str, Any], reason: str
+) -> None:
+    other = dataclasses.replace(manifest, **changes)
+    with pytest.raises(ConfigError, match=reason):
+        choose_engine(other, "native")
+
+
+def test_bundles_of_the_first_version_go_to_onnxruntime() -> None:
+    assert Translator(VERSION_1).engine.model.engine == "onnxruntime"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"norm": "batch"}, "norm 'batch'"),
+        ({"norm_bias": "yes"}, "norm_bias 'yes'"),
+        ({"a_new_key": False}, "config key 'a_new_key'"),
+        ({"positions": "alibi"}, "positions 'alibi'"),
+    ],
+)
+def test_an_unknown_config_is_not_covered(
+    manifest: Manifest, change: dict[str, Any], found: str
+) -> None:
+    assert found in uncovered({**manifest.config, **change})
+    other = dataclasses.replace(manifest, config={**manifest.config, **change})
+    assert found in why_not_native(other)
+
+
+def test_a_config_that_lacks_keys_is_not_covered(manifest: Manifest) -> None:
+    fewer = {key: value for key, value in manifest.config.items() if key != "residual_scale"}
+    assert "residual_scale" in uncovered(fewer)

@@ -1,0 +1,6 @@
+"""The names of the engines that compute models."""
+
+from typing import Literal
+
+EngineName = Literal["auto", "onnxruntime", "native"]
+ENGINES: tuple[EngineName, ...] = ("auto", "onnxruntime", "native")

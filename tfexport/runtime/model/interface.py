@@ -1,0 +1,183 @@
+"""The interface between an engine that computes a model, and search and scheduler.
+
+Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L layers, H heads.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Places = NDArray[np.intp]
+Floats = NDArray[np.float32]
+# Of one row: ids as the encoder sees them, or a user's module's inputs by name.
+Source = Sequence[int] | Mapping[str, NDArray[Any]]
+
+
+class Generated(NamedTuple):
+    """Outputs of a greedy search in one call.
+
+    Attributes:
+        sequences: (B, T), the end token included, padded behind it.
+        scores: (B,), mean natural-log probability, the end token included; NaN if they were left
+            out.
+        attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
+            exported without.
+    """
+
+    sequences: Ids
+    scores: Floats
+    attention: Floats | None = None
+
+
+class BeamRecord(NamedTuple):
+    """Top-k candidates of every step of a beam search: (T, B, N) each, best first.
+
+    Attributes:
+        tokens: which token each is.
+        parents: index of the hypothesis that it continues.
+        log_probs: log-probability of the token alone.
+    """
+
+    tokens: Ids
+    parents: Ids
+    log_probs: Floats
+
+
+class Rows(Protocol):
+    """R decoder rows that stand at one position.
+
+    Rows change by ``select`` only, which moves everything of a row together, so that no row can
+    attend to the source of another.
+
+    Attributes:
+        sources: (R,), index of the encoded source that each row attends to; other data of a
+            source, such as its candidates, is looked up by it.
+        position: number of tokens so far.
+    """
+
+    sources: Places
+    position: int
+
+    def select(self, rows: Places) -> None:
+        """Keep these rows, in this order; a row may be repeated or dropped."""
+
+
+class RunningRows(Protocol):
+    """Decoder rows that enter and leave at any step; each stands at a position of its own.
+
+    Not safe to share between threads.
+
+    Attributes:
+        capacity: the most rows.
+    """
+
+    capacity: int
+
+    @property
+    def rows(self) -> int:
+        """R."""
+
+    def enter(self, sources: Sequence[Source]) -> None:
+        """Encode sources, none of them empty, and put them behind the other rows.
+
+        Each stands before its first token. There has to be room.
+        """
+
+    def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
+        """Give each row its next token, the first of them the start token.
+
+        Args:
+            tokens: (R,).
+            return_logits: compute them.
+
+        Returns:
+            best: (R,), the argmax of the logits, of tokens that the model's own rules allow.
+            logits: (R, V), or (0, V). Both are overwritten by the next step.
+        """
+
+    def select(self, rows: Places) -> None:
+        """Keep these rows, in this order; a row may be repeated or dropped."""
+
+    def try_out(self) -> None:
+        """Take a few steps, to see that they work here.
+
+        Raises:
+            BundleError: they do not.
+        """
+
+
+class Model(Protocol):
+    """A bundle's model. Stateless, so safe to share between threads; callers hold the state.
+
+    Attributes:
+        vocab_size: V.
+        has_generate: ``generate`` can be called.
+        has_beam: ``beam`` can be called.
+        engine: that computes it, and its instruction set if it says so.
+    """
+
+    vocab_size: int
+    has_generate: bool
+    has_beam: bool
+    engine: str
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether ``attend`` can be called."""
+
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether ``step`` and ``attend`` take candidates."""
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether ``running_rows`` can be called."""
+
+    def generate(
+        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+    ) -> Generated:
+        """Decode greedily in one call.
+
+        Args:
+            rows: sources, none of them empty.
+            max_length: new tokens at most.
+            return_scores: false leaves them out, if the engine can.
+        """
+
+    def beam(
+        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
+    ) -> BeamRecord:
+        """Run a beam search in one call.
+
+        Args:
+            rows: sources, none of them empty.
+            beam_size: hypotheses followed at a time; at most half of the vocabulary.
+            num_finished: finished hypotheses that end the search of a sentence.
+            max_length: new tokens at most.
+        """
+
+    def encode(self, rows: Sequence[Source]) -> Any:
+        """Encode sources, none of them empty: ``Rows`` before their first token."""
+
+    def step(self, input_ids: Ids, state: Any, candidates: Ids | None = None) -> Floats:
+        """Advance by T positions: ids (R, T) to logits (R, T, V); the state moves along.
+
+        Args:
+            input_ids: (R, T).
+            state: of ``encode``.
+            candidates: (C,) ids to compute logits of; all others get -inf. None for all.
+        """
+
+    def attend(
+        self, input_ids: Ids, state: Any, candidates: Ids | None = None
+    ) -> tuple[Floats, Floats]:
+        """``step``, and the cross-attention weights (R, L, H, T, S) of these positions."""
+
+    def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
+        """The encoder's last states, (B, S, E); anything behind the end of a source."""
+
+    def running_rows(self, capacity: int) -> RunningRows:
+        """Rows that enter and leave at any step."""

@@ -1,0 +1,195 @@
+"""A bundle's model in the native engine, ``tfexport-native``; onnxruntime is not used.
+
+Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L layers, H heads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from tfexport.bundle import Manifest
+from tfexport.errors import BundleError
+from tfexport.runtime.model.interface import (
+    BeamRecord,
+    Floats,
+    Generated,
+    Ids,
+    Places,
+    Source,
+)
+from tfexport.runtime.model.native_engine import open_native
+from tfexport.runtime.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    import tfexport_native
+
+
+class NativeModel:
+    """See ``interface.Model``."""
+
+    has_generate = has_beam = has_attention = has_shortlist = has_slots = True
+
+    def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
+        """Pack the weights.
+
+        Args:
+            folder: of the bundle.
+            manifest: for which ``why_not_native`` is empty.
+            threads: of every call.
+
+        Raises:
+            BundleError: the engine cannot read it.
+        """
+        self.vocab_size = manifest.limits.target_vocab_size
+        self._folder, shape = folder, ModelShape.of(manifest)
+        self._layers, self._heads = shape.num_decoder_layers, shape.num_heads
+        with self.failures():
+            self._model = open_native(folder, manifest, threads)
+        self.engine = f"native {self._model.instruction_set}"
+
+    def generate(
+        self, rows: Sequence[Source], max_length: int, return_scores: bool = True
+    ) -> Generated:
+        """See ``interface.Model``."""
+        with self.failures():
+            found = self._model.generate(_ids(rows), max_length, return_scores)
+        sequences, _, scores = found
+        if scores is None:
+            scores = np.full(len(rows), np.nan, np.float32)
+        return Generated(sequences.astype(np.int64), scores)
+
+    def beam(
+        self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
+    ) -> BeamRecord:
+        """See ``interface.Model``."""
+        with self.failures():
+            found = self._model.beam(_ids(rows), beam_size, num_finished, max_length)
+        tokens, parents, log_probs = found
+        return BeamRecord(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
+
+    def encode(self, rows: Sequence[Source]) -> NativeRows:
+        """See ``interface.Model``."""
+        with self.failures():
+            batch = self._model.new_batch()
+            batch.enter(_ids(rows))
+        return NativeRows(batch, len(rows))
+
+    def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
+        """See ``interface.Model``."""
+        return self._step(input_ids, state, candidates, None)
+
+    def attend(
+        self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None
+    ) -> tuple[Floats, Floats]:
+        """See ``interface.Model``."""
+        rows, length = input_ids.shape
+        shape = (rows, self._layers, self._heads, length, state.width)
+        weights = np.zeros(shape, np.float32)
+        return self._step(input_ids, state, candidates, weights), weights
+
+    def _step(
+        self, input_ids: Ids, state: NativeRows, candidates: Ids | None, weights: Floats | None
+    ) -> Floats:
+        width = self.vocab_size if candidates is None else len(candidates)
+        found = np.empty((*input_ids.shape, width), np.float32)
+        with self.failures():
+            state.batch.step(input_ids, logits=found, columns=candidates, attention=weights)
+        state.position += input_ids.shape[1]
+        if candidates is None:
+            return found
+        logits = np.full((*input_ids.shape, self.vocab_size), -np.inf, np.float32)
+        logits[:, :, candidates] = found
+        return logits
+
+    def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
+        """See ``interface.Model``."""
+        with self.failures():
+            states = self._model.encode(_ids(rows))
+        longest = max(len(row) for row in rows)
+        padded = np.zeros((len(rows), longest, states[0].shape[-1]), np.float32)
+        for row, found in enumerate(states):
+            padded[row, : len(found)] = found
+        return padded
+
+    def running_rows(self, capacity: int) -> NativeRunningRows:
+        """See ``interface.Model``."""
+        return NativeRunningRows(self, self._model.new_batch(), capacity)
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Raise the engine's errors as ours."""
+        import tfexport_native
+
+        try:
+            yield
+        except tfexport_native.NativeError as error:
+            raise BundleError(f"{self._folder}: the native engine refuses: {error}") from None
+
+
+class NativeRows:
+    """See ``interface.Rows``.
+
+    Attributes:
+        batch: the engine's.
+        width: S of the longest source at the beginning, for as long as any row is there.
+    """
+
+    def __init__(self, batch: tfexport_native.Batch, count: int) -> None:
+        self.batch, self.position, self.width = batch, 0, batch.longest_source
+        self.sources: Places = np.arange(count)
+
+    def select(self, rows: Places) -> None:
+        """See ``interface.Rows``."""
+        self.batch.select(rows)
+        self.sources = self.sources[rows]
+
+
+class NativeRunningRows:
+    """See ``interface.RunningRows``; nothing is kept for rows that are not there."""
+
+    def __init__(self, model: NativeModel, batch: tfexport_native.Batch, capacity: int) -> None:
+        self._model, self._batch, self.capacity = model, batch, capacity
+        self._best = np.zeros(capacity, np.int32)
+        self._logits = np.zeros((capacity, model.vocab_size), np.float32)
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return self._batch.rows
+
+    def enter(self, sources: Sequence[Source]) -> None:
+        """See ``interface.RunningRows``."""
+        with self._model.failures():
+            self._batch.enter(_ids(sources))
+
+    def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
+        """See ``interface.RunningRows``."""
+        rows = self.rows
+        logits = self._logits[: rows if return_logits else 0]
+        best = self._best[:rows]
+        with self._model.failures():
+            self._batch.step(
+                np.asarray(tokens)[:, None],
+                best=best,
+                logits=logits[:, None] if return_logits else None,
+            )
+        return best.astype(np.int64), logits
+
+    def select(self, rows: Places) -> None:
+        """See ``interface.RunningRows``."""
+        self._batch.select(rows)
+
+    def try_out(self) -> None:
+        """See ``interface.RunningRows``."""
+        self.enter([[0]])
+        self.step([0], return_logits=False)
+        self.select(np.zeros(0, np.intp))
+
+
+def _ids(rows: Sequence[Source]) -> Sequence[Sequence[int]]:
+    return cast("Sequence[Sequence[int]]", rows)
