@@ -15,16 +15,21 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo test check bench bench-serving chaos fuzz optional clean
+.PHONY: help demo test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native sanitize optional release-check clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
+	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
+	@echo "make fuzz-native CASES=100000  drawn calls of the native engine's C interface, under sanitizers"
+	@echo "make sanitize  the native engine's tests under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer"
 	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
+	@echo "make overload  a server under ten times the load that it can take, for a minute"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, beside CTranslate2"
+	@echo "make release-check  build the distributions, and try them in fresh environments"
 	@echo "make clean  remove the virtual environments and caches"
 
 demo: .venv/ready .venv-runtime/ready
@@ -33,6 +38,15 @@ demo: .venv/ready .venv-runtime/ready
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test: .venv/ready .venv-runtime/ready optional
 	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1
+	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native; \
+	else echo "The native engine could not be built: its tests are left out." >&2; fi
+
+# What the native engine computes instead of onnxruntime where it is installed.
+BY_ENGINE := native/tests tests/runtime tests/serve tests/export/parity tests/cli/test_translate.py \
+	tests/cli/test_optimize.py
+test-native: .venv/ready build/native/ready
+	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) -n auto --dist load \
+		--maxschedchunk 1
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -40,12 +54,54 @@ check: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Links to elsewhere need a network: `make docs-links`.
+docs: .venv/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -q -c docs/_site docs build/site
+	@echo "build/site/index.html"
+
+docs-links: .venv/docs
+	$(BIN)/python -m sphinx -b linkcheck -q -c docs/_site docs build/links
+
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz --cases $(CASES)
+
+# The native engine with sanitizers, and the program that draws calls of its C interface.
+NATIVE := $(shell find native -name '*.cpp' -o -name '*.h' -o -name '*.inl' -o -name CMakeLists.txt)
+SANITIZERS_address := address,undefined
+SANITIZERS_thread := thread
+SANITIZED := build/native-address/fuzz build/native-thread/fuzz
+build/native-%/fuzz: $(NATIVE)
+	cmake -S native -B $(@D) -DTFN_DRIVER=ON -DTFN_SANITIZE=$(SANITIZERS_$*) \
+		-DCMAKE_CXX_FLAGS_RELEASE='-O1 -ffp-contract=fast'
+	cmake --build $(@D) --parallel 2
+	@touch $@
+
+fuzz-native: $(SANITIZED)
+	mkdir -p build/fuzz-native
+	build/native-address/fuzz 0 $(CASES) build/fuzz-native
+	build/native-thread/fuzz 0 $(CASES) build/fuzz-native
+
+# Python's own memory is left alone: it never gives some of it back.
+sanitize: .venv/ready $(SANITIZED)
+	$(MAKE) --no-print-directory fuzz-native
+	LD_PRELOAD=$$($(CXX) -print-file-name=libasan.so):$$($(CXX) -print-file-name=libubsan.so) \
+		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 PYTHONPATH=native \
+		TFEXPORT_NATIVE_LIBRARY=build/native-address/libtfexport_native.so \
+		$(BIN)/python -m pytest native/tests -p no:cacheprovider --sanitizers
 
 bench-serving: .venv/ready
 	mkdir -p build/bench
 	$(BIN)/python -m benchmarks.serving --json build/bench/serving.json
+
+# The guides' lines from a wheel, without constraints: the newest that is allowed.
+release-check: .venv/ready .venv-release/ready
+	rm -rf build/dist
+	$(RELEASE)/python -m build --outdir build/dist .
+	$(RELEASE)/twine check --strict build/dist/*
+	$(BIN)/python -m tests.release.trial build/dist/*.whl --constraints constraints.txt
+	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/demo.bundle --no-verify --force
+	$(BIN)/python -m tests.release.trial build/dist/*.whl --only base --only python --only http \
+		--only corpus --bundle build/demo.bundle
 
 chaos: .venv/ready
 	@mkdir -p build/chaos
@@ -53,6 +109,11 @@ chaos: .venv/ready
 	cut -f1 examples/de-en/test.tsv > build/chaos/german.txt
 	$(BIN)/python -m tests.corpus.chaos build/chaos/de-en.bundle build/chaos/german.txt --nodes 2
 	$(BIN)/python -m tests.corpus.chaos build/chaos/de-en.bundle build/chaos/german.txt --nodes 4
+
+overload: .venv/ready
+	@mkdir -p build/overload
+	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/overload/de-en.bundle --force
+	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
 
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready
@@ -76,13 +137,28 @@ bench: .venv/ready .venv-runtime/ready
 	$(RUNTIME)/python $(INSTALL) '.[tokenizers,sentencepiece,corpus,serve]'
 	@touch $@
 
+# Builds the site; the reference is made by importing what it describes.
+.venv/docs: .venv/ready
+	$(BIN)/python $(INSTALL) --editable '.[docs]'
+	@touch $@
+
 # The oldest onnxruntime that portable and other graphs name, to load them in.
 OLDEST := .venv-onnxruntime-1.18.1/ready .venv-onnxruntime-1.21.1/ready
-PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready
+PACKAGES := examples/node/node_modules/ready examples/web/node_modules/ready \
+	tests/release/node_modules/ready
 
 optional:
-	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) .venv/peers .venv/spacy .venv/clients \
+	-@$(MAKE) --no-print-directory --keep-going $(OLDEST) build/native/ready .venv/peers .venv/spacy \
+		.venv/clients .venv/docs .venv-release/ready \
 		$(if $(shell command -v java),.venv/pyspark) $(if $(shell command -v npm),$(PACKAGES))
+
+# The native engine, in a folder of its own: what is installed in .venv decodes with onnxruntime.
+build/native/ready: .venv/ready $(shell find native/engine -type f) \
+		$(wildcard native/tfexport_native/*.py) native/CMakeLists.txt native/pyproject.toml
+	@rm -rf build/native
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS) --no-deps \
+		--target build/native ./native
+	@touch $@
 
 # What results and speed are compared with.
 .venv/peers: .venv/ready
@@ -104,6 +180,13 @@ optional:
 	$(BIN)/python $(INSTALL) pyspark
 	@touch $@
 
+# Builds and checks distributions; none of it is what the package needs.
+RELEASE := $(subst .venv,.venv-release,$(BIN))
+.venv-release/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-release
+	$(RELEASE)/python $(INSTALL) build setuptools-scm twine uv pipx
+	@touch $@
+
 .venv-optimum/ready:
 	$(PYTHON) -m venv .venv-optimum
 	$(subst .venv,.venv-optimum,$(BIN))/python -m pip install --disable-pip-version-check --quiet \
@@ -122,4 +205,4 @@ optional:
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* examples/*/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-* examples/*/node_modules tests/release/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,5 +1,7 @@
 import inspect
 
+from packaging.version import Version
+
 import tfexport
 from tfexport import errors
 from tfexport.cli.spelling import spell
@@ -57,4 +59,6 @@ def test_every_front_end_spells_options_its_own_way() -> None:
 
 
 def test_version_is_a_version() -> None:
-    assert all(part.isdigit() for part in tfexport.__version__.split("."))
+    found = Version(tfexport.__version__)  # raises if it is none; of a tag, or before the next one
+    assert found >= Version("0.1.0.dev0")
+    assert found.local is None

@@ -10,10 +10,21 @@ This package imports nothing heavy. What you need is one level down:
 
 import os
 
-__version__ = "0.1.0"
+__version__: str  # as it was installed, or "0+unknown" from a folder that is on the path only
 
 __all__ = ["__version__"]
 
 # onnxruntime reads it when it is imported, and then neither starts its thread that reports to its
 # maker nor writes into the home folder.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
+
+def __getattr__(name: str) -> str:
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import metadata  # which takes longer to import than all of this package
+
+    try:
+        return metadata.version("tfexport")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

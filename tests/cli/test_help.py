@@ -1,6 +1,7 @@
 """The command as a whole: ``--help`` and the docs of every verb, and the version."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
 from tfexport.cli.main import cli
 from tfexport.runtime.options import SPECS
+from tfexport.runtime.parallel.cpu import instruction_set
 
 
 @pytest.mark.parametrize("name", ["", *cli.commands])
@@ -87,8 +89,10 @@ def test_every_command_and_option_stands_in_the_docs() -> None:
                 assert f"`{long}`" in page, f"{name}: {long}"
 
 
-def test_version() -> None:
-    assert invoke("--version").output == f"tfexport, version {__version__}\n"
+def test_version_names_onnxruntimes_and_the_processor() -> None:
+    first, second = invoke("--version").output.splitlines()
+    assert first == f"tfexport, version {__version__}"
+    assert second == f"onnxruntime {version('onnxruntime')}, {instruction_set()}"
 
 
 @pytest.mark.parametrize("name", cli.commands)

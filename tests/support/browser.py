@@ -23,9 +23,16 @@ class _Files(http.server.SimpleHTTPRequestHandler):
 
 @contextlib.contextmanager
 def open_page(folder: Path, address: str = "") -> Iterator[Any]:
-    """A browser with a page of a folder that is served; skips the test where there is none."""
+    """A browser with a page of a folder, which needs npm packages; skips the test without them."""
     if not PACKAGES.exists():
         pytest.skip("needs npm packages: make examples/web/node_modules/ready")
+    with open_folder(folder, address) as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def open_folder(folder: Path, address: str = "") -> Iterator[Any]:
+    """A browser with a page of a folder that is served; skips the test where there is none."""
     handler = functools.partial(_Files, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

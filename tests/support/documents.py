@@ -11,10 +11,15 @@ from pathlib import Path
 from tests.support.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
-PAGES = [README, *sorted((REPOSITORY / "docs").rglob("*.md"))]
+PAGES = [
+    README,
+    *(REPOSITORY / name for name in ("CONTRIBUTING.md", "SECURITY.md", "examples/README.md")),
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
 
 _FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
+    r"^(?P<indent> *)```(?P<language>\w*|\{[\w-]+\}[^\n]*)\n(?P<text>.*?)^ *```$",
+    re.DOTALL | re.MULTILINE,
 )
 _REMARK = re.compile(r"<!-- (?P<kind>not run|run by): (?P<text>[^>]+) -->\s*$")
 

@@ -20,7 +20,10 @@ STILL: dict[Rule, set[str]] = {
         "tfexport/corpus/dataset.py:translate_dataset",
         "tfexport/corpus/run.py:translate_corpus",
     },
-    house.hidden_imports: set(),
+    house.hidden_imports: {
+        # onnxruntime takes long to import, and is not needed where the native engine runs
+        "tfexport/runtime/model/open_model.py:open_model",
+    },
     house.imports_for_types_only: set(),
     house.flags: set(),
     house.riddles: set(),

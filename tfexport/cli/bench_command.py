@@ -13,6 +13,7 @@ from tfexport.cli.console import progress_bar
 from tfexport.cli.decoding_options import (
     as_call,
     decoding_options,
+    engine_option,
     given,
     whole_numbers,
 )
@@ -21,6 +22,7 @@ from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.benchmark import Plan, Timing
+    from tfexport.runtime.model.engine_name import EngineName
 
 OPTIONS = frozenset({"beam_size", "max_length", "batch_type"})
 BATCH_SIZES = (1, 8, 32)
@@ -39,6 +41,7 @@ class _Call:
     runs: int
     tune: bool
     as_json: bool
+    engine: "EngineName"
     decoding: dict[str, Any]
 
 
@@ -56,6 +59,7 @@ class _Call:
 @click.option("--tune", is_flag=True, help="Find the numbers of workers and threads that decode "
               "FILE fastest, and save them as translate's default for files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@engine_option
 @decoding_options(OPTIONS)
 def bench(**values: Any) -> None:
     """Decode FILE, or random ids, several times, and print throughput and latency.
@@ -79,7 +83,9 @@ def bench(**values: Any) -> None:
         keywords.setdefault("max_length", MAX_LENGTH)
     rows = benchmark_rows(Path(call.bundle), call.file, keywords, ids=call.ids)
     with progress_bar() as tell:
-        timings = measure(Path(call.bundle), rows, plans, call.runs, keywords, tell)
+        timings = measure(
+            Path(call.bundle), rows, plans, call.runs, keywords, tell, engine=call.engine
+        )
     _print(call, keywords, timings)
     if call.tune:
         best = min(timings, key=lambda timing: median(timing.seconds))
@@ -125,12 +131,20 @@ def _plans(call: _Call, batch_type: str) -> "list[Plan]":
 
 def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -> None:
     from tfexport.cli.tuning import machine
+    from tfexport.runtime.signature import of_artifact
+
+    def sign(plan: "Plan") -> str:
+        return str(of_artifact(call.bundle, call.engine, workers=plan.workers, threads=plan.threads,
+                               options=keywords))  # fmt: skip
 
     source = "random ids" if call.file is None else call.file
     if call.as_json:
         values = {
             "bundle": call.bundle, "machine": machine(), "source": source, "runs": call.runs,
-            "options": keywords, "timings": [_figures(timing) for timing in timings],
+            "options": keywords, "timings": [
+                {**_figures(timing), "signature": sign(timing.plan)}
+                for timing in timings
+            ],
         }  # fmt: skip
         click.echo(json.dumps(values, indent=2, ensure_ascii=False))
         return
@@ -139,6 +153,8 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
         f"{call.bundle} on {machine()}: {count} rows of {source}, median of {call.runs} runs"
     )
     _print_table(timings)
+    for line in dict.fromkeys(sign(timing.plan) for timing in timings):
+        click.echo(f"signature: {line}")
 
 
 def _figures(timing: "Timing") -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tfexport.cli.bars import bar_console
 from tfexport.cli.spelling import spell
 from tfexport.errors import TfexportWarning, missing_dependency
 from tfexport.progress import Progress
@@ -25,10 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Progress]:
     """Give a progress callback that shows a bar for each step, or a line if not on a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    with _bars(console) if console.is_terminal else _lines() as tell:
+    console = bar_console()
+    with _lines() if console is None else _bars(console) as tell:
         yield tell
 
 
@@ -62,6 +61,7 @@ def _bars(console: "Console") -> Iterator[Progress]:
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=console) as bar:
         current, task = "", bar.add_task("starting", total=None)
@@ -175,11 +175,11 @@ def human_size(count: float) -> str:
 
 def print_result(output: str, size: int | None, report: "ParityReport | None") -> None:
     """Print an output's path, its size unless None, and the result of the comparison."""
-    from tfexport.cli.tables import parity_table, print_table, verdict
+    from tfexport.cli.tables import print_parity, verdict
 
     proof = "not compared with eager PyTorch (--no-verify)"
     if report is not None:
-        print_table(parity_table(report, output), stderr=True)
+        print_parity(report, output, stderr=True)
         print_own_code(report, stderr=True)
         proof = verdict(report)
     click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")

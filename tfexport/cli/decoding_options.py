@@ -8,6 +8,7 @@ import click
 
 from tfexport.generation_checks import OPTIONS as OWN_OPTIONS
 from tfexport.runtime.files.input_lines import is_number
+from tfexport.runtime.model.engine_name import ENGINES
 from tfexport.runtime.option_checks import (
     Choice,
     OneToken,
@@ -62,6 +63,15 @@ def language_options(command: Command) -> Command:
             help=f"The language {what}, for a model that is told it.  [default: the bundle's]",
         )(command)  # fmt: skip
     return command
+
+
+def engine_option(command: Command) -> Command:
+    """Add the option for what computes the model."""
+    return click.option(
+        "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
+        help="What computes the model; auto is native, of tfexport-native, where that is installed "
+        "and covers the model.",
+    )(command)  # fmt: skip
 
 
 def whole_numbers(name: str) -> click.IntRange:

@@ -48,14 +48,14 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
 def _export(files: "DemoFiles", output: str) -> "ExportResult":
     """Export the checkpoint to a bundle and print the comparison with eager PyTorch."""
     with needs("export"):
-        from tfexport.cli.tables import parity_table, print_table, verdict
+        from tfexport.cli.tables import print_parity, verdict
         from tfexport.export import export_bundle
 
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
     with progress_bar() as tell:
         exported = export_bundle(files.model, output, force=True, progress=tell)
     assert exported.report is not None
-    print_table(parity_table(exported.report, output))
+    print_parity(exported.report, output)
     click.echo(f"{output}: {verdict(exported.report)}\n")
     return exported
 

@@ -108,6 +108,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         or "none: ids only",
         "parity": _parity(parity) + (", before quantising" if manifest.quantization else ""),
         "weights": _weights(manifest.quantization),
+        "engine": _engine(manifest),
     }
     if manifest.generation:
         facts["generation"] = ", ".join(f"{k} {v}" for k, v in manifest.generation.items())
@@ -127,6 +128,17 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
     print_table(files)
     _print_config(manifest.config)
+
+
+def _engine(manifest: "Manifest") -> str:
+    """The engine that will compute the model here, and why it is not the native one."""
+    from tfexport.runtime.model.native_engine import instruction_set
+    from tfexport.runtime.model.open_model import choose_engine
+
+    engine, reason = choose_engine(manifest)
+    if reason:
+        return f"{engine}: {reason}"
+    return f"{engine} {instruction_set()}"
 
 
 def _special_ids(manifest: "Manifest") -> str:

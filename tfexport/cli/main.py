@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from tfexport import __version__
 from tfexport.atomic import naming
 from tfexport.cli.bench_command import bench
 from tfexport.cli.corpus_command import corpus
 from tfexport.cli.demo_command import demo
 from tfexport.cli.inspect_command import inspect
 from tfexport.cli.onnx_command import onnx
+from tfexport.cli.optimize_command import optimize
 from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
 from tfexport.cli.serve_command import serve
@@ -26,6 +26,7 @@ from tfexport.cli.spelling import spell
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
 from tfexport.cli.verify_command import verify
+from tfexport.cli.version import print_version
 from tfexport.errors import ConfigError, TfexportError
 
 INTERRUPTED = 130
@@ -65,7 +66,8 @@ class _Group(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with: tfexport onnx --checkpoint model.pt -o model.bundle",
 )
-@click.version_option(__version__, prog_name="tfexport")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+              help="Print the version, onnxruntime's, and what the processor has.")  # fmt: skip
 def cli() -> None:
     """Take a trained encoder-decoder Transformer from PyTorch to files that decode without torch.
 
@@ -83,6 +85,7 @@ for _command in (
     serve,
     score,
     quantize,
+    optimize,
     bench,
     inspect,
     demo,

@@ -1,16 +1,24 @@
 """``tfexport score``."""
 
+import contextlib
+import json
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfexport.atomic import check_new_file
+from tfexport.cli.bars import file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
     as_call,
     decoding_options,
+    engine_option,
     given,
     language_options,
 )
@@ -19,6 +27,7 @@ from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.files.scores import LineScore
+    from tfexport.runtime.model.engine_name import EngineName
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,11 @@ class _Call:
     force: bool
     ids: bool
     jsonl: bool
+    as_json: bool
     source_language: str | None
     target_language: str | None
     threads: int
+    engine: "EngineName"
     decoding: dict[str, Any]
 
 
@@ -47,9 +58,12 @@ class _Call:
 @click.option("--ids", is_flag=True, help="Lines are space-separated ids; sources as the encoder "
               "sees them, targets without start and end token.")  # fmt: skip
 @click.option("--jsonl", is_flag=True, help="One JSON object a line: score, tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object of all pairs "
+              "together, with the signature, and lines only into --output.")  # fmt: skip
 @language_options
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0,
               help="Default: all cores.")  # fmt: skip
+@engine_option
 @decoding_options(SCORING)
 @click.pass_context
 def score(ctx: click.Context, /, **values: Any) -> None:
@@ -66,31 +80,85 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.files.scores import ScoreFormat, score_file
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
     from tfexport.runtime.scorer import Scorer
+    from tfexport.runtime.signature import of_artifact
     from tfexport.runtime.spoken import Spoken
 
     call = as_call(_Call, values)
     _check_files(call)
-    engine = Engine(call.bundle, ThreadLayout(threads=call.threads))
+    engine = Engine(call.bundle, ThreadLayout(threads=call.threads), engine=call.engine)
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     scorer = Scorer(engine)
     spoken = Spoken(call.source_language, call.target_language, call.ids)
     options = scorer.resolve(given(call.decoding, call.ids), spoken)
 
-    def tell(line: "LineScore") -> None:
-        if line.problem is not None:
-            click.echo(f"{call.source}:{line.number}: {line.problem.spelled(spell)}", err=True)
+    sums = _Sums()
+    with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
 
-    bad = score_file(
-        scorer,
-        (_stream(call.source), _stream(call.target)),
-        sys.stdout if call.output == "-" else call.output,
-        options,
-        line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
-    )  # fmt: skip
+        def tell(line: "LineScore") -> None:
+            if line.problem is not None:
+                click.echo(f"{call.source}:{line.number}: {line.problem.spelled(spell)}", err=True)
+            sums.add(line)
+            advance(line.number, line.number)
+
+        bad = score_file(
+            scorer,
+            (_stream(call.source), _stream(call.target)),
+            output,
+            options,
+            line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
+        )  # fmt: skip
+    keywords = given(call.decoding, call.ids)
+    signature = str(of_artifact(call.bundle, call.engine, threads=call.threads, options=keywords))
+    if call.as_json:
+        click.echo(json.dumps({**sums.to_dict(), "signature": signature}, indent=2))
+    else:
+        click.echo(f"signature: {signature}", err=True)
     if bad:
         click.echo(f"{bad} pairs could not be scored; their output lines are empty.", err=True)
         ctx.exit(1)
+
+
+@dataclass
+class _Sums:
+    """Scores of all pairs together."""
+
+    pairs: int = 0
+    scored: int = 0
+    score: float = 0.0
+
+    def add(self, line: "LineScore") -> None:
+        """Count one pair."""
+        self.pairs += 1
+        if line.hypothesis is not None:
+            self.scored += 1
+            self.score += line.hypothesis.score
+
+    def to_dict(self) -> dict[str, Any]:
+        """Pairs, how many of them were scored, and the mean of their scores."""
+        mean = self.score / self.scored if self.scored else None
+        return {"pairs": self.pairs, "scored": self.scored, "mean_score": mean}
+
+
+@contextlib.contextmanager
+def _output(call: _Call) -> Iterator[Any]:
+    """Where lines go: with --json nowhere, unless a file is named."""
+    if call.output != "-":
+        yield call.output
+    elif call.as_json:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+            yield nowhere
+    else:
+        yield sys.stdout
+
+
+def _lines(call: _Call) -> int | None:
+    """Lines of the first of both that is a file; None if neither is."""
+    for path in map(Path, (call.source, call.target)):
+        if path.is_file():
+            with path.open("rb") as file:
+                return sum(1 for _ in file)
+    return None
 
 
 def _stream(name: str) -> Any:

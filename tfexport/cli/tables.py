@@ -25,7 +25,9 @@ def parity_table(report: "ParityReport", name: str) -> Table:
     table.add_column("batch", justify="right")
     table.add_column("source", justify="right")
     for stage in present:
-        table.add_column(stage, justify="right")
+        # No word is broken, and no number.
+        longest = max(map(len, [*stage.split(), f"{TOLERANCE:.1e}"]))
+        table.add_column(stage, justify="right", min_width=longest)
     shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
     for batch, length in shapes:
         at = [c for c in report.comparisons if (c.batch, c.source_length) == (batch, length)]
@@ -36,17 +38,28 @@ def parity_table(report: "ParityReport", name: str) -> Table:
 
 def _cell(found: "list[Comparison]") -> Text:
     """The cell of one stage at one shape, which may have no comparison, or for text several."""
-    from tfexport.export.parity import TOKEN_STAGES
-
     if not found:
         return Text()
-    worst = max(found, key=lambda c: (not c.passed, c.difference))
+    text = cell_text(found)
+    return Text(text) if all(c.passed for c in found) else Text(f"✗ {text}", "bold red")
+
+
+def worst_of(found: "list[Comparison]") -> "Comparison":
+    """The comparison that a cell shows: one that failed, else the largest difference."""
+    return max(found, key=lambda c: (not c.passed, c.difference))
+
+
+def cell_text(found: "list[Comparison]") -> str:
+    """The comparisons of one stage at one shape, in a few words."""
+    from tfexport.export.parity import TOKEN_STAGES
+
+    worst = worst_of(found)
     text = f"{worst.difference:.1e}"
     if worst.stage in TOKEN_STAGES:
         wrong, ties = sum(c.difference for c in found), sum(c.near_ties for c in found)
         text = f"{wrong:.0f} rows differ" if wrong else f"{sum(c.compared for c in found)} equal"
         text += f", {ties} near ties" if ties else ""
-    return Text(text) if worst.passed else Text(f"✗ {text}", "bold red")
+    return text
 
 
 def verdict(report: "ParityReport") -> str:
@@ -68,6 +81,26 @@ def verdict(report: "ParityReport") -> str:
     )
 
 
+def print_parity(report: "ParityReport", name: str, stderr: bool = False) -> None:
+    """Print a report: the table of all shapes, or where that is too wide, its stages only."""
+    table = parity_table(report, name)
+    console = _console(stderr=stderr)
+    unbounded = console.options.update(width=10_000)  # else the answer is the terminal's width
+    if console.is_terminal and console.measure(table, options=unbounded).minimum > console.width:
+        table = stage_table(report, name)
+    print_table(table, stderr)
+
+
+def stage_table(report: "ParityReport", name: str) -> Table:
+    """A narrow table of a report, with a row for each stage."""
+    table = Table(title=f"{name} against {report.reference}", title_justify="left")
+    table.add_column("stage")
+    table.add_column("worst of all shapes", justify="right")
+    for stage in report.stages():
+        table.add_row(stage, _cell([c for c in report.comparisons if c.stage == stage]))
+    return table
+
+
 def print_table(table: Table, stderr: bool = False) -> None:
     """Print a table to stdout or stderr; 160 columns wide if that is not a terminal."""
     console = _console(stderr=stderr)
@@ -79,16 +112,3 @@ def print_table(table: Table, stderr: bool = False) -> None:
 def _console(**options: Any) -> Console:
     """A console that does not interpret brackets and colons in names as markup or emoji."""
     return Console(markup=False, emoji=False, **options)
-
-
-def save_html(table: Table, path: str, title: str) -> None:
-    """Write a table as an HTML page."""
-    import io
-
-    from tfexport.atomic import new_file
-
-    console = _console(record=True, width=160, file=io.StringIO())
-    console.print(Text(f"{title}\n", "bold"))
-    console.print(table)
-    with new_file(path, force=True) as page:
-        page.write_text(console.export_html(), encoding="utf-8")

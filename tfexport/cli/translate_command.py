@@ -1,16 +1,21 @@
 """``tfexport translate``."""
 
-import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
+from tfexport.cli.bars import file_bar
+from tfexport.cli.decoding_options import (
+    as_call,
+    decoding_options,
+    engine_option,
+    given,
+    language_options,
+)
 from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
 from tfexport.errors import ConfigError, InputError, Problem
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.line_stream import LineResult
     from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.model.engine_name import EngineName
     from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 
@@ -45,6 +51,7 @@ class _Call:
     vocabulary_map: str | None
     threads: int | None
     workers: int | None
+    engine: "EngineName"
     decoding: dict[str, Any]
 
 
@@ -84,6 +91,7 @@ class _Call:
 @click.option("--workers", type=click.IntRange(1, MOST_THREADS),
               help="Batches decoded at a time, each with --threads.  [default: 1, or for FILE what "
               "bench --tune found]")  # fmt: skip
+@engine_option
 @decoding_options()
 @click.pass_context
 def translate(ctx: click.Context, /, **values: Any) -> None:
@@ -105,7 +113,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     if call.output != "-":
         source = None if call.file == "-" else Path(call.file)
         check_output(source, Path(call.output), call.force, call.resume)
-    engine = Engine(call.bundle, _layout(call), call.vocabulary_map)
+    engine = Engine(call.bundle, _layout(call), call.vocabulary_map, call.engine)
     if call.inputs is not None:
         if bad := translate_inputs(call, engine):
             click.echo(f"{bad} rows could not be decoded; their output is empty.", err=True)
@@ -194,11 +202,15 @@ def _to_file(
     """Translate into a resumable file; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_file
 
-    with _progress(Path(call.file)) as advance:
+    def size() -> int | None:
+        path = Path(call.file)
+        return path.stat().st_size if path.is_file() else None  # that of a pipe is unknown
+
+    with file_bar("translating", size) as advance:
 
         def tell(line: "LineResult", offset: int) -> None:
             report(line)
-            advance(line, offset)
+            advance(line.number, offset)
 
         summary = translate_file(
             engine, _source(call), call.output, task,
@@ -226,35 +238,3 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
         return read_numbers(text)
     except InputError as error:
         raise ConfigError(f"--target-prefix: {error}; --ids asks for ids") from None
-
-
-@contextlib.contextmanager
-def _progress(source: Path) -> Iterator[Callable[["LineResult", int], object]]:
-    """Give a callback that shows a progress bar on stderr, if that is a terminal."""
-    from rich import progress
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda line, offset: None
-        return
-    columns = (
-        progress.TextColumn("{task.description}"), progress.BarColumn(),
-        progress.TaskProgressColumn(), progress.TimeElapsedColumn(), "left:",
-        progress.TimeRemainingColumn(),
-    )  # fmt: skip
-    with progress.Progress(*columns, console=console, transient=True) as bar:
-        # The size of a pipe is unknown.
-        task = bar.add_task(
-            "translating", total=source.stat().st_size if source.is_file() else None
-        )
-        start, first = time.monotonic(), 0
-
-        def advance(line: "LineResult", offset: int) -> None:
-            nonlocal first
-            first = first or line.number  # a resumed run starts later
-            rate = (line.number - first + 1) / max(time.monotonic() - start, 0.001)
-            text = f"line {line.number:,}, {rate:,.0f} a second"
-            bar.update(task, completed=offset, description=text)
-
-        yield advance

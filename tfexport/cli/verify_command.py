@@ -1,5 +1,6 @@
 """``tfexport verify``."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -13,7 +14,6 @@ from tfexport.cli.console import (
     reference_option,
 )
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
-from tfexport.cli.spelling import spell
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
@@ -50,8 +50,11 @@ def verify(
     if report is not None:
         check_new_file(report, force=True)  # before the comparison, which takes a while
     with needs("export"):
-        from tfexport.cli.tables import parity_table, print_table, save_html, verdict
+        from tfexport.cli.parity_page import save_report
+        from tfexport.cli.tables import print_parity, verdict
         from tfexport.export import verify_artifact
+    from tfexport.runtime.signature import of_artifact
+
     with progress_bar() as tell:
         if module is not None:
             refuse_others(options)
@@ -59,15 +62,18 @@ def verify(
         else:
             assert checkpoint is not None
             result = verify_artifact(artifact, checkpoint, progress=tell, **options)
-    table = parity_table(result, artifact)
+    signed = of_artifact(artifact, "auto", libraries={"torch": result.summary()["torch"]})
+    if result.compared_native:
+        signed = dataclasses.replace(signed, engine="onnxruntime+native")
+    signature = str(signed)
     if report is not None:
-        notes = [] if result.own_code is None else [result.own_code.spelled(spell)]
-        save_html(table, report, "\n".join([f"{artifact}: {verdict(result)}", *notes]))
+        save_report(result, artifact, signature, report)
     if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
+        click.echo(json.dumps({**result.to_dict(), "signature": signature}, indent=2))
     else:
-        print_table(table)
+        print_parity(result, artifact)
         print_own_code(result)
         click.echo(f"{artifact}: {verdict(result)}")
+        click.echo(f"signature: {signature}")
     if not result.passed:
         ctx.exit(1)

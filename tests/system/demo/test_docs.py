@@ -168,7 +168,12 @@ def test_commands_parse(block: Block, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_commands_and_options_within_sentences_exist(page: Path) -> None:
     for text in re.findall(r"`tfexport ([^`]+)`", page.read_text(encoding="utf-8")):
         verb, *rest = text.split()
-        options = {name for p in cli.commands[verb].params for name in [*p.opts, *p.secondary_opts]
+        if verb == "VERB":
+            assert rest == ["--help"]
+            continue
+        command = cli.commands[verb] if not verb.startswith("-") else cli
+        rest = rest if not verb.startswith("-") else [verb]
+        options = {name for p in command.params for name in [*p.opts, *p.secondary_opts]
                    if isinstance(p, click.Option)}  # fmt: skip
         used = {word.strip("[]") for word in rest if word.strip("[]").startswith("-")} - {"-"}
         assert used <= options, f"tfexport {text}"

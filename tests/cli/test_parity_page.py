@@ -1,0 +1,96 @@
+"""The page of ``verify --report``: a heat map that is read with and without colours."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.browser import open_folder
+from tfexport.cli.parity_page import save_report
+from tfexport.export import ParityReport
+from tfexport.export.parity import STAGES, TOKEN_STAGES, Comparison
+
+
+def report(*more: Comparison) -> ParityReport:
+    sizes = [(batch, length) for batch in (1, 8) for length in (1, 33)]
+    found = [
+        Comparison(stage, *size, 0.0 if stage in TOKEN_STAGES else 10.0 ** -(4 + number % 5), 9)
+        for number, stage in enumerate(STAGES)
+        for size in sizes
+    ]
+    return ParityReport("eager <b>", [*found, *more])
+
+
+def written(folder: Path, *more: Comparison) -> str:
+    save_report(report(*more), "a & b.bundle", "bundle:0|cpu:<x>", str(folder / "page.html"))
+    return (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_cells_are_hotter_the_nearer_they_are_to_the_tolerance(tmp_path: Path) -> None:
+    page = written(tmp_path)
+    heats = {text: float(heat) for heat, text in
+             re.findall(r'<td style="--heat: ([\d.]+)">([^<]+)</td>', page)}  # fmt: skip
+    assert heats["1.0e-04"] == 1
+    assert heats["1.0e-08"] == 0
+    assert heats["9 equal"] == 0
+    in_order = [heats[f"1.0e-0{digit}"] for digit in (8, 7, 6, 5, 4)]
+    assert in_order == sorted(set(in_order))
+    assert "✗ 1" not in page
+
+
+def test_a_difference_stands_out_without_colours_too(tmp_path: Path) -> None:
+    page = written(tmp_path, Comparison("beam", 2, 7, 0.5, 3), Comparison("text", 2, 7, 2.0, 3))
+    assert re.findall(r'<td class="wrong">([^<]+)<', page) == ["✗ 5.0e-01", "✗ 2 rows differ"]
+    assert "NOT equal" in page
+
+
+def test_names_are_text_and_nothing_is_fetched(tmp_path: Path) -> None:
+    page = written(tmp_path)
+    assert "eager &lt;b&gt;" in page
+    assert "cpu:&lt;x&gt;" in page
+    assert "a &amp; b.bundle" in page
+    assert not re.search(r"<script|https?:|@import|url\(", page)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_readable_in_a_browser(tmp_path: Path, scheme: str) -> None:
+    written(tmp_path, Comparison("beam", 2, 7, 0.5, 3))
+    with open_folder(tmp_path, "page.html") as browser:
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        size = {"width": 360, "height": 700, "deviceScaleFactor": 1, "mobile": True}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
+        ground = luminance(colour(browser, "body", "background-color"))
+        assert (ground > 0.5) == (scheme == "light")
+        for place in ("td[style]", "td.wrong", "th", "caption", "td[style*='1.00']"):
+            ink = luminance(colour(browser, place, "color"))
+            below = colour(browser, place, "background-color")
+            here = luminance(over(below, colour(browser, "body", "background-color")))
+            contrast = (max(ink, here) + 0.05) / (min(ink, here) + 0.05)
+            assert contrast >= 4.5, place
+
+
+def colour(browser: Any, place: str, name: str) -> list[float]:
+    """Red, green, blue and opacity, from 0 to 1, as the browser paints them."""
+    code = """
+        const canvas = document.createElement("canvas").getContext("2d");
+        canvas.fillStyle = getComputedStyle(document.querySelector(arguments[0]))
+          .getPropertyValue(arguments[1]);
+        canvas.fillRect(0, 0, 1, 1);
+        return Array.from(canvas.getImageData(0, 0, 1, 1).data).map(value => value / 255);
+    """
+    values: list[float] = browser.execute_script(code, place, name)
+    return values
+
+
+def over(top: list[float], below: list[float]) -> list[float]:
+    return [top[i] * top[3] + below[i] * (1 - top[3]) for i in range(3)]
+
+
+def luminance(rgb: list[float]) -> float:
+    """As WCAG defines it."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -1,0 +1,16 @@
+"""``tfexport --version``."""
+
+import click
+
+
+def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
+    """A callback of click: print the versions and end."""
+    if not asked or ctx.resilient_parsing:
+        return
+    import tfexport
+    from tfexport.runtime.parallel.cpu import instruction_set
+    from tfexport.runtime.signature import onnxruntime_version
+
+    click.echo(f"tfexport, version {tfexport.__version__}")
+    click.echo(f"onnxruntime {onnxruntime_version()}, {instruction_set()}")
+    ctx.exit()
