@@ -85,7 +85,7 @@ void add_tensor(tfn::Tensors& tensors, const tfn_tensor& given) {
         throw tfn::Error("'" + name + "' is not aligned to whole values");
     tensors.add(name, {given.data, given.scales, (size_t)given.rows, (size_t)given.columns,
                        (size_t)given.row_stride, (size_t)given.column_stride,
-                       given.scales != nullptr});
+                       given.scales != nullptr, given.mapped != 0});
 }
 
 const tfn::Kernels& chosen(const char* name) {

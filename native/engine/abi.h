@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 #define TFN_API __attribute__((visibility("default")))
-#define TFN_VERSION 2
+#define TFN_VERSION 3
 
 enum {
     TFN_OK = 0,
@@ -22,12 +22,14 @@ typedef struct tfn_model tfn_model;
 typedef struct tfn_batch tfn_batch;
 
 /* A matrix (rows, columns) of float32, or of int8 if it has a scale for each row; strides in
- * values. The memory has to live as long as the model. */
+ * values. The memory has to live as long as the model. `mapped`: not 0 if it is a map of a file that
+ * nobody writes to; pages of it are given back to the system once they are packed. */
 typedef struct {
     const char* name;
     const void* data;
     const float* scales;
     int64_t rows, columns, row_stride, column_stride;
+    int32_t mapped;
 } tfn_tensor;
 
 typedef struct {

@@ -6,7 +6,7 @@ namespace tfn {
 
 Batch::Batch(std::shared_ptr<Model> model)
     : model_(std::move(model)),
-      blocks_(model_->config.num_decoder_layers, width(2 * model_->decoder_heads.width())) {}
+      blocks_(model_->config.num_decoder_layers * model_->memory_layout().size()) {}
 
 int Batch::longest_source() const {
     int longest = 0;
@@ -18,9 +18,8 @@ void Batch::enter(Workspace& w, const Sources& sources) {
     model_->check(sources);
     for (Encoded& source : model_->encode(w, sources)) {
         Row row{std::move(source), {}, {}};
-        const Memory& memory = *row.source.memory;
-        for (int at = 0; at < row.source.length; at += BLOCK)
-            row.source_blocks.push_back(row.source.layer(0) + at * memory.stride);
+        for (int i = 0; i < BlockLayout::count(row.source.length); i++)
+            row.source_blocks.push_back(row.source.block(i));
         rows_.push_back(std::move(row));
     }
 }

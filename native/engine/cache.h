@@ -3,19 +3,17 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/kernels.h"
-#include "memory.h"
+#include "block.h"
 
 namespace tfn {
 
-// A block holds BLOCK positions of all layers: [layer][position][2 heads].
+// Of BLOCK positions of all layers; a layer's part is a BlockLayout.
 using Block = std::shared_ptr<Buffer<float>>;
 
 // Makes blocks, and takes them back when no row holds them.
 class Blocks {
 public:
-    Blocks(int layers, size_t stride)
-        : size_((size_t)layers * BLOCK * stride), free_(std::make_shared<Free>()) {}
+    explicit Blocks(size_t size) : size_(size), free_(std::make_shared<Free>()) {}
 
     Block make() {
         std::unique_ptr<Buffer<float>> block;

@@ -9,16 +9,17 @@ namespace tfn {
 struct Batch::Step {
     std::vector<int> ids, positions;
     std::vector<const float*> blocks;  // of all rows' caches
-    std::vector<float*> newest;        // of each item, its own position of layer 0
+    std::vector<float*> newest;        // of each item, the block of its own position
     std::vector<Query> own, cross;
     std::vector<float> cosines, sines;  // of each item, where positions rotate
-    size_t stride = 0, weights_apart = 0;
+    size_t weights_apart = 0;
 };
 
 Batch::Step Batch::prepare(const int32_t* tokens, int each, const Wanted& wanted) {
     const Config& config = model_->config;
     Step step;
-    step.stride = width(2 * model_->decoder_heads.width());
+    const BlockLayout layout = model_->memory_layout();
+    const size_t stride = layout.heads.padded;
     step.weights_apart = (size_t)each * wanted.source_width;
     const size_t of_row = step.weights_apart * config.num_decoder_layers * config.decoder_num_heads;
     size_t blocks = 0;
@@ -36,12 +37,12 @@ Batch::Step Batch::prepare(const int32_t* tokens, int each, const Wanted& wanted
             const int at = cache.length() - each + i;
             step.ids.push_back(tokens[(size_t)row * each + i]);
             step.positions.push_back(at);
-            step.newest.push_back(cache.block(at / BLOCK) + at % BLOCK * step.stride);
-            step.own.push_back({first, step.stride, BLOCK * step.stride, at + 1, at, nullptr});
+            step.newest.push_back(cache.block(at / BLOCK));
+            step.own.push_back({first, stride, layout.size(), at + 1, at, nullptr});
             float* weights = nullptr;
             if (wanted.attention)
                 weights = wanted.attention + row * of_row + (size_t)i * wanted.source_width;
-            step.cross.push_back({rows_[row].source_blocks.data(), source.memory->stride,
+            step.cross.push_back({rows_[row].source_blocks.data(), stride,
                                   source.memory->layer_size, source.length, 0, weights});
         }
     }
@@ -61,6 +62,7 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
     const Attention& self = layer.self;
     const int rows = (int)step.ids.size(), half = self.heads.dim / 2;
     const size_t inner = self.heads.width(), ld = width(3 * inner);
+    const BlockLayout layout = model_->memory_layout();
     float* projected = w.projected.reserve(rows * ld);
     project(w, self.projection, self.residual.enter(w, rows), width(model_->config.d_model), rows,
             projected, ld);
@@ -70,11 +72,12 @@ void Batch::self_attention(Workspace& w, const Step& step, const DecoderLayer& l
             for (int part = 0; part < 2; part++)
                 RelativePositions::rotate(of_row + part * inner, self.heads,
                                           &step.cosines[row * half], &step.sines[row * half]);
-        std::copy_n(of_row + inner, 2 * inner, step.newest[row] + i * BLOCK * step.stride);
+        layout.write(of_row + inner, step.newest[row] + i * layout.size(),
+                     step.positions[row] % BLOCK);
     }
     const RelativePositions* relative =
         model_->decoder_relative.adds_bias() ? &model_->decoder_relative : &self.own;
-    attend(w, self, relative, step.own, projected, ld, {0, inner, i});
+    attend(w, self, relative, step.own, projected, ld, {0, layout.values(), layout.head(), i});
     self.residual.leave(w, rows, self.out, w.context.data(), inner);
 }
 
@@ -86,7 +89,9 @@ void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& 
     float* queries = w.projected.reserve(rows * ld);
     project(w, cross.projection, cross.residual.enter(w, rows), width(model_->config.d_model),
             rows, queries, ld);
-    attend(w, cross, nullptr, step.cross, queries, ld, {0, inner, i, step.weights_apart});
+    const BlockLayout layout = model_->memory_layout();
+    attend(w, cross, nullptr, step.cross, queries, ld,
+           {0, layout.values(), layout.head(), i, step.weights_apart});
     cross.residual.leave(w, rows, cross.out, w.context.data(), inner);
 }
 

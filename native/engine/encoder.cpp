@@ -70,23 +70,46 @@ void Model::run_encoder(Workspace& w, const Sources& sources) const {
         if (self.own.rotates()) rotate_rows(w, self.own, self, layout.positions, projected, ld);
         const RelativePositions* relative =
             encoder_relative.adds_bias() ? &encoder_relative : &self.own;
-        attend(w, self, relative, layout.queries, projected, ld, {inner, 2 * inner});
+        attend(w, self, relative, layout.queries, projected, ld,
+               {inner, 2 * inner, (size_t)heads.padded});
         self.residual.leave(w, rows, self.out, w.context.data(), inner);
         layer.feed_forward.run(w, rows);
     }
     if (encoder_norm) encoder_norm.apply(w, w.x.data(), w.x.data(), rows);
 }
 
+// Keys and values of the states in w.x, into blocks from `first` on.
+void Model::remember(Workspace& w, const Sources& sources, Memory& memory, size_t first) const {
+    const BlockLayout layout = memory_layout();
+    const size_t ld = width(2 * layout.heads.width());
+    int rows = 0;
+    for (int i = 0; i < sources.count; i++) rows += sources.lengths[i];
+    float* projected = w.projected.reserve(rows * ld);
+    for (int i = 0; i < config.num_decoder_layers; i++) {
+        Team::Span span(w.team, Work::memory, rows);
+        project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.d_model), rows,
+                projected, ld);
+        const float* row = projected;
+        float* block = memory.values.data() + i * memory.layer_size + first * memory.block_size;
+        for (int source = 0; source < sources.count; source++) {
+            const int length = sources.lengths[source];
+            for (int at = 0; at < length; at++, row += ld)
+                layout.write(row, block + at / BLOCK * layout.size(), at % BLOCK);
+            block += BlockLayout::count(length) * layout.size();
+        }
+    }
+}
+
 std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* states) const {
-    const size_t inner = decoder_heads.width(), d = width(config.d_model);
+    const size_t d = width(config.d_model);
     auto memory = std::make_shared<Memory>();
     size_t all = 0;
-    for (int i = 0; i < sources.count; i++) all += sources.lengths[i];
-    memory->stride = width(2 * inner);
-    memory->layer_size = all * memory->stride;
+    for (int i = 0; i < sources.count; i++) all += BlockLayout::count(sources.lengths[i]);
+    memory->block_size = memory_layout().size();
+    memory->layer_size = all * memory->block_size;
     if (!states) memory->values.reserve(memory->layer_size * config.num_decoder_layers);
     std::vector<Encoded> found;
-    size_t first = 0;
+    size_t first = 0, block = 0;
     for (int from = 0; from < sources.count;) {
         w.check_cancelled();
         Sources some{sources.ids + first, sources.lengths + from, 0};
@@ -97,16 +120,12 @@ std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* 
         for (int row = 0; states && row < rows; row++)
             std::copy_n(w.x.data() + row * d, config.d_model,
                         states + (first + row) * config.d_model);
-        for (int i = 0; !states && i < config.num_decoder_layers; i++) {
-            Team::Span span(w.team, Work::memory, rows);
-            project(w, decoder_layer(i).cross_key_value, w.x.data(), d, rows,
-                    memory->values.data() + i * memory->layer_size + first * memory->stride,
-                    memory->stride);
-        }
+        if (!states) remember(w, some, *memory, block);
         for (int i = 0; i < some.count; i++) {
-            found.push_back({memory, first, some.lengths[i]});
-            first += some.lengths[i];
+            found.push_back({memory, block, some.lengths[i]});
+            block += BlockLayout::count(some.lengths[i]);
         }
+        first += rows;
         from += some.count;
     }
     return found;

@@ -58,7 +58,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         work += 2.0 * row.n * ldc;
         longest = std::max(longest, row.n);
     }
-    const size_t room = round_up(longest, 16) + 16;
+    const size_t room = round_up(longest, MOST_LANES) + 16;  // a cache line between threads'
     float* context = w.context.reserve(rows.size() * ldc);
     float* scores = w.scores.reserve(room * w.team.threads());
     float* biases = w.biases.reserve(room * w.team.threads());
@@ -70,9 +70,10 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         for (int i = task * each; i < std::min(all, task * each + each); i++) {
             const int row = i / heads.count, head = i % heads.count;
             const Query& q = rows[row];
-            const size_t offset = (size_t)head * heads.padded, layer = places.layer * q.layer_size;
-            Attend a{queries + row * ld + offset, q.blocks, layer + places.key + offset,
-                     layer + places.value + offset, q.stride, q.n, heads.padded, attention.scale,
+            const size_t offset = (size_t)head * heads.padded;
+            const size_t from = places.layer * q.layer_size + head * places.head;
+            Attend a{queries + row * ld + offset, q.blocks, from + places.key, from + places.value,
+                     q.stride, q.n, heads.padded, attention.scale,
                      nullptr, scores + thread * room, context + row * ldc + offset};
             if (biased) {
                 float* bias = biases + thread * room;

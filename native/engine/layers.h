@@ -63,16 +63,16 @@ private:
 // A query among its keys and values; see ``Attend``.
 struct Query {
     const float* const* blocks;
-    size_t stride;
+    size_t stride;           // between positions of a block
     size_t layer_size;       // between layers
     int n;
     int position;            // of the query among the keys, for relative positions
     float* weights_out;      // of the first layer and head, or null
 };
 
-// Where keys and values of a layer's first head lie, and how far apart heads of weights_out do.
+// Where keys and values of a layer's first head lie, how far apart heads do, and those of weights_out.
 struct Places {
-    size_t key, value;
+    size_t key, value, head;
     int layer = 0;
     size_t weights_apart = 0;
 };

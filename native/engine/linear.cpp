@@ -62,6 +62,7 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
             }
         }
     });
+    for (const Tensor& tensor : tensors) tensor.release();
 }
 
 Input Quantized::make(const Kernels& kernels, Team& team, const float* x, size_t ld, int rows,

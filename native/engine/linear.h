@@ -30,7 +30,7 @@ public:
     Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Source>& sources,
            Heads outputs, Heads inputs);
 
-    bool quantized() const { return !scales_.size() ? false : true; }
+    bool quantized() const { return scales_.size() > 0; }
     int inputs() const { return k_; }
     int outputs() const { return n_; }
     const float* bias() const { return bias_.data(); }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "block.h"
 #include "embedding.h"
 #include "pool.h"
 #include "vocabulary.h"
@@ -20,19 +21,19 @@ struct DecoderLayer {
     FeedForward feed_forward;
 };
 
-// Keys and values of sources that were encoded together: [layer][position][2 heads].
+// Keys and values of sources that were encoded together: [layer][block].
 struct Memory {
     Buffer<float> values;
-    size_t layer_size = 0, stride = 0;
+    size_t layer_size = 0, block_size = 0;
 };
 
 // One source of them.
 struct Encoded {
     std::shared_ptr<Memory> memory;
-    size_t first = 0;
+    size_t first = 0;  // block; a source begins with one of its own
     int length = 0;
-    const float* layer(int i) const {
-        return memory->values.data() + i * memory->layer_size + first * memory->stride;
+    const float* block(int i) const {  // of layer 0
+        return memory->values.data() + (first + i) * memory->block_size;
     }
 };
 
@@ -56,6 +57,7 @@ public:
     Norm encoder_norm, decoder_norm;
     Vocabulary vocabulary;
 
+    BlockLayout memory_layout() const { return {decoder_heads}; }  // and that of decoder rows
     const DecoderLayer& decoder_layer(int i) const { return decoder[i % decoder.size()]; }
 
     // Encoder states of all sources into `states`, (positions, E), if given.
@@ -71,6 +73,7 @@ public:
 
 private:
     void run_encoder(Workspace& w, const Sources& sources) const;
+    void remember(Workspace& w, const Sources& sources, Memory& memory, size_t first) const;
 
     std::unique_ptr<Store> store_;
     PositionTable layer_positions_;

@@ -16,10 +16,13 @@ struct Tensor {
     const float* scales = nullptr;
     size_t rows = 0, columns = 0, row_stride = 0, column_stride = 0;
     bool int8 = false;
+    bool mapped = false;  // a file, to which nobody writes
 
     bool flat() const { return !int8 && column_stride == 1; }  // rows as float32 in one piece
     float at(size_t row, size_t column) const;
     void copy_row(size_t row, float* to) const;
+    // Gives back the pages of a map; they are read again if they are needed.
+    void release() const;
 };
 
 class Tensors {

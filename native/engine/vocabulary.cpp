@@ -43,6 +43,7 @@ Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& c
         stride_ = d_;
     }
     make_screen(kernels, tensors);
+    if (!store.filled()) weight.release();
 }
 
 void Vocabulary::make_screen(const Kernels& kernels, Tensors& tensors) {

@@ -186,9 +186,9 @@ def draw_weights(seed: int, int8: bool = False) -> tuple[TransformerConfig, dict
     """A config and the weights of a model of it."""
     config = draw_config(seed)
     tensors = engine_tensors(draw_model(config, seed))
-    for name, (values, _) in tensors.items() if int8 else ():
+    for name, tensor in tensors.items() if int8 else ():
         if name.endswith("proj.weight"):
-            tensors[name] = quantize(values)
+            tensors[name] = quantize(tensor.values)
     return config, tensors
 
 

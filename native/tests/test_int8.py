@@ -57,7 +57,7 @@ def quantized(model: Transformer, words: bool) -> tuple[Transformer, dict[str, T
         key = f"{name}.weight"
         tensors[key] = quantize(tensors[key].values)
         if isinstance(module, nn.Embedding):
-            values, scales = tensors[key]
+            values, scales, _ = tensors[key]
             assert scales is not None
             module.weight = nn.Parameter(torch.from_numpy(values * scales[:, None]))
         else:

@@ -4,7 +4,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_VERSION = 2  # of the interface
+_VERSION = 3  # of the interface
 _ERROR_SIZE = 4096
 
 Int = ctypes.c_int32
@@ -38,6 +38,7 @@ class CTensor(ctypes.Structure):
         ("columns", ctypes.c_int64),
         ("row_stride", ctypes.c_int64),
         ("column_stride", ctypes.c_int64),
+        ("mapped", ctypes.c_int32),
     )
 
 

@@ -33,10 +33,13 @@ class Tensor(NamedTuple):
     Attributes:
         values: float32, or int8 with scales; at most two axes, any strides.
         scales: float32, one for each row; None for float32 values.
+        mapped: ``values`` are a map of a file that nobody writes to, of which the engine gives
+            back what it has packed, so that no weight is in memory twice.
     """
 
     values: NDArray[Any]
     scales: Floats | None = None
+    mapped: bool = False
 
 
 class PackedFile(NamedTuple):
@@ -269,7 +272,7 @@ class _Sources:
 
 
 def _c_tensor(name: str, tensor: Tensor) -> CTensor:
-    values, scales = tensor
+    values, scales, mapped = tensor
     expected = np.int8 if scales is not None else np.float32
     if values.dtype != expected or values.ndim not in (1, 2):
         raise NativeError(
@@ -281,7 +284,9 @@ def _c_tensor(name: str, tensor: Tensor) -> CTensor:
     if any(step % values.itemsize for step in two.strides):
         raise NativeError(f"{name!r} has strides {two.strides} that are no whole values")
     strides = [step // values.itemsize for step in two.strides]
-    return CTensor(name.encode(), two.ctypes.data, _address(scales), *two.shape, *strides)
+    return CTensor(
+        name.encode(), two.ctypes.data, _address(scales), *two.shape, *strides, int(mapped)
+    )
 
 
 def _check(name: str, array: NDArray[Any] | None, dtype: type, shape: tuple[int, ...]) -> None:

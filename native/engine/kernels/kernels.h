@@ -56,16 +56,17 @@ struct Input {
 
 // One head of one query over `n` positions, which lie in blocks of BLOCK positions.
 constexpr int BLOCK = 8;
+constexpr int MOST_LANES = 16;  // floats of the widest vector
 struct Attend {
     const float* query;
     const float* const* blocks;  // of each block, its first position
-    size_t key, value;           // where this head's key and value begin in a position
+    size_t key, value;           // where this head's keys and values begin in a block
     size_t stride;               // between positions of a block
     int n;
     int dim;                     // values of a head, whole vectors
     float scale;
-    const float* bias;           // (n,), added to the scaled scores, or null
-    float* weights;              // (n rounded up to BLOCK,), written
+    const float* bias;           // added to the scaled scores, or null; room as for the weights
+    float* weights;              // (n,), written; there is room for n rounded up to MOST_LANES
     float* context;              // (dim,), written
 };
 

@@ -94,7 +94,8 @@ INLINE void scores_of(const Attend& a, const float* keys, int count, float* scor
 #pragma GCC unroll 8
         for (int j = 0; j < BLOCK; j++) {
             // Behind the last position there may be no memory: the first is read again.
-            sums[j] += q * load(keys + (j < count ? j : 0) * a.stride + i);
+            const float* key = keys + (j < count ? j : 0) * a.stride + i;
+            sums[j] += q * load(key);
         }
     }
     lane_sums(sums, scores);
@@ -126,33 +127,33 @@ INLINE void contexts(const Attend& a, int from) {
     for (int v = 0; v < WIDTH; v++) store(a.context + from + v * LANES, even[v] + odd[v]);
 }
 
+// Weights of n scores that lie in s: exp(x - the largest), divided by their sum. In whole vectors, whose
+// places behind n are given -infinity: what is added to a sum for them, 1e-38, is lost in it.
+INLINE void softmax(float* s, int n, float scale, const float* bias) {
+    const int whole = (n + LANES - 1) / LANES * LANES;
+    for (int at = 0; at < whole; at += LANES) {
+        const F v = load(s + at) * scale;
+        store(s + at, bias ? v + load(bias + at) : v);
+    }
+    for (int i = n; i < whole; i++) s[i] = -INFINITY;
+    F highs = load(s);
+    for (int at = LANES; at < whole; at += LANES) highs = larger(highs, load(s + at));
+    const float most = highest(highs);
+    F sums = F{};
+    for (int at = 0; at < whole; at += LANES) {
+        const F v = exponential(load(s + at) - most);
+        store(s + at, v);
+        sums += v;
+    }
+    const float inverse = 1.0f / sum(sums);
+    for (int at = 0; at < whole; at += LANES) store(s + at, load(s + at) * inverse);
+}
+
 void attend(const Attend& a) {
-    float* s = a.weights;
-    int padded = (a.n + BLOCK - 1) / BLOCK * BLOCK;
-    for (int at = 0; at < padded; at += BLOCK) {
-        int count = a.n - at < BLOCK ? a.n - at : BLOCK;
-        scores_of(a, a.blocks[at / BLOCK] + a.key, count, s + at);
-        for (int j = 0; j < count; j++) {
-            s[at + j] = s[at + j] * a.scale + (a.bias ? a.bias[at + j] : 0.0f);
-        }
-        for (int j = count; j < BLOCK; j++) s[at + j] = -INFINITY;
-    }
-    float most = s[0];
-    for (int j = 1; j < a.n; j++) most = s[j] > most ? s[j] : most;
-    float total = 0;
-    // BLOCK is a multiple of narrow vectors; of wide ones a half-filled one is taken apart.
-    for (int at = 0; at < padded; at += BLOCK) {
-        float part[LANES > BLOCK ? LANES : BLOCK] = {};
-        memcpy(part, s + at, sizeof(float) * BLOCK);
-        for (int v = 0; v < BLOCK; v += LANES) store(part + v, exponential(load(part + v) - most));
-        int count = a.n - at < BLOCK ? a.n - at : BLOCK;
-        for (int j = 0; j < BLOCK; j++) {
-            s[at + j] = j < count ? part[j] : 0.0f;
-            total += s[at + j];
-        }
-    }
-    float inverse = 1.0f / total;
-    for (int j = 0; j < a.n; j++) s[j] *= inverse;
+    for (int at = 0; at < a.n; at += BLOCK)
+        scores_of(a, a.blocks[at / BLOCK] + a.key, a.n - at < BLOCK ? a.n - at : BLOCK,
+                  a.weights + at);
+    softmax(a.weights, a.n, a.scale, a.bias);
     int from = 0;
     for (; from + 4 * LANES <= a.dim; from += 4 * LANES) contexts<4>(a, from);
     for (; from + 2 * LANES <= a.dim; from += 2 * LANES) contexts<2>(a, from);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "kernels.h"
 
@@ -26,19 +27,28 @@ INLINE F absolute(F v) { return (F)((I)v & 0x7fffffff); }
 INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
 INLINE I to_int(F v) { return __builtin_convertvector(v, I); }
 
-// Sums and maxima of a vector's lanes, by halves.
+// Sums and maxima of a vector's lanes, by halves. A maximum is one of numbers.
+template <size_t APART, size_t... I>
+INLINE F exchanged(F v, std::index_sequence<I...>) {
+    return __builtin_shufflevector(v, v, (I ^ APART)...);
+}
+template <size_t APART>  // lanes that lie so far apart change places
+INLINE F exchanged(F v) {
+    return exchanged<APART>(v, std::make_index_sequence<LANES>());
+}
 INLINE float sum(F v) {
-    float s[LANES];
-    memcpy(s, &v, sizeof v);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) s[i] += s[i + half];
-    return s[0];
+    if constexpr (LANES > 8) v += exchanged<8 % LANES>(v);
+    if constexpr (LANES > 4) v += exchanged<4 % LANES>(v);
+    v += exchanged<2>(v);
+    v += exchanged<1>(v);
+    return v[0];
 }
 INLINE float highest(F v) {
-    float s[LANES];
-    memcpy(s, &v, sizeof v);
-    for (int i = 1; i < LANES; i++) s[0] = s[i] > s[0] ? s[i] : s[0];
-    return s[0];
+    if constexpr (LANES > 8) v = larger(v, exchanged<8 % LANES>(v));
+    if constexpr (LANES > 4) v = larger(v, exchanged<4 % LANES>(v));
+    v = larger(v, exchanged<2>(v));
+    v = larger(v, exchanged<1>(v));
+    return v[0];
 }
 
 // exp(x) with a relative error of about 1e-7. Source: Cephes, expf.

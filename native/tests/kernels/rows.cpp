@@ -93,7 +93,8 @@ void check_attention(const Kernels& kernels, Checks& checks) {
         const size_t stride = 2 * dim + random.below(8);
         const int count = (n + BLOCK - 1) / BLOCK;
         const float size = i % 4 ? 1.0f : 30.0f;  // weights of nearly 0 and 1 too
-        const auto query = random.normals(dim, size), bias = random.normals(n);
+        const int room = (int)round_up(n, MOST_LANES);
+        const auto query = random.normals(dim, size), bias = random.normals(room);
         // Each block in memory of its own, so that a read beside it is found by sanitizers.
         std::vector<std::vector<float>> blocks;
         std::vector<const float*> firsts;
@@ -102,7 +103,7 @@ void check_attention(const Kernels& kernels, Checks& checks) {
             blocks.push_back(random.normals((held - 1) * stride + 2 * dim));
         }
         for (const auto& block : blocks) firsts.push_back(block.data());
-        std::vector<float> weights(round_up(n, BLOCK)), context(dim);
+        std::vector<float> weights(room), context(dim);
         const bool biased = random.below(2);
         kernels.attend({query.data(), firsts.data(), 0, (size_t)dim, stride, n, dim, 0.25f,
                         biased ? bias.data() : nullptr, weights.data(), context.data()});

@@ -102,7 +102,7 @@ def _tensors(folder: Path) -> dict[str, tfexport_native.Tensor]:
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
     table = read_weight_table(folder, file.size)
     return {
-        name: tfexport_native.Tensor(weight.values(file), weight.row_scales(file))
+        name: tfexport_native.Tensor(weight.values(file), weight.row_scales(file), mapped=True)
         for name, weight in table.items()
     }
 
