@@ -89,9 +89,12 @@ sanitize: .venv/ready $(SANITIZED)
 		TFEXPORT_NATIVE_LIBRARY=build/native-address/libtfexport_native.so \
 		$(BIN)/python -m pytest native/tests -p no:cacheprovider --sanitizers
 
+# With the native engine, where it can be built.
+MEASURE = PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m
 bench-serving: .venv/ready
+	-@$(MAKE) --no-print-directory --keep-going .venv/peers build/native/ready
 	mkdir -p build/bench
-	$(BIN)/python -m benchmarks.serving --json build/bench/serving.json
+	$(MEASURE) benchmarks.serving --json build/bench/serving.json
 
 # The guides' lines from a wheel, without constraints: the newest that is allowed.
 release-check: .venv/ready .venv-release/ready
@@ -116,10 +119,12 @@ overload: .venv/ready
 	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
 
 bench: .venv/ready .venv-runtime/ready
-	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready
+	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready build/native/ready
 	$(BIN)/python -m benchmarks.startup --runtime-python $(RUNTIME)/python
 	$(BIN)/python -m benchmarks.decoding
-	$(BIN)/python -m benchmarks.compare --json build/bench/compare.json
+	$(MEASURE) benchmarks.compare --json build/bench/compare.json
+	$(MEASURE) benchmarks.sentences
+	-$(MEASURE) benchmarks.neighbour
 	$(BIN)/python -m benchmarks.tables build/bench/compare.json | tee build/bench/tables.md
 	$(BIN)/python -m benchmarks.plots build/bench/compare.json -o build/bench/performance.png
 

@@ -34,7 +34,9 @@ SIZES = {
 }
 
 
-def config_of(size: Size) -> TransformerConfig:
+def config_of(
+    size: Size, pad_id: int = 0, bos_id: int = 1, eos_id: int = 2, unk_id: int = 3
+) -> TransformerConfig:
     """Post-norm without final norms: what Marian is, and CTranslate2 expresses."""
     return TransformerConfig(
         d_model=size.d_model,
@@ -48,10 +50,10 @@ def config_of(size: Size) -> TransformerConfig:
         encoder_final_norm=False,
         decoder_final_norm=False,
         max_positions=256,
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
+        pad_id=pad_id,
+        bos_id=bos_id,
+        eos_id=eos_id,
+        unk_id=unk_id,
     )
 
 

@@ -58,12 +58,12 @@ class Process:
             self._read()
             self._is_loaded = True
 
-    def run(self, rows: list[list[int]], limit: int) -> dict[str, Any]:
-        """Decode once; seconds, tokens and the largest resident memory so far in kB."""
+    def run(self, rows: list[list[int]], limit: int, alone: bool = False) -> dict[str, Any]:
+        """Decode once, or each row alone; seconds, tokens and peak resident memory in kB."""
         assert self._process.stdin is not None
         self.wait()
         time.sleep(PAUSE)
-        self._process.stdin.write(json.dumps({"rows": rows, "limit": limit}) + "\n")
+        self._process.stdin.write(json.dumps({"rows": rows, "limit": limit, "alone": alone}) + "\n")
         self._process.stdin.flush()
         return self._read()
 

@@ -1,8 +1,8 @@
 """One system in a process of its own, decoding when it is told to.
 
 python -m benchmarks.systems SYSTEM SETUP, where SETUP is a JSON object of Setup's fields, then on
-stdin a JSON job a line: ``{"rows": [[…]], "limit": N}``. Answers with a JSON line: seconds, tokens,
-peak memory.
+stdin a JSON job a line: ``{"rows": [[…]], "limit": N, "alone": false}``, or true for a call a row.
+Answers with a JSON line: seconds, tokens, peak memory.
 """
 
 import json
@@ -18,6 +18,7 @@ Decode = Callable[[Rows, int], Rows]
 IDS = {"start": 1, "eos": 2, "pad": 0}  # unless the folder has others
 SPECIAL_IDS = "special_ids.json"
 WAKE = 4  # tokens, which read every weight
+BATCH = "batch"  # an option of tfexport and CTranslate2, which both sort rows by length
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Setup:
     options: dict[str, str] = field(default_factory=dict)
 
     def share(self, rows: Rows) -> int:
-        """How many of these rows one worker takes."""
-        return -(-len(rows) // self.workers)
+        """How many of these rows are decoded together: one worker's share, or a given batch."""
+        return int(self.options.get(BATCH, -(-len(rows) // self.workers)))
 
 
 def _translator(bundle: str, scores: bool = False) -> Callable[[Setup], Decode]:
@@ -290,7 +291,8 @@ def main() -> None:
         # Threads wake and caches fill, as a busy service has them, before the clock runs.
         decode(job["rows"], WAKE)
         start = time.perf_counter()
-        tokens = decode(job["rows"], job["limit"])
+        calls = [[row] for row in job["rows"]] if job["alone"] else [job["rows"]]
+        tokens = [row for call in calls for row in decode(call, job["limit"])]
         seconds = time.perf_counter() - start
         answer = {"seconds": seconds, "tokens": tokens, "peak_kb": _peak_kb()}
         print(json.dumps(answer), flush=True)

@@ -1,9 +1,9 @@
 // Decode lines of token ids with a TorchScript file: LibTorch alone.
 //
-//   cmake -S examples/cpp -B build -D CMAKE_BUILD_TYPE=Release \
+//   cmake -S examples/cpp -B build/cpp -D CMAKE_BUILD_TYPE=Release \
 //     -D CMAKE_PREFIX_PATH="$(python -c 'import torch; print(torch.utils.cmake_prefix_path)')"
-//   cmake --build build
-//   build/generate model.ts < ids.txt
+//   cmake --build build/cpp
+//   build/cpp/generate model.ts < ids.txt
 //
 // Ids go in as the encoder sees them, and come out without start and end token. For text, put the
 // model's own tokenizer in front, e.g. SentencePiece's C++ library.

@@ -29,8 +29,8 @@ def _texts(tmp_path: Path) -> Path:
 
 
 def test_bench_names_each_layout_and_the_options(texts: Path, tiny_bundle: Path) -> None:
-    call = ["bench", tiny_bundle, texts, "--runs", 1, "--batch-size", 1, "--threads", 1,
-            "--threads", 2, "--beam-size", 2]  # fmt: skip
+    call = ["bench", tiny_bundle, texts, "--runs", 1, "--batch-size", 1, "--batch-size", 2,
+            "--threads", 1, "--threads", 2, "--beam-size", 2]  # fmt: skip
     lines = [line for line in invoke(*call).stdout.splitlines() if line.startswith("signature: ")]
     wanted = {
         "bundle": digest(tiny_bundle / "manifest.json"),
@@ -39,10 +39,13 @@ def test_bench_names_each_layout_and_the_options(texts: Path, tiny_bundle: Path)
         "engine": "onnxruntime",
         "cpu": cpu.instruction_set(),
         "beam_size": "2",
+        "batch_size": "1,2",
     }
     assert [fields(line) for line in lines] == [{**wanted, "threads": n} for n in ("1", "2")]
     timings = json.loads(invoke(*call, "--json").stdout)["timings"]
-    assert [fields(timing["signature"]) for timing in timings] == [fields(line) for line in lines]
+    assert [fields(timing["signature"]) for timing in timings] == [
+        {**wanted, "threads": n, "batch_size": size} for n in ("1", "2") for size in ("1", "2")
+    ]
 
 
 def test_score_signs_its_lines_and_its_sum(texts: Path, tiny_bundle: Path) -> None:
@@ -50,6 +53,7 @@ def test_score_signs_its_lines_and_its_sum(texts: Path, tiny_bundle: Path) -> No
     done = invoke(*call)
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("signature: ")]
     assert fields(line)["length_penalty"] == "0.5"
+    assert "ids" not in fields(line)
     together = json.loads(invoke(*call, "--json").stdout)
     assert together.pop("signature") == line.removeprefix("signature: ")
     scores = [float(score) for score in done.stdout.splitlines()]
@@ -86,9 +90,26 @@ def test_verify_signs_table_json_and_page(
     line = invoke(*call, "--report", page).stdout.splitlines()[-1]
     assert fields(line)["bundle"] == digest(tiny_bundle / "manifest.json")
     assert fields(line)["torch"] == version("torch").partition("+")[0]
+    assert fields(line)["threads"] == "1"
     signature = json.loads(invoke(*call, "--json").stdout)["signature"]
     assert line == f"signature: {signature}"
     assert signature in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_what_torch_computed_is_signed_so(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    of_torch = tmp_path / "model.ts"
+    read = ["--checkpoint", tiny_checkpoint, "--set=num_heads=2"]
+    ids = ["--set=pad_id=1", "--set=bos_id=2", "--set=eos_id=3"]
+    invoke("torchscript", *read, *ids, "-o", of_torch, "--no-verify")
+    line = invoke("verify", of_torch, *read).stdout.splitlines()[-1]
+    assert (fields(line)["engine"], fields(line)["threads"]) == ("torch", "1")
+
+
+def test_a_score_of_ids_is_another_figure(texts: Path, tiny_bundle: Path) -> None:
+    texts.write_text("5 6\n7\n", encoding="utf-8")
+    done = invoke("score", tiny_bundle, texts, texts, "--ids", "--json")
+    assert fields(json.loads(done.stdout)["signature"])["ids"] == "true"
 
 
 def test_a_file_is_named_by_its_own_digest(tmp_path: Path) -> None:

@@ -133,16 +133,21 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
     from tfexport.cli.tuning import machine
     from tfexport.runtime.signature import of_artifact
 
-    def sign(plan: "Plan") -> str:
-        return str(of_artifact(call.bundle, call.engine, workers=plan.workers, threads=plan.threads,
-                               options=keywords))  # fmt: skip
+    def sign(plans: "Sequence[Plan]") -> str:
+        """Of plans that differ in the size of their batches only."""
+        first, sizes = plans[0], ",".join(str(plan.batch_size) for plan in plans)
+        options = {**keywords, "batch_size": sizes}
+        if first.batch_type != "rows":
+            options["batch_type"] = first.batch_type
+        return str(of_artifact(call.bundle, call.engine, workers=first.workers,
+                               threads=first.threads, options=options))  # fmt: skip
 
     source = "random ids" if call.file is None else call.file
     if call.as_json:
         values = {
             "bundle": call.bundle, "machine": machine(), "source": source, "runs": call.runs,
             "options": keywords, "timings": [
-                {**_figures(timing), "signature": sign(timing.plan)}
+                {**_figures(timing), "signature": sign([timing.plan])}
                 for timing in timings
             ],
         }  # fmt: skip
@@ -153,8 +158,10 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
         f"{call.bundle} on {machine()}: {count} rows of {source}, median of {call.runs} runs"
     )
     _print_table(timings)
-    for line in dict.fromkeys(sign(timing.plan) for timing in timings):
-        click.echo(f"signature: {line}")
+    plans = [timing.plan for timing in timings]
+    for layout in dict.fromkeys((plan.workers, plan.threads) for plan in plans):
+        alike = [plan for plan in plans if (plan.workers, plan.threads) == layout]
+        click.echo(f"signature: {sign(alike)}")
 
 
 def _figures(timing: "Timing") -> dict[str, Any]:

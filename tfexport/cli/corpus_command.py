@@ -3,14 +3,13 @@
 import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import bar_console
+from tfexport.cli.bars import LineTimer, bar_console
 from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 # A corpus has no columns for what the others give.
 _OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
-_LINE_EVERY = 30.0  # seconds, where there is no terminal
 
 
 @dataclass(frozen=True)
@@ -186,15 +184,11 @@ def _progress() -> Iterator[Callable[["Advance"], object]]:
 
 
 def _liner() -> Callable[["Advance"], object]:
-    said = time.monotonic()
+    timer = LineTimer()
 
     def say(advance: "Advance") -> None:
-        nonlocal said
-        now = time.monotonic()
-        if now - said < _LINE_EVERY:
-            return
-        said = now
-        click.echo(f"{_text(advance)}, {advance.done:.1%}", err=True)
+        if timer.is_due():
+            click.echo(f"{_text(advance)}, {advance.done:.1%}", err=True)
 
     return say
 

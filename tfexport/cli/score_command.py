@@ -108,7 +108,9 @@ def score(ctx: click.Context, /, **values: Any) -> None:
             options,
             line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
         )  # fmt: skip
-    keywords = given(call.decoding, call.ids)
+    others = {"source_language": call.source_language, "target_language": call.target_language,
+              "ids": call.ids or None}  # fmt: skip
+    keywords = given(call.decoding, call.ids) | {k: v for k, v in others.items() if v is not None}
     signature = str(of_artifact(call.bundle, call.engine, threads=call.threads, options=keywords))
     if call.as_json:
         click.echo(json.dumps({**sums.to_dict(), "signature": signature}, indent=2))

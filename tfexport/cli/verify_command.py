@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,9 +63,13 @@ def verify(
         else:
             assert checkpoint is not None
             result = verify_artifact(artifact, checkpoint, progress=tell, **options)
-    signed = of_artifact(artifact, "auto", libraries={"torch": result.summary()["torch"]})
+    # Comparisons run in one thread.
+    libraries = {"torch": result.summary()["torch"]}
+    signed = of_artifact(artifact, "auto", threads=1, libraries=libraries)
     if result.compared_native:
         signed = dataclasses.replace(signed, engine="onnxruntime+native")
+    elif Path(artifact).is_file() and not artifact.endswith(".onnx"):
+        signed = dataclasses.replace(signed, engine="torch")
     signature = str(signed)
     if report is not None:
         save_report(result, artifact, signature, report)

@@ -32,7 +32,7 @@ class Signature:
     Attributes:
         artifact: its kind and the beginning of its digest, as ``bundle:51dcf27445a7``.
         engine: what computed.
-        instruction_set: that it uses; of onnxruntime, which does not tell, what the processor has.
+        instruction_set: that it uses; of others, which do not tell, what the processor has.
         workers: batches at a time.
         threads: of each.
         options: that were given.
@@ -86,6 +86,8 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
     if kind == "bundle":
         if choose_engine(read_manifest(path), engine)[0] == NATIVE:
             values = {"engine": NATIVE, "instruction_set": native_engine.instruction_set()} | values
+            own = {native_engine.DISTRIBUTION: native_engine.version()}
+            values["libraries"] = {**values.get("libraries", {}), **own}
         path = path / MANIFEST  # which has the digests of all other files
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -85,7 +85,7 @@ def cpp(tmp_path_factory: pytest.TempPathFactory, torchscript: Path) -> Path:
     assert exporting.endswith(" -o model.ts")
     printed = run_in_shell("\n".join(building), folder).splitlines()[-1]
     assert printed == building[-1].partition("# ")[2]
-    return folder / "build" / "generate"
+    return folder / "build" / "cpp" / "generate"
 
 
 def test_cpp_with_libtorch_alone(

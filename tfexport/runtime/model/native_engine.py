@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
 
 if TYPE_CHECKING:
     import tfexport_native
+
+DISTRIBUTION = "tfexport-native"
 
 
 def why_not_native(manifest: Manifest) -> str:
@@ -43,6 +46,14 @@ def why_not_native(manifest: Manifest) -> str:
     except tfexport_native.NativeError as error:
         return str(error)
     return ""
+
+
+def version() -> str:
+    """Of the installed engine."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:  # a folder that is on the path only
+        return "unknown"
 
 
 def instruction_set() -> str:
