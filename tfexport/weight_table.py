@@ -5,6 +5,7 @@ no such file, nor have those of modules of one's own.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,12 +21,12 @@ from tfexport.manifest import REEXPORT
 WEIGHT_TABLE = "weights.json"
 _MOST_BYTES = 16 << 20
 _SIZES = {"float32": 4, "int8": 1}
-_COUNT = whole(0, 2**62)
+_COUNT = whole(0, 2**48)
 _ENTRY = record(
     {
         "dtype": one_of(*_SIZES),
         "offset": _COUNT,
-        "shape": list_of(whole(1)),
+        "shape": list_of(whole(1, 2**31 - 1)),
         "strides": list_of(_COUNT),
     },
     {"scales": _COUNT},
@@ -75,6 +76,8 @@ class StoredWeight:
         if self.scales is not None:
             offsets.append(self.scales)
             ends.append(self.scales + 4 * self.shape[0])
+        if math.prod(self.shape) * _SIZES[self.dtype] > size:
+            yield f"has more values, {self.shape}, than a file of {size} bytes"
         if any(offset % 4 for offset in offsets):
             yield "its float32 values are not aligned"
         if max(ends) > size:
@@ -117,6 +120,8 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
     table: dict[str, StoredWeight] = {}
     for name, entry in values.items():
         wrong = list(_ENTRY(name, entry))
+        if not name.isascii() or not name.isprintable():
+            wrong.append(f"{name!a}: no name of a parameter")
         if not wrong:
             sizes = {axis: tuple(entry[axis]) for axis in ("shape", "strides")}
             table[name] = StoredWeight(**{**entry, **sizes})

@@ -17,28 +17,28 @@ namespace {
 
 constexpr int64_t MOST_TOKENS = int64_t(1) << 28;  // of a call
 
+int failed(tfn_error error, int kind, const char* text) {
+    if (error.text && error.size) std::snprintf(error.text, error.size, "%s", text);
+    return kind;
+}
+
 // Runs f; an exception becomes a text of the caller's.
 template <class F>
 int guarded(tfn_error error, F&& f) {
-    int kind = TFN_FAILED;
-    std::string text = "unknown failure";
     try {
         f();
         return TFN_OK;
     } catch (const tfn::PackedFileError& found) {
-        kind = TFN_PACKED_FILE;
-        text = found.what();
+        return failed(error, TFN_PACKED_FILE, found.what());
     } catch (const tfn::Cancelled& found) {
-        kind = TFN_CANCELLED;
-        text = found.what();
+        return failed(error, TFN_CANCELLED, found.what());
     } catch (const std::bad_alloc&) {
-        text = "out of memory";
+        return failed(error, TFN_FAILED, "out of memory");
     } catch (const std::exception& found) {
-        text = found.what();
+        return failed(error, TFN_FAILED, found.what());
     } catch (...) {
+        return failed(error, TFN_FAILED, "unknown failure");
     }
-    if (error.text && error.size) std::snprintf(error.text, error.size, "%s", text.c_str());
-    return kind;
 }
 
 void require(bool holds, const char* text) {

@@ -82,7 +82,8 @@ TFN_API int tfn_encode(tfn_model* model, tfn_sources sources, float* states, tfn
 /* Whole searches look at `cancelled`, if it is not null, before every step, and end with
  * TFN_CANCELLED once it is not 0. Any thread may set it. */
 
-/* sequences (count, most), counts (count,); scores (count,) or null. steps: the longest row's. */
+/* sequences (count, most), of which the first `steps` of each row are written, counts (count,);
+ * scores (count,) or null. steps: the longest row's. */
 TFN_API int tfn_generate(tfn_model* model, tfn_sources sources, int32_t most, int32_t* sequences,
                          int32_t* counts, float* scores, int32_t* steps, const int32_t* cancelled,
                          tfn_error error);

@@ -16,27 +16,29 @@ int Batch::longest_source() const {
 
 void Batch::enter(Workspace& w, const Sources& sources) {
     model_->check(sources);
+    std::vector<Row> entered;
     for (Encoded& source : model_->encode(w, sources)) {
         Row row{std::move(source), {}, {}};
         for (int i = 0; i < BlockLayout::count(row.source.length); i++)
             row.source_blocks.push_back(row.source.block(i));
-        rows_.push_back(std::move(row));
+        entered.push_back(std::move(row));
     }
+    rows_.reserve(rows_.size() + entered.size());  // from here on nothing fails
+    for (Row& row : entered) rows_.push_back(std::move(row));
 }
 
 void Batch::select(const int32_t* rows, int count) {
     for (int i = 0; i < count; i++)
         if (rows[i] < 0 || rows[i] >= this->rows())
             throw Error("row " + std::to_string(rows[i]) + " of " + std::to_string(this->rows()));
-    std::vector<int> uses(rows_.size());
-    for (int i = 0; i < count; i++) uses[rows[i]]++;
-    std::vector<Row> kept;
-    kept.reserve(count);
-    for (int i = 0; i < count; i++) {
-        Row& row = rows_[rows[i]];
-        if (--uses[rows[i]]) kept.push_back(row);
-        else kept.push_back(std::move(row));
-    }
+    // Copies first, which may need more memory than there is; then the last use of each is moved.
+    std::vector<int> last(rows_.size(), -1);
+    for (int i = 0; i < count; i++) last[rows[i]] = i;
+    std::vector<Row> kept(count);
+    for (int i = 0; i < count; i++)
+        if (last[rows[i]] != i) kept[i] = rows_[rows[i]];
+    for (int i = 0; i < count; i++)
+        if (last[rows[i]] == i) kept[i] = std::move(rows_[rows[i]]);
     rows_ = std::move(kept);
     if (rows_.empty()) blocks_.release();
 }

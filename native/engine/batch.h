@@ -42,6 +42,7 @@ private:
     struct Step;  // where the tokens of a step stand
 
     void check(const int32_t* tokens, int each) const;
+    void advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted);
     Step prepare(const int32_t* tokens, int each, const Wanted& wanted);
     void self_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;
     void cross_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;

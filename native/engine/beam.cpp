@@ -123,14 +123,14 @@ int beam(Workspace& w, std::shared_ptr<Model> model, const Sources& sources, int
     Batch batch(model);
     batch.enter(w, sources);
     const int steps = config.max_positions ? std::min(most, config.max_positions) : most;
-    const size_t all = (size_t)steps * sources.count * 2 * beams;
-    std::fill_n(record.tokens, all, 0);
-    std::fill_n(record.parents, all, 0);
-    std::fill_n(record.log_probs, all, 0.0f);
+    const size_t of_step = (size_t)sources.count * 2 * beams;
     Search search(batch, sources.count, beams, enough, record);
     int step = 0;
     for (; step < steps && search.active(); step++) {
         w.check_cancelled();
+        std::fill_n(record.tokens + step * of_step, of_step, 0);
+        std::fill_n(record.parents + step * of_step, of_step, 0);
+        std::fill_n(record.log_probs + step * of_step, of_step, 0.0f);
         search.step(w, step);
     }
     return step;

@@ -25,7 +25,12 @@ public:
         }
         auto home = free_;
         return Block(block.release(), [home](Buffer<float>* buffer) {
-            home->push_back(std::unique_ptr<Buffer<float>>(buffer));
+            std::unique_ptr<Buffer<float>> free(buffer);
+            try {
+                home->push_back(std::move(free));
+            } catch (const std::bad_alloc&) {
+                // Then it is given back to the system.
+            }
         });
     }
     Block copy_of(const Block& block) {
@@ -48,10 +53,16 @@ public:
     int length() const { return length_; }
     // Makes room for more positions; a block that another row holds too is copied.
     void extend(Blocks& blocks, int positions) {
+        held_.reserve(BlockLayout::count(length_ + positions));
         if (length_ % BLOCK && held_.back().use_count() > 1)
             held_.back() = blocks.copy_of(held_.back());
         while (held_.size() * BLOCK < (size_t)length_ + positions) held_.push_back(blocks.make());
         length_ += positions;
+    }
+    // Forgets the positions from `length` on.
+    void shorten(int length) {
+        length_ = length;
+        held_.resize((length + BLOCK - 1) / BLOCK);
     }
     float* block(int i) const { return held_[i]->data(); }
     int blocks() const { return (int)held_.size(); }

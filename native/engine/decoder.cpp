@@ -98,6 +98,17 @@ void Batch::cross_attention(Workspace& w, const Step& step, const DecoderLayer& 
 void Batch::step(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
     check(tokens, each);
     if (rows_.empty()) return;
+    std::vector<int> lengths;
+    for (const Row& row : rows_) lengths.push_back(row.cache.length());
+    try {
+        advance(w, tokens, each, wanted);
+    } catch (...) {  // for want of memory: the rows are where they were
+        for (int row = 0; row < rows(); row++) rows_[row].cache.shorten(lengths[row]);
+        throw;
+    }
+}
+
+void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
     Team::Span span(w.team, Work::decoder, rows() * each);
     const Step step = prepare(tokens, each, wanted);
     model_->target_embedding.embed(w, step.ids, step.positions);

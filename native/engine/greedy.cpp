@@ -68,7 +68,6 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
     Batch batch(model);
     batch.enter(w, sources);
     const int steps = longest(config, most), count = sources.count;
-    std::fill(sequences, sequences + (size_t)count * most, config.pad_id);
     std::fill(counts, counts + count, 0);
     Running running;
     std::unique_ptr<Scores> scoring(scores ? new Scores(*model, count) : nullptr);
@@ -103,6 +102,9 @@ int generate(Workspace& w, std::shared_ptr<Model> model, const Sources& sources,
         running.tokens = std::move(tokens);
     }
     if (scoring) scoring->finish(w, counts, scores);
+    for (int row = 0; row < count; row++)
+        std::fill(sequences + (size_t)row * most + counts[row], sequences + (size_t)row * most + step,
+                  config.pad_id);
     return step;
 }
 

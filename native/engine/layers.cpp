@@ -63,7 +63,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     float* scores = w.scores.reserve(room * w.team.threads());
     float* biases = w.biases.reserve(room * w.team.threads());
     const int all = (int)rows.size() * heads.count;
-    const int wanted = std::max(1, std::min((int)(work / 20e3), 8 * w.team.threads()));
+    const int wanted = (int)std::max(1.0, std::min(work / 20e3, 8.0 * w.team.threads()));
     const int each = std::max((all + wanted - 1) / wanted, 1), tasks = (all + each - 1) / each;
     const bool biased = relative && relative->adds_bias();
     w.team.run(tasks, 2 * work, [&](int task, int thread) {

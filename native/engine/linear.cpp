@@ -15,8 +15,6 @@ Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Sourc
     for (int part = 0; part < parts; part++) {
         const Source& source = sources[part];
         found.push_back(tensors.take(source.name + ".weight", outputs.size(), inputs.size()));
-        if (found.back().int8 != found.front().int8)
-            tensors.problem("'" + source.name + "' is quantised, or its neighbour is: not both");
         if (!source.bias) continue;
         const Tensor bias = tensors.take(source.name + ".bias", 1, outputs.size());
         if (!bias.data || tensors.store.filled()) continue;
@@ -24,13 +22,15 @@ Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Sourc
             bias_[part * width + outputs.at(i)] = bias.at(0, i);
     }
     for (const Tensor& tensor : found)
-        if (!tensor.data || tensor.int8 != found.front().int8) return;  // noted
+        if (!tensor.data) return;  // noted
     pack(kernels, tensors, found, outputs, inputs);
 }
 
 void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor>& tensors,
                   Heads outputs, Heads inputs) {
-    const bool int8 = tensors[0].int8;
+    // Of a group of which some are float32, all are: what int8 values stand for.
+    const bool int8 = std::all_of(tensors.begin(), tensors.end(),
+                                  [](const Tensor& tensor) { return tensor.int8; });
     const int k = int8 ? (int)round_up(k_, kernels.depth) : k_, width = outputs.width();
     const size_t padded = (size_t)panels_ * kernels.panel;
     if (int8) {
@@ -51,12 +51,12 @@ void Linear::pack(const Kernels& kernels, Tensors& all, const std::vector<Tensor
             const int row = place / outputs.padded * outputs.dim + place % outputs.padded;
             if (int8) scales_[column] = tensor.scales[row];
             for (int i = 0; i < inputs.size(); i++) {
-                const size_t from = row * tensor.row_stride + i * tensor.column_stride;
                 const size_t to = packed_at(kernels, int8, k, column, inputs.at(i));
                 if (!int8) {
-                    weights_[to] = static_cast<const float*>(tensor.data)[from];
+                    weights_[to] = tensor.at(row, i);
                     continue;
                 }
+                const size_t from = row * tensor.row_stride + i * tensor.column_stride;
                 integers_[to] = static_cast<const int8_t*>(tensor.data)[from];
                 sums_[column] += integers_[to];
             }

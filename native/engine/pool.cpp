@@ -34,7 +34,11 @@ void Pool::give_back(std::unique_ptr<Workspace> workspace) {
         return;
     }
     std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(workspace));
+    try {
+        free_.push_back(std::move(workspace));
+    } catch (const std::bad_alloc&) {
+        // Then the next call makes another.
+    }
 }
 
 }  // namespace tfn

@@ -136,7 +136,7 @@ Store::Store(const std::string& path, const Identity& identity) : mapped_(true),
     if (::fstat(file.descriptor, &status)) fail(path, "read");
     if (!S_ISREG(status.st_mode) || status.st_size < (off_t)PAGE ||
         (uint64_t)status.st_size > MOST)
-        refuse(path, "is no file of packed weights");
+        tfn::refuse(path, "is no file of packed weights");
     const size_t size = (size_t)status.st_size;
     void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor, 0);
     if (data == MAP_FAILED) fail(path, "map");
@@ -147,11 +147,11 @@ Store::Store(const std::string& path, const Identity& identity) : mapped_(true),
         std::memcpy(&found, data, sizeof found);
         check(found, expected, path);
         if (found.bytes != size - PAGE || found.bytes % LINE)
-            refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
+            tfn::refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
                              std::to_string(found.bytes));
         Sum sum;
         sum.add(chunks_[0].data + PAGE, size - PAGE);
-        if (sum.value() != found.sum) refuse(path, "is damaged");
+        if (sum.value() != found.sum) tfn::refuse(path, "is damaged");
     } catch (...) {
         unmap();
         throw;
@@ -179,7 +179,7 @@ void Store::add_chunk(size_t size) {
 void* Store::take_bytes(size_t bytes) {
     bytes = round_up(bytes, LINE) + LINE;  // kernels may read a vector more
     if (chunks_.empty() || bytes > chunks_.back().bytes - used_) {
-        if (mapped_) refuse(path_, "is too short");
+        if (mapped_) refuse("is too short");
         add_chunk(std::max(round_up(bytes, HUGE_PAGE), LEAST_CHUNK) + HUGE_PAGE);
     }
     char* data = chunks_.back().data + used_;
@@ -188,8 +188,10 @@ void* Store::take_bytes(size_t bytes) {
     return data;
 }
 
+void Store::refuse(const std::string& why) const { tfn::refuse(path_, why); }
+
 void Store::finish() const {
-    if (mapped_ && used_ != chunks_[0].bytes) refuse(path_, "is too long");
+    if (mapped_ && used_ != chunks_[0].bytes) refuse("is too long");
 }
 
 void Store::save(const std::string& path, const Identity& identity) const {

@@ -56,6 +56,8 @@ public:
         if (size > MOST / sizeof(T)) throw std::bad_alloc();
         return {static_cast<T*>(take_bytes(size * sizeof(T))), size};
     }
+    // Raises what is wrong with a file.
+    [[noreturn]] void refuse(const std::string& why) const;
     // Raises if a file has more than what was taken.
     void finish() const;
     // Writes a file beside `path` and renames it.

@@ -25,6 +25,9 @@ Vocabulary::Vocabulary(const Kernels& kernels, Tensors& tensors, const Config& c
         // Columns behind the last are never chosen.
         std::fill(allowed_.data() + size_, allowed_.data() + padded, -INFINITY);
     }
+    // Of what a file holds this alone decides about places in memory.
+    for (size_t i = size_; i < padded; i++)
+        if (allowed_[i] != -INFINITY) store.refuse("has tokens beyond the vocabulary");
     Tensor weight = tensors.take("output_proj.weight", size_, d_);
     if (!weight.data) return;
     if (weight.int8) {

@@ -110,13 +110,16 @@ def _load() -> ctypes.CDLL:
     paths = [path for path in paths if path.suffix in (".so", ".dylib", ".dll")]
     if not paths:
         raise ImportError(f"{here}: the shared library is missing. Install tfexport-native again.")
-    library = ctypes.CDLL(str(paths[0]))
+    try:
+        library = ctypes.CDLL(str(paths[0]))
+        found = library.tfn_version()
+    except (OSError, AttributeError) as error:
+        raise ImportError(f"{paths[0]}: {error}") from None
+    if found != _VERSION:
+        raise ImportError(f"{paths[0]}: has interface {found}; this package needs {_VERSION}.")
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    found = library.tfn_version()
-    if found != _VERSION:
-        raise ImportError(f"{paths[0]}: has interface {found}; this package needs {_VERSION}.")
     return library
 
 

@@ -64,6 +64,7 @@ class Model:
     Attributes:
         instruction_set: that its products use.
         vocab_size: V.
+        attention_shape: L and H.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class Model:
             call("tfn_model_load", *given, *packed.encoded(), ctypes.byref(self._handle))
         self.vocab_size = int(str(config["target_vocab_size"]))
         self._width = int(str(config["d_model"]))
+        heads = ("num_decoder_layers", "decoder_num_heads")
+        self.attention_shape = tuple(int(str(config[key])) for key in heads)
         self.instruction_set: str = LIBRARY.tfn_model_instruction_set(self._handle).decode()
 
     def __del__(self) -> None:
@@ -221,7 +224,7 @@ class Batch:
 
     def select(self, rows: Sequence[int] | NDArray[Any]) -> None:
         """Keep these rows, in this order; a row may be repeated or dropped."""
-        kept = np.ascontiguousarray(rows, np.int32)
+        kept = _as_ints(rows)
         call("tfn_batch_select", self._handle, kept.ctypes.data, len(kept))
 
     def step(
@@ -243,8 +246,8 @@ class Batch:
             attention: cross-attention weights (R, L, H, T, S), zeros; S at least the longest
                 source.
         """
-        given = np.ascontiguousarray(tokens, np.int32)
-        chosen = None if columns is None else np.ascontiguousarray(columns, np.int32)
+        given = _as_ints(tokens)
+        chosen = None if columns is None else _as_ints(columns)
         rows, each = given.shape
         last = self._model.vocab_size if chosen is None else len(chosen)
         _check("logits", logits, np.float32, (rows, each, last))
@@ -252,7 +255,8 @@ class Batch:
         width = 0
         if attention is not None:
             width = attention.shape[-1]
-            _check("attention", attention, np.float32, (rows, *attention.shape[1:3], each, width))
+            shape = (rows, *self._model.attention_shape, each, width)
+            _check("attention", attention, np.float32, shape)
         if rows != self.rows:
             raise NativeError(f"tokens of {rows} rows; the batch has {self.rows}")
         wanted = CWanted(_address(logits), _address(chosen), 0 if chosen is None else len(chosen),
@@ -265,10 +269,17 @@ class _Sources:
 
     def __init__(self, sources: Sequence[Sequence[int]]) -> None:
         self.lengths = np.array([len(source) for source in sources], np.int32)
-        flat = [id_ for source in sources for id_ in source]
-        # Ids beyond int32 would wrap to others.
-        self.ids = np.clip(np.array(flat, np.int64), -1, np.iinfo(np.int32).max).astype(np.int32)
+        self.ids = _as_ints([id_ for source in sources for id_ in source])
         self.c = CSources(self.ids.ctypes.data, self.lengths.ctypes.data, len(sources))
+
+
+def _as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
+    """As the engine takes them; what would wrap to other int32 values becomes the largest."""
+    found = np.asarray(values)
+    if found.size and not np.issubdtype(found.dtype, np.integer):
+        raise NativeError(f"{found.dtype} values where whole numbers are expected")
+    bounds = np.iinfo(np.int32)
+    return np.ascontiguousarray(np.clip(found, -1, bounds.max), np.int32)
 
 
 def _c_tensor(name: str, tensor: Tensor) -> CTensor:
@@ -279,7 +290,9 @@ def _c_tensor(name: str, tensor: Tensor) -> CTensor:
             f"{name!r} is {values.dtype} {values.shape}; expected {expected.__name__}"
         )
     two = values.reshape(1, -1) if values.ndim == 1 else values
-    if scales is not None and (scales.dtype != np.float32 or scales.shape != two.shape[:1]):
+    if scales is not None and (
+        scales.dtype != np.float32 or scales.shape != two.shape[:1] or not scales.flags.c_contiguous
+    ):
         raise NativeError(f"{name!r} has scales {scales.shape}; expected ({two.shape[0]},)")
     if any(step % values.itemsize for step in two.strides):
         raise NativeError(f"{name!r} has strides {two.strides} that are no whole values")

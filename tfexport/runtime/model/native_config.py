@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfexport.bundle import Manifest
+from tfexport.errors import shown
 
-# The values of config keys that the engine knows; None for any. A key that is not here is a newer
-# tfexport's, and the engine would leave it out of account.
+# The values of config keys that the engine knows; None for any number. A key that is not here is
+# a newer tfexport's, and the engine would leave it out of account.
 _KNOWN: Mapping[str, tuple[Any, ...] | None] = {
     **dict.fromkeys((
         "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff",
@@ -46,11 +47,19 @@ def uncovered(config: Mapping[str, Any]) -> str:
     for key, value in config.items():
         if key not in _KNOWN:
             return f"it does not know the config key {key!r}"
-        values = _KNOWN[key]
-        if values is not None and value not in values:
-            return f"it does not know {key} {value!r}"
+        if not _is_known(key, value):
+            return f"it does not know {key} {shown(value)}"
     missing = [key for key in _KNOWN if key not in config]
     return f"the manifest's config has no {', '.join(missing)}" if missing else ""
+
+
+def _is_known(key: str, value: Any) -> bool:
+    values = _KNOWN[key]
+    if key in ("d_model", "num_heads"):  # which others are computed from
+        return isinstance(value, int) and value > 0
+    if values is None:
+        return key == "mask_fill" or value is None or isinstance(value, int | float)
+    return isinstance(value, str | bool) and value in values
 
 
 def native_config(manifest: Manifest) -> dict[str, object]:

@@ -33,6 +33,8 @@ def why_not_native(manifest: Manifest) -> str:
         if weights == "int4":
             return "the native engine reads no int4 weights"
         return f"the bundle has no {WEIGHT_TABLE}, as those of older versions"
+    if WEIGHTS not in manifest.files or not manifest.files[WEIGHTS].size:
+        return f"the bundle has no {WEIGHTS}"
     if missing := uncovered(manifest.config):
         return f"the native engine does not cover the model: {missing}"
     try:

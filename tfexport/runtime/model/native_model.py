@@ -77,7 +77,7 @@ class NativeModel:
         with self.failures():
             batch = self._model.new_batch()
             batch.enter(_ids(rows))
-        return NativeRows(batch, len(rows))
+        return NativeRows(self, batch, len(rows))
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
         """See ``interface.Model``."""
@@ -118,7 +118,8 @@ class NativeModel:
 
     def running_rows(self, capacity: int) -> NativeRunningRows:
         """See ``interface.Model``."""
-        return NativeRunningRows(self, self._model.new_batch(), capacity)
+        with self.failures():
+            return NativeRunningRows(self, self._model.new_batch(), capacity)
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
@@ -139,13 +140,15 @@ class NativeRows:
         width: S of the longest source at the beginning, for as long as any row is there.
     """
 
-    def __init__(self, batch: tfexport_native.Batch, count: int) -> None:
-        self.batch, self.position, self.width = batch, 0, batch.longest_source
+    def __init__(self, model: NativeModel, batch: tfexport_native.Batch, count: int) -> None:
+        self._model, self.batch = model, batch
+        self.position, self.width = 0, batch.longest_source
         self.sources: Places = np.arange(count)
 
     def select(self, rows: Places) -> None:
         """See ``interface.Rows``."""
-        self.batch.select(rows)
+        with self._model.failures():
+            self.batch.select(rows)
         self.sources = self.sources[rows]
 
 
@@ -182,7 +185,8 @@ class NativeRunningRows:
 
     def select(self, rows: Places) -> None:
         """See ``interface.RunningRows``."""
-        self._batch.select(rows)
+        with self._model.failures():
+            self._batch.select(rows)
 
     def try_out(self) -> None:
         """See ``interface.RunningRows``."""
