@@ -25,7 +25,7 @@ int guarded(tfn_error error, F&& f) {
     try {
         f();
         return TFN_OK;
-    } catch (const tfn::PackedFileError& found) {
+    } catch (const tfn::FileError& found) {
         kind = TFN_PACKED_FILE;
         text = found.what();
     } catch (const tfn::Cancelled& found) {
