@@ -97,6 +97,25 @@ def test_64_bit_arm(tmp_path: Path) -> None:
     assert list(old) == ["neon", "portable"], "a processor without dot products"
 
 
+@pytest.mark.skipif(not X86, reason="runs programs for x86-64")
+def test_windows(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = "x86_64-w64-mingw32-g++-posix"
+    need(compiler, "wine")
+    program = build(
+        tmp_path,
+        CMAKE_SYSTEM_NAME="Windows",
+        CMAKE_SYSTEM_PROCESSOR="AMD64",
+        CMAKE_CXX_COMPILER=compiler,
+        CMAKE_CXX_FLAGS_RELEASE=QUICKLY,
+    ).with_suffix(".exe")
+    monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
+    monkeypatch.setenv("WINEDEBUG", "-all")
+    monkeypatch.setenv("WINEDLLOVERRIDES", "mscoree,mshtml=")  # or it offers to install them
+    found = run("wine", program)
+    assert list(found) == [name for name in run(here, "--list") if name != "amx"]
+    assert all(said.endswith(" 0 failed") for said in found.values())
+
+
 def test_no_kernel_reads_or_writes_beside_its_arrays(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
