@@ -63,6 +63,8 @@ def test_values_are_views_in_the_parameters_orientation() -> None:
         ({**INT8, "scales": 9}, "not aligned"),
         ({**INT8, "offset": 30}, "ends at byte"),
         ({**FLOAT, "more": 1}, "more: not a key"),
+        ({**FLOAT, "shape": [1, 3], "strides": [2**62, 1]}, "whole number"),
+        ({**FLOAT, "shape": [4, 4], "strides": [0, 0]}, "has more values"),
         ({}, "missing"),
         (7, "not an object"),
     ],
@@ -78,6 +80,13 @@ def test_no_table_at_all(tmp_path: Path, text: str) -> None:
     (tmp_path / WEIGHT_TABLE).write_text(text)
     with pytest.raises(BundleError, match=WEIGHT_TABLE):
         read_weight_table(tmp_path, 32)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\nb", "ä"])
+def test_names_are_those_that_parameters_have(tmp_path: Path, name: str) -> None:
+    (tmp_path / WEIGHT_TABLE).write_text(json.dumps({name: FLOAT}))
+    with pytest.raises(BundleError, match="no name of a parameter"):
+        read_weight_table(tmp_path, 64)
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ int guarded(tfn_error error, F&& f) {
     try {
         f();
         return TFN_OK;
-    } catch (const tfn::PackedFileError& found) {
+    } catch (const tfn::FileError& found) {
         return failed(error, TFN_PACKED_FILE, found.what());
     } catch (const tfn::Cancelled& found) {
         return failed(error, TFN_CANCELLED, found.what());

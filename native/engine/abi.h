@@ -8,7 +8,11 @@
 extern "C" {
 #endif
 
+#ifdef _WIN32
+#define TFN_API __declspec(dllexport)
+#else
 #define TFN_API __attribute__((visibility("default")))
+#endif
 #define TFN_VERSION 3
 
 enum {

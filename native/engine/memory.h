@@ -1,7 +1,6 @@
 // Memory that vectors are read from: aligned to cache lines, zeroed, freed with its owner.
 #pragma once
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -24,18 +23,15 @@ public:
     }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
-    ~Buffer() { std::free(data_); }
+    ~Buffer() { release(); }
 
     // Room for so many values; what was in it is lost if it has to grow.
     T* reserve(size_t size) {
         if (size > size_) {
-            std::free(data_);
-            data_ = nullptr;
-            size_ = 0;
+            release();
             if (size > (size_t(1) << 40) / sizeof(T)) throw std::bad_alloc();
             size_t bytes = (size * sizeof(T) + 127) / 64 * 64;  // kernels may read a vector more
-            data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-            if (!data_) throw std::bad_alloc();
+            data_ = static_cast<T*>(::operator new(bytes, LINE));
             std::memset(data_, 0, bytes);
             size_ = size;
         }
@@ -46,6 +42,14 @@ public:
     T& operator[](size_t i) const { return data_[i]; }
 
 private:
+    static constexpr std::align_val_t LINE{64};
+
+    void release() {
+        ::operator delete(data_, LINE);
+        data_ = nullptr;
+        size_ = 0;
+    }
+
     T* data_ = nullptr;
     size_t size_ = 0;
 };

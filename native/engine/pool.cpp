@@ -3,7 +3,7 @@
 namespace tfn {
 
 Pool::Pool(const Kernels& kernels, int threads)
-    : kernels_(kernels), threads_(threads), process_(getpid()) {}
+    : kernels_(kernels), threads_(threads), process_(system::process()) {}
 
 Pool::~Pool() {
     delete of_fork_.load();

@@ -8,9 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include <unistd.h>
-
 #include "layers.h"
+#include "system.h"
 
 namespace tfn {
 
@@ -22,11 +21,11 @@ public:
     void give_back(std::unique_ptr<Workspace> workspace);
 
 private:
-    bool forked() const { return getpid() != process_; }
+    bool forked() const { return system::process() != process_; }
 
     const Kernels& kernels_;
     const int threads_;
-    const pid_t process_;
+    const int64_t process_;
     std::mutex mutex_;
     std::vector<std::unique_ptr<Workspace>> free_;
     std::atomic<Workspace*> of_fork_{nullptr};

@@ -2,23 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstdio>
+#include <chrono>
 #include <cstring>
-#include <new>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "memory.h"
 
 namespace tfn {
 namespace {
 
-constexpr size_t LINE = 64, PAGE = 4096;
-constexpr size_t HUGE_PAGE = size_t(2) << 20, LEAST_CHUNK = size_t(32) << 20;
+constexpr size_t LINE = 64, PAGE = 4096, LEAST_CHUNK = size_t(32) << 20;
 constexpr uint32_t FORMAT = 2;  // of the file, and of everything that is packed into it
 constexpr char MAGIC[8] = {'T', 'F', 'N', 'P', 'A', 'C', 'K', '\n'};
 
@@ -65,7 +57,7 @@ uint64_t hash(const std::string& text) {
 
 void set(char* to, size_t room, const std::string& text, const char* what) {
     if (text.size() >= room || text.find('\0') != std::string::npos)
-        throw PackedFileError(std::string(what) + " has " + std::to_string(text.size()) +
+        throw FileError(std::string(what) + " has " + std::to_string(text.size()) +
                               " characters; expected fewer than " + std::to_string(room));
     std::memcpy(to, text.data(), text.size());
 }
@@ -84,12 +76,7 @@ Header header_of(const Identity& identity) {
 }
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
-    throw PackedFileError("'" + path + "' " + why + "; its weights have to be packed again");
-}
-
-[[noreturn]] void fail(const std::string& path, const char* doing) {
-    throw PackedFileError("cannot " + std::string(doing) + " '" + path +
-                          "': " + std::strerror(errno));
+    throw FileError("'" + path + "' " + why + "; its weights have to be packed again");
 }
 
 void check(const Header& found, const Header& expected, const std::string& path) {
@@ -107,82 +94,34 @@ void check(const Header& found, const Header& expected, const std::string& path)
         refuse(path, "is of other weights");
 }
 
-// A descriptor that is closed.
-struct File {
-    int descriptor;
-    ~File() {
-        if (descriptor >= 0) ::close(descriptor);
-    }
-};
-
-void write_all(int descriptor, const void* data, size_t bytes, const std::string& path) {
-    const char* at = static_cast<const char*>(data);
-    while (bytes) {
-        const ssize_t written = ::write(descriptor, at, std::min(bytes, size_t(1) << 30));
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) fail(path, "write");
-        at += written;
-        bytes -= (size_t)written;
-    }
-}
-
 }  // namespace
 
 Store::Store(const std::string& path, const Identity& identity) : mapped_(true), path_(path) {
     const Header expected = header_of(identity);
-    File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (file.descriptor < 0) fail(path, "open");
-    struct stat status {};
-    if (::fstat(file.descriptor, &status)) fail(path, "read");
-    if (!S_ISREG(status.st_mode) || status.st_size < (off_t)PAGE ||
-        (uint64_t)status.st_size > MOST)
-        tfn::refuse(path, "is no file of packed weights");
-    const size_t size = (size_t)status.st_size;
-    void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor, 0);
-    if (data == MAP_FAILED) fail(path, "map");
-    chunks_.push_back({static_cast<char*>(data), size});
+    chunks_.push_back(system::Pages::of_file(path));
+    const char* data = chunks_[0].data();
+    const size_t size = chunks_[0].bytes();
+    if (size < PAGE || size > MOST) tfn::refuse(path, "is no file of packed weights");
     used_ = PAGE;
-    try {
-        Header found;
-        std::memcpy(&found, data, sizeof found);
-        check(found, expected, path);
-        if (found.bytes != size - PAGE || found.bytes % LINE)
-            tfn::refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
-                             std::to_string(found.bytes));
-        Sum sum;
-        sum.add(chunks_[0].data + PAGE, size - PAGE);
-        if (sum.value() != found.sum) tfn::refuse(path, "is damaged");
-    } catch (...) {
-        unmap();
-        throw;
-    }
-}
-
-Store::~Store() { unmap(); }
-
-void Store::unmap() {
-    for (const Chunk& chunk : chunks_) ::munmap(chunk.data, chunk.bytes);
-    chunks_.clear();
-}
-
-void Store::add_chunk(size_t size) {
-    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
-    chunks_.push_back({static_cast<char*>(data), size});
-    used_ = round_up((uintptr_t)data, HUGE_PAGE) - (uintptr_t)data;
-#ifdef MADV_HUGEPAGE
-    // A step reads all weights once: with small pages it waits for their addresses, too.
-    ::madvise(chunks_.back().data + used_, size - HUGE_PAGE, MADV_HUGEPAGE);
-#endif
+    Header found;
+    std::memcpy(&found, data, sizeof found);
+    check(found, expected, path);
+    if (found.bytes != size - PAGE || found.bytes % LINE)
+        tfn::refuse(path, "has " + std::to_string(size - PAGE) + " bytes of weights; expected " +
+                         std::to_string(found.bytes));
+    Sum sum;
+    sum.add(data + PAGE, size - PAGE);
+    if (sum.value() != found.sum) tfn::refuse(path, "is damaged");
 }
 
 void* Store::take_bytes(size_t bytes) {
     bytes = round_up(bytes, LINE) + LINE;  // kernels may read a vector more
-    if (chunks_.empty() || bytes > chunks_.back().bytes - used_) {
+    if (chunks_.empty() || bytes > chunks_.back().bytes() - used_) {
         if (mapped_) refuse("is too short");
-        add_chunk(std::max(round_up(bytes, HUGE_PAGE), LEAST_CHUNK) + HUGE_PAGE);
+        chunks_.push_back(system::Pages::of_memory(std::max(bytes, LEAST_CHUNK)));
+        used_ = 0;
     }
-    char* data = chunks_.back().data + used_;
+    char* data = chunks_.back().data() + used_;
     used_ += bytes;
     parts_.push_back({data, bytes});
     return data;
@@ -191,33 +130,28 @@ void* Store::take_bytes(size_t bytes) {
 void Store::refuse(const std::string& why) const { tfn::refuse(path_, why); }
 
 void Store::finish() const {
-    if (mapped_ && used_ != chunks_[0].bytes) refuse("is too long");
+    if (mapped_ && used_ != chunks_[0].bytes()) refuse("is too long");
 }
 
 void Store::save(const std::string& path, const Identity& identity) const {
     Header header = header_of(identity);
     Sum sum;
-    for (const Part& part : parts_) {
-        sum.add(part.data, part.bytes);
-        header.bytes += part.bytes;
+    for (const system::Bytes& part : parts_) {
+        sum.add(part.data, part.size);
+        header.bytes += part.size;
     }
     header.sum = sum.value();
     char page[PAGE] = {};
     std::memcpy(page, &header, sizeof header);
+    std::vector<system::Bytes> all = {{page, PAGE}};
+    all.insert(all.end(), parts_.begin(), parts_.end());
+    // In a container every process may have the number of one that was killed: the time is another.
     static std::atomic<unsigned> files{0};
-    const std::string temporary = path + "." + std::to_string(::getpid()) + "." +
-                                  std::to_string(files.fetch_add(1)) + ".tmp";
-    File file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
-    if (file.descriptor < 0) fail(temporary, "make");
-    try {
-        write_all(file.descriptor, page, PAGE, temporary);
-        for (const Part& part : parts_) write_all(file.descriptor, part.data, part.bytes, temporary);
-        if (::fsync(file.descriptor)) fail(temporary, "write");
-        if (::rename(temporary.c_str(), path.c_str())) fail(path, "write");
-    } catch (...) {
-        ::unlink(temporary.c_str());
-        throw;
-    }
+    const auto time = std::chrono::system_clock::now().time_since_epoch().count();
+    const std::string temporary = path + "." + std::to_string(system::process()) + "." +
+                                  std::to_string(time) + "." + std::to_string(files.fetch_add(1)) +
+                                  ".tmp";
+    system::write(temporary, path, all);
 }
 
 }  // namespace tfn

@@ -8,17 +8,13 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
+#include <new>
 #include <string>
 #include <vector>
 
-namespace tfn {
+#include "system.h"
 
-// A file of packed weights that cannot be used. Its weights can still be packed anew.
-class PackedFileError : public std::runtime_error {
-public:
-    using std::runtime_error::runtime_error;
-};
+namespace tfn {
 
 // Values that lie in a store.
 template <class T>
@@ -43,9 +39,8 @@ struct Identity {
 class Store {
 public:
     Store() = default;
-    // Maps a file. Raises PackedFileError if it is not whole, or was made for something else.
+    // Maps a file. Raises FileError if it is not whole, or was made for something else.
     Store(const std::string& path, const Identity& identity);
-    ~Store();
     Store(const Store&) = delete;
     Store& operator=(const Store&) = delete;
 
@@ -65,24 +60,14 @@ public:
 
 private:
     static constexpr size_t MOST = size_t(1) << 40;
-    struct Part {
-        void* data;
-        size_t bytes;  // whole cache lines
-    };
-    struct Chunk {
-        char* data;
-        size_t bytes;
-    };
 
     void* take_bytes(size_t bytes);
-    void add_chunk(size_t size);
-    void unmap();
 
     bool mapped_ = false;
     std::string path_;
-    std::vector<Part> parts_;
-    std::vector<Chunk> chunks_;  // of memory; of a file, the one mapping
-    size_t used_ = 0;            // of the last chunk
+    std::vector<system::Bytes> parts_;   // whole cache lines
+    std::vector<system::Pages> chunks_;  // of memory; of a file, the one mapping
+    size_t used_ = 0;                    // of the last chunk
 };
 
 }  // namespace tfn

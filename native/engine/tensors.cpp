@@ -1,7 +1,5 @@
 #include "tensors.h"
 
-#include <sys/mman.h>
-
 namespace tfn {
 
 float Tensor::at(size_t row, size_t column) const {
@@ -19,14 +17,9 @@ void Tensor::copy_row(size_t row, float* to) const {
 }
 
 void Tensor::release() const {
-#ifdef MADV_DONTNEED
     if (!mapped || !data) return;
-    constexpr size_t PAGE = 1 << 16;  // of any system that runs here
     const size_t values = (rows - 1) * row_stride + (columns - 1) * column_stride + 1;
-    const uintptr_t first = round_up((uintptr_t)data, PAGE);
-    const uintptr_t last = ((uintptr_t)data + values * (int8 ? 1 : sizeof(float))) / PAGE * PAGE;
-    if (first < last) ::madvise((void*)first, last - first, MADV_DONTNEED);
-#endif
+    system::give_back(data, values * (int8 ? 1 : sizeof(float)));
 }
 
 Tensor Tensors::take(const std::string& name, size_t rows, size_t columns) {

@@ -216,12 +216,38 @@ def test_a_batch_is_as_it_was_after_a_call_that_is_refused() -> None:
                 batch.select([0, 5])
             with pytest.raises(NativeError, match="has id -1"):
                 batch.step(np.full((5, 1), -1))
+            room, tokens = np.empty((5, 1, 1), np.float32), np.ones((5, 1), np.int32)
             with pytest.raises(NativeError, match="vocabulary does not have"):
-                batch.step(np.ones((5, 1)), logits=np.empty((5, 1, 1), np.float32), columns=[-1])
+                batch.step(tokens, logits=room, columns=np.array([-1]))
         logits = np.empty((5, 1, model.vocab_size), np.float32)
         batch.step(np.ones((5, 1), np.int32), logits=logits)
         found.append(logits)
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("wrong", [2**32 + 5, 5.9, -(2**32) + 5])
+def test_numbers_are_not_taken_for_others(wrong: float) -> None:
+    _, model = drawn_model(0)
+    batch = model.new_batch()
+    batch.enter([[5]])
+    for call in (
+        lambda: batch.step(np.array([[wrong]])),
+        lambda: batch.select([wrong]),  # type: ignore[list-item]
+        lambda: batch.enter([[wrong]]),  # type: ignore[list-item]
+    ):
+        with pytest.raises(NativeError):
+            call()
+    assert batch.rows == 1
+
+
+def test_room_for_attention_is_that_of_the_model() -> None:
+    _, model = drawn_model(0)
+    batch = model.new_batch()
+    batch.enter([[5]])
+    layers, heads = model.attention_shape
+    for wrong in ((layers - 1, heads), (layers, heads + 1)):
+        with pytest.raises(NativeError, match="attention"):
+            batch.step(np.array([[4]]), attention=np.zeros((1, *wrong, 1, 1), np.float32))
 
 
 def test_threads_may_share_a_model() -> None:

@@ -81,6 +81,14 @@ def test_instruction_sets_of_other_x86_machines(tmp_path: Path) -> None:
     assert list(found) == ["amx", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable"]
 
 
+@pytest.mark.skipif(not X86, reason="tunes for processors of x86-64")
+def test_results_do_not_depend_on_what_the_compiler_tunes_for(tmp_path: Path) -> None:
+    """Some tunings leave products and sums apart in loops of a single sum."""
+    built = build(tmp_path, CMAKE_CXX_FLAGS_RELEASE="-O2 -ffp-contract=fast -mtune=znver3")
+    found = run(built, "avx2")
+    assert found["avx2"].endswith(" 0 failed")
+
+
 def test_64_bit_arm(tmp_path: Path) -> None:
     compiler = "aarch64-linux-gnu-g++"
     need(compiler, "qemu-aarch64")
@@ -95,6 +103,25 @@ def test_64_bit_arm(tmp_path: Path) -> None:
     assert list(run("qemu-aarch64", program)) == ["neon_dot", "neon", "portable"]
     old = run("qemu-aarch64", "-cpu", "cortex-a57", program, "--list")
     assert list(old) == ["neon", "portable"], "a processor without dot products"
+
+
+@pytest.mark.skipif(not X86, reason="runs programs for x86-64")
+def test_windows(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = "x86_64-w64-mingw32-g++-posix"
+    need(compiler, "wine")
+    program = build(
+        tmp_path,
+        CMAKE_SYSTEM_NAME="Windows",
+        CMAKE_SYSTEM_PROCESSOR="AMD64",
+        CMAKE_CXX_COMPILER=compiler,
+        CMAKE_CXX_FLAGS_RELEASE=QUICKLY,
+    ).with_suffix(".exe")
+    monkeypatch.setenv("WINEPREFIX", str(tmp_path / "wine"))
+    monkeypatch.setenv("WINEDEBUG", "-all")
+    monkeypatch.setenv("WINEDLLOVERRIDES", "mscoree,mshtml=")  # or it offers to install them
+    found = run("wine", program)
+    assert list(found) == [name for name in run(here, "--list") if name != "amx"]
+    assert all(said.endswith(" 0 failed") for said in found.values())
 
 
 def test_no_kernel_reads_or_writes_beside_its_arrays(

@@ -113,12 +113,12 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_same_config_and_other_tensors(tmp_path: Path) -> None:
-    # The identity is the caller's word; the size shows what it does not say.
+    # The identity is the caller's word; sizes and the vocabulary's end show what it does not say.
     config, tensors = draw_weights(1)
     file = PackedFile(tmp_path / "model.packed", "digest")
     Model(engine_config(config), tensors).save(file)
     _, whole = draw_weights(1, int8=True)
-    with pytest.raises(PackedFileError, match=r"is too (long|short)"):
+    with pytest.raises(PackedFileError, match=r"is too (long|short)|beyond the vocabulary"):
         Model(engine_config(config), whole, packed=file)
 
 
@@ -133,6 +133,35 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PackedFileError, match="identity"):
         model.save(PackedFile(tmp_path / "file", "x" * 256))
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_file_cannot_name_tokens_beyond_the_vocabulary(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    """Its sum guards against damage; whoever writes another sum may write anything else."""
+    config, tensors, file = saved
+    whole = bytearray(file.path.read_bytes())
+    ruled_out = np.float32(-np.inf).tobytes()
+    place = whole.rindex(2 * ruled_out)
+    whole[place : place + 4] = np.float32(1e20).tobytes()
+    whole[24:32] = checksum(bytes(whole[4096:])).to_bytes(8, "little")
+    file.path.write_bytes(whole)
+    with pytest.raises(PackedFileError, match="has tokens beyond the vocabulary"):
+        Model(engine_config(config), tensors, packed=file)
+
+
+def checksum(data: bytes) -> int:
+    """``Sum`` of engine/store.cpp."""
+    odd, most = 0x9E3779B97F4A7C15, (1 << 64) - 1
+    lanes = list(range(1, 9))
+    for place in range(0, len(data), 64):
+        for lane in range(8):
+            word = int.from_bytes(data[place + lane * 8 :][:8], "little")
+            lanes[lane] = ((lanes[lane] ^ word) * odd + (word >> 29)) & most
+    found = 0
+    for one in lanes:
+        found = ((found ^ one ^ (one >> 31)) * odd + 1) & most
+    return found ^ (found >> 32)
 
 
 def test_tensors_are_checked_beside_a_file(

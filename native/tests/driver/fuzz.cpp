@@ -13,8 +13,6 @@
 
 #include "drawn.h"
 
-#include <unistd.h>
-
 using namespace driver;
 
 namespace {
@@ -268,7 +266,11 @@ int main(int count, char** given) {
         std::fprintf(stderr, "usage: fuzz FIRST CASES FOLDER\n");
         return 2;
     }
-    for (int signal : {SIGABRT, SIGSEGV, SIGFPE, SIGBUS})
+    std::vector<int> faults = {SIGABRT, SIGSEGV, SIGFPE};
+#ifdef SIGBUS  // Windows has none
+    faults.push_back(SIGBUS);
+#endif
+    for (int signal : faults)
         if (!std::getenv("TFN_SANITIZED")) std::signal(signal, on_signal);
     const uint64_t first = std::strtoull(given[1], nullptr, 10);
     const uint64_t cases = std::strtoull(given[2], nullptr, 10);

@@ -1,6 +1,8 @@
 """The choice of an engine, with and without the native one."""
 
 import dataclasses
+import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,6 +79,9 @@ def test_bundles_of_the_first_version_go_to_onnxruntime() -> None:
     [
         ({"norm": "batch"}, "norm 'batch'"),
         ({"norm_bias": "yes"}, "norm_bias 'yes'"),
+        ({"norm": ["layer"]}, "norm ['layer']"),
+        ({"decoder_num_heads": "x"}, "decoder_num_heads 'x'"),
+        ({"d_model": 0}, "d_model 0"),
         ({"a_new_key": False}, "config key 'a_new_key'"),
         ({"positions": "alibi"}, "positions 'alibi'"),
     ],
@@ -92,3 +97,15 @@ def test_an_unknown_config_is_not_covered(
 def test_a_config_that_lacks_keys_is_not_covered(manifest: Manifest) -> None:
     fewer = {key: value for key, value in manifest.config.items() if key != "residual_scale"}
     assert "residual_scale" in uncovered(fewer)
+
+
+def test_an_engine_that_cannot_be_loaded_is_not_taken(tiny_bundle: Path) -> None:
+    code = (
+        "from tfexport.bundle import read_manifest\n"
+        "from tfexport.runtime.model.open_model import choose_engine\n"
+        f"print(*choose_engine(read_manifest({str(tiny_bundle)!r})))"
+    )
+    broken = {**os.environ, "TFEXPORT_NATIVE_LIBRARY": "/nowhere.so"}
+    done = subprocess.run([sys.executable, "-c", code], env=broken, capture_output=True, text=True)
+    why = "cannot be loaded: /nowhere.so" if INSTALLED else "is not installed"
+    assert done.stdout.startswith(f"onnxruntime tfexport-native {why}"), done.stderr
