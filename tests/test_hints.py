@@ -33,6 +33,24 @@ def test_hint_installs_the_libraries_of_an_extra(extra: str) -> None:
     assert extra in listed
 
 
+def test_hint_keeps_what_else_a_requirement_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [
+        "click>=8",
+        'a>=1; extra == "serve"',
+        "b>=2; sys_platform != 'win32' and extra == \"serve\"",
+        "c; (python_version < '3.11' or os_name == 'nt') and extra == 'serve'",
+        'd; extra == "server"',
+        "e; python_version < '3.11'",
+    ]
+    monkeypatch.setattr(metadata, "requires", lambda name: listed)
+    _, _, command = str(missing_dependency("x", "serve")).partition(". Install it with: ")
+    assert shlex.split(command)[2:] == [
+        "a>=1",
+        'b>=2; sys_platform != "win32"',
+        'c; (python_version < "3.11" or os_name == "nt")',
+    ]
+
+
 def test_hint_where_tfexport_is_on_the_path_but_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

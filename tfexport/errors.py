@@ -214,14 +214,20 @@ def missing_dependency(need: str, extra: str) -> MissingDependencyError:
 
 def _install_command(extra: str) -> str:
     # By the names of the extra's libraries: they are on package indexes, this package need not be.
+    import re
     from importlib import metadata  # slow to import, and seldom needed
 
     try:
         requirements = metadata.requires("tfexport") or []
     except metadata.PackageNotFoundError:  # a source tree on the path, not installed
         requirements = []
-    split = [requirement.partition(";") for requirement in requirements]
-    found = [name.strip() for name, _, marker in split if marker.strip() == f'extra == "{extra}"']
+    of_extra = re.compile(rf"(?:(?P<kept>.+) and )?extra == ['\"]{extra}['\"]")
+    found = []
+    for requirement in requirements:
+        name, _, marker = requirement.partition(";")
+        if match := of_extra.fullmatch(marker.strip()):
+            kept = match["kept"]  # such as a system; double quotes, as the line has single ones
+            found.append(name.strip() + ("; " + kept.replace("'", '"') if kept else ""))
     if not found:  # or an older version is installed than the source tree's
         return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
     return "pip install " + " ".join(f"'{name}'" for name in found)

@@ -1,34 +1,23 @@
 """The page of modules: its blocks in their order, from a module to tokens."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
-import torch
-
-from tests.support.documents import read_blocks
+from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "modules.md"
 
 
-def test_page_goes_from_a_module_to_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    blocks = [
-        block.text
-        for block in read_blocks(PAGE)
-        if block.language == "python" and block.heading == "From a module to a bundle"
-    ]
-    names: dict[str, Any] = {}
-    for text in blocks[:3]:
-        exec(compile(text, str(PAGE), "exec"), names)
-    assert (tmp_path / "reader.bundle").is_dir()
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    # The factory is in the fourth.
-    assert "def reader():" in blocks[3]
-    torch.save(names["Reader"]().state_dict(), "reader.pt")
-    exec(compile(blocks[3], str(PAGE), "exec"), names)
-    assert names["reader"]()["max_length"] == 20
+def test_page_goes_from_a_module_to_tokens(tmp_path: Path) -> None:
+    blocks = [block for block in read_blocks(PAGE) if block.heading == "From a module to a bundle"]
+    module, *others = blocks
+    assert module.text.startswith("# my_model.py\n")
+    (tmp_path / "my_model.py").write_text(module.text, encoding="utf-8")
+    printed = []
+    for block in others:
+        (tmp_path / "block.py").write_text(block.text, encoding="utf-8")
+        script = "python block.py" if block.language == "python" else block.text
+        printed.append(run_in_shell(script, tmp_path))
+    _making, commands, _exporting, decoding = printed
+    assert commands.count("equal to the code of Reader") == 3  # exported, inspected, verified
+    assert len(decoding.splitlines()) == 2

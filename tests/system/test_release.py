@@ -80,15 +80,23 @@ def test_a_wheel_with_something_else_is_noticed(dist: Path, tmp_path: Path) -> N
 def test_versions_come_from_tags_and_do_without(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     run("git", "clone", "--quiet", "--no-tags", "--shared", REPOSITORY, clone)
-    shutil.copy(REPOSITORY / "pyproject.toml", clone)
+    for part in (".", "native"):
+        shutil.copy(REPOSITORY / part / "pyproject.toml", clone / part)
     run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "x", "--allow-empty",
         folder=clone)  # fmt: skip
-    version = (TOOLS / "python", "-m", "setuptools_scm")
-    assert re.fullmatch(r"0\.1\.dev\d+|0\.1\.0\.dev\d+", run(*version, folder=clone).strip())
+
+    def versions() -> list[str]:
+        """Of tfexport and of its engine."""
+        command = (TOOLS / "python", "-m", "setuptools_scm")
+        return [run(*command, folder=folder).strip() for folder in (clone, clone / "native")]
+
+    whole, native = versions()
+    assert re.fullmatch(r"0\.1\.dev\d+|0\.1\.0\.dev\d+", whole)
+    assert native == whole
     run("git", "tag", "v7.8.9", folder=clone)
-    assert run(*version, folder=clone).strip() == "7.8.9"
+    assert versions() == ["7.8.9"] * 2
     shutil.rmtree(clone / ".git")
-    assert run(*version, folder=clone).strip() == "0.1.0.dev0"
+    assert versions() == ["0.1.0.dev0"] * 2
 
 
 @needs_tools
@@ -125,8 +133,10 @@ def test_workflows_are_pinned_and_may_no_more_than_they_need(file: Path) -> None
         publishes = any("gh-action-pypi-publish" in str(step) for step in job.get("steps", []))
         assert ("id-token" in job.get("permissions", {})) == publishes, name
         assert (job.get("environment") == "pypi") == publishes, name
+        builds = re.search(r"cibuildwheel native|build --", str(job))
         for step in job.get("steps", []):
             if "actions/checkout" in step.get("uses", ""):
+                assert not builds or step["with"]["fetch-depth"] == 0, name  # for its version
                 assert step["with"]["persist-credentials"] is False
 
 
@@ -145,6 +155,7 @@ def test_pythons_of_the_workflow_are_those_that_are_allowed() -> None:
     allowed = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     assert f'requires-python = ">={pythons[0]}"' in allowed
     assert pythons == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+    assert re.findall(r'"Programming Language :: Python :: (3\.\d+)"', allowed) == pythons
 
 
 def instructions() -> list[tuple[str, str]]:
