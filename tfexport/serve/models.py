@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.bundle import read_manifest
 from tfexport.errors import ConfigError, join_some
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.model.open_model import choose_engine
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, SchedulerStats
@@ -23,20 +21,7 @@ from tfexport.serve.options import OptionCache
 from tfexport.serve.settings import Settings
 
 SUFFIX = ".bundle"
-THREADS_OF_A_BATCH = 4  # of the native engine: more threads pay less and less
 Observers = Callable[[str], Observer]  # of a model, by its name
-
-
-def layout_of(bundle: Path, settings: Settings) -> ThreadLayout:
-    """How a model's threads share its rows.
-
-    With onnxruntime each decodes a batch of its own: two of them inside an operator are slower, and
-    spin. The native engine's share a batch, so that a step reads the weights once for more rows.
-    """
-    threads = settings.threads or usable_cores()
-    engine, _ = choose_engine(read_manifest(bundle), settings.engine)
-    workers = -(-threads // THREADS_OF_A_BATCH) if engine == "native" else threads
-    return ThreadLayout(workers, threads=threads // workers)
 
 
 class Model:
@@ -61,7 +46,9 @@ class Model:
         """
         self.name, self.version = name, digest(path)
         self.slots, self.max_tokens = settings.slots, settings.max_tokens
-        self.engine = Engine(path, layout_of(path, settings), engine=settings.engine)
+        # A thread decodes a batch of its own: none waits for another, and none spins.
+        workers = settings.threads or usable_cores()
+        self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=settings.engine)
         for side in self.engine.manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(
