@@ -28,7 +28,10 @@ SETTLE = 0.5  # seconds in which a process beside a new neighbour finds out abou
 def neighbour() -> Iterator[None]:
     """A process that spins on the last of this process' cores."""
     cores = sorted(os.sched_getaffinity(0))
-    spinning = f"import os\nos.sched_setaffinity(0, [{cores[-1]}])\nwhile True: pass"
+    spinning = (  # until this process ends, however it does
+        f"import os\nos.sched_setaffinity(0, [{cores[-1]}])\nparent = os.getppid()\n"
+        "while os.getppid() == parent: sum(range(10_000))"
+    )
     with subprocess.Popen([sys.executable, "-c", spinning]) as process:
         try:
             time.sleep(SETTLE)

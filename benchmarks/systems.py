@@ -90,9 +90,8 @@ def two_graphs(setup: Setup) -> Decode:
     from tfexport.runtime.model.bundle_model import OnnxModel
     from tfexport.runtime.search import greedy
 
-    model = OnnxModel(
-        setup.folder / "a.bundle", read_manifest(setup.folder / "a.bundle"), setup.threads
-    )
+    bundle = setup.folder / "a.bundle"
+    model = OnnxModel(bundle, read_manifest(bundle), setup.threads)
     return lambda rows, limit: [
         h.tokens for h in greedy(model, rows, limit, IDS["start"], IDS["eos"])
     ]

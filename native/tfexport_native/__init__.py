@@ -1,7 +1,8 @@
 """A native engine for encoder-decoder Transformers; ``tfexport`` uses it where it is installed."""
 
+from tfexport_native.arrays import Tensor
 from tfexport_native.library import CancelledError, NativeError, PackedFileError, instruction_sets
-from tfexport_native.model import Batch, Model, PackedFile, Tensor
+from tfexport_native.model import Batch, Model, PackedFile
 
 __all__ = [
     "Batch",
