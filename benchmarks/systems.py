@@ -90,8 +90,7 @@ def two_graphs(setup: Setup) -> Decode:
     from tfexport.runtime.model.bundle_model import OnnxModel
     from tfexport.runtime.search import greedy
 
-    bundle = setup.folder / "a.bundle"
-    model = OnnxModel(bundle, read_manifest(bundle), setup.threads)
+    model = OnnxModel(path := setup.folder / "a.bundle", read_manifest(path), setup.threads)
     return lambda rows, limit: [
         h.tokens for h in greedy(model, rows, limit, IDS["start"], IDS["eos"])
     ]
