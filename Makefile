@@ -96,15 +96,26 @@ bench-serving: .venv/ready
 	mkdir -p build/bench
 	$(MEASURE) benchmarks.serving --json build/bench/serving.json
 
-# The guides' lines from a wheel, without constraints: the newest that is allowed.
+# The guides' lines from a wheel: with the releases of constraints.txt; without, which takes the
+# newest that are allowed; with the oldest; and with every other Python that is here.
+PYTHONS ?= python3.10 python3.12 python3.13
+DECODING := --only base --only python --only http --only corpus --bundle build/demo.bundle
 release-check: .venv/ready .venv-release/ready
 	rm -rf build/dist
 	$(RELEASE)/python -m build --outdir build/dist .
 	$(RELEASE)/twine check --strict build/dist/*
 	$(BIN)/python -m tests.release.trial build/dist/*.whl --constraints constraints.txt
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/demo.bundle --no-verify --force
-	$(BIN)/python -m tests.release.trial build/dist/*.whl --only base --only python --only http \
-		--only corpus --bundle build/demo.bundle
+	$(BIN)/python -m tests.release.trial build/dist/*.whl $(DECODING)
+	PATH="$$PATH:$(CURDIR)/$(RELEASE)" \
+		$(BIN)/python -m tests.release.trial build/dist/*.whl --resolution lowest-direct
+	@for python in $(PYTHONS); do \
+		$$python --version >/dev/null 2>&1 || { echo "$$python: not here, not tried"; continue; }; \
+		echo "$$python:"; with=; \
+		$$python -m pip install --dry-run --ignore-installed --no-deps --only-binary :all: --quiet \
+			$(PIP_ARGS) torch || { echo "export: no torch for it, not tried"; with='$(DECODING)'; }; \
+		$(BIN)/python -m tests.release.trial build/dist/*.whl --python $$python $$with || exit 1; \
+	done
 
 chaos: .venv/ready
 	@mkdir -p build/chaos

@@ -1,7 +1,7 @@
 """Pages of the site for what its Markdown links to outside docs/: code, examples, settings.
 
-On GitHub such a link leads to the file. Here it leads to a page that shows the file, or lists the
-folder, so that the site needs nothing but itself.
+On GitHub such a link leads to the file. Here it leads to a page that shows the file (Markdown as
+HTML), or lists the folder, so that the site needs nothing but itself.
 """
 
 import html
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from markdown_pages import render
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
@@ -23,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = "repository"  # of the site's pages
 _LINK = re.compile(r"\]\((?P<path>(?:\.\./)+[^)#\s]+|(?!\w+:)[\w./-]+/)(?P<anchor>#[^)\s]+)?\)")
 _MOST_BYTES = 200_000
-_ON_SITE = {"README.md": "index", "CHANGELOG.md": "changelog"}  # pages that say the same
+_ON_SITE = {"CHANGELOG.md": "changelog"}  # a page that says the same
 
 
 def tracked_files() -> set[str]:
@@ -45,7 +46,7 @@ def rewrite_links(app: Sphinx, page: str, content: list[str]) -> None:
         if path.startswith("docs/") or not (REPOSITORY / path).exists():
             return found[0]  # a page of the site; or nothing, which Sphinx reports
         app.env.repository_paths.add(path)  # type: ignore[attr-defined]
-        return f"](repository:{path})"
+        return f"](repository:{path}{found['anchor'] or ''})"
 
     content[0] = _LINK.sub(rewritten, content[0])
 
@@ -55,11 +56,22 @@ def resolve_links(app: Sphinx, tree: nodes.document, page: str) -> None:
     for reference in tree.findall(nodes.reference):
         target = reference.get("refuri", "")
         if target.startswith("repository:"):
-            reference["refuri"] = app.builder.get_relative_uri(page, _page(target[11:]))
+            path, _, anchor = target[11:].partition("#")
+            reference["refuri"] = _uri(app, page, _page(path), anchor if _is_text(path) else "")
 
 
 def _page(path: str) -> str:
     return _ON_SITE.get(path, f"{FOLDER}/{path}")
+
+
+def _is_text(path: str) -> bool:
+    """Whether its page has headings."""
+    return path.endswith(".md")
+
+
+def _uri(app: Sphinx, page: str, target: str, anchor: str) -> str:
+    uri = app.builder.get_relative_uri(page, target)
+    return f"{uri}#{anchor}" if anchor else uri
 
 
 def make_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -71,14 +83,16 @@ def make_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         if path in done or path in _ON_SITE:
             continue
         done.add(path)
-        if path in files:
-            body = _file(path)
+        if path in files and _is_text(path):
+            body, linked = _text(app, path, files)
+            waiting += linked
+        elif path in files:
+            body = f"<h1>{html.escape(path)}</h1>\n{_file(path)}"
         else:
             inside = sorted(file for file in files if file.startswith(f"{path}/"))
             waiting += [file for file in inside if _shown(file)]
-            body = _listing(app, path, inside)
-        context = {"title": path, "body": f"<h1>{html.escape(path)}</h1>\n{body}"}
-        yield _page(path), context, "page.html"
+            body = f"<h1>{html.escape(path)}</h1>\n{_listing(app, path, inside)}"
+        yield _page(path), {"title": path, "body": body}, "page.html"
 
 
 def _shown(path: str) -> bool:
@@ -95,6 +109,36 @@ def _file(path: str) -> str:
         lexer = TextLexer()
     text = (REPOSITORY / path).read_text(encoding="utf-8")
     return highlight(text, lexer, HtmlFormatter(cssclass="highlight"))
+
+
+def _text(app: Sphinx, path: str, files: set[str]) -> tuple[str, list[str]]:
+    """A Markdown file as HTML, and the paths that it links to."""
+    page, folder, linked = _page(path), posixpath.dirname(path), list[str]()
+
+    def link(written: str) -> str | None:
+        target, _, anchor = written.partition("#")
+        if not target or re.match(r"\w+:", target):
+            return written
+        target = posixpath.normpath(posixpath.join(folder, target))
+        if target.startswith("docs/") and _is_text(target) and target in files:
+            name = target[5:-3]
+            # Anchors as they are written, to those that the site has.
+            slugs = app.env.metadata[name].get("myst_slugs", {})
+            return _uri(app, page, name, slugs.get(anchor, (0, anchor))[1] if anchor else "")
+        if target not in files and not any(file.startswith(f"{target}/") for file in files):
+            return None
+        linked.append(target)
+        return _uri(app, page, _page(target), anchor if _is_text(target) else "")
+
+    def image(written: str) -> str | None:
+        target = posixpath.normpath(posixpath.join(folder, written))
+        if target not in files:
+            return None
+        source = posixpath.relpath(target, "docs")
+        name = app.builder.images.setdefault(source, posixpath.basename(target))
+        return posixpath.relpath(f"{app.builder.imagedir}/{name}", posixpath.dirname(page))
+
+    return render((REPOSITORY / path).read_text(encoding="utf-8"), link, image), linked
 
 
 def _listing(app: Sphinx, path: str, inside: list[str]) -> str:

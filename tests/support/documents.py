@@ -1,19 +1,26 @@
-"""Code blocks of the README and of docs/."""
+"""Code blocks of the README, of docs/ and of the pages beside them.
+
+    python -m tests.support.documents
+
+counts them: how many run, and why the others do not.
+"""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
+OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "native/README.md")
 PAGES = [
     README,
-    *(REPOSITORY / name for name in ("CONTRIBUTING.md", "SECURITY.md", "examples/README.md")),
+    *(REPOSITORY / name for name in OTHERS),
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
 
@@ -89,3 +96,18 @@ def run_in_shell(script: str, folder: Path) -> str:
     )
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def count_blocks() -> list[str]:
+    """Lines that say how many blocks there are, how many run, and why the others do not."""
+    blocks = [block for page in PAGES for block in read_blocks(page)]
+    reasons = Counter(block.not_run for block in blocks if block.not_run)
+    run = len(blocks) - reasons.total()
+    lines = [
+        f"{len(blocks)} code blocks in {len(PAGES)} pages: {run} are run, {reasons.total()} not"
+    ]
+    return lines + [f"{count:4}  {reason}" for reason, count in reasons.most_common()]
+
+
+if __name__ == "__main__":
+    print("\n".join(count_blocks()))

@@ -109,6 +109,19 @@ def test_every_link_within_the_site_leads_somewhere(site: Path) -> None:
     assert broken == []
 
 
+def test_markdown_beside_the_pages_is_shown_as_text(site: Path) -> None:
+    for name in ("README", "CONTRIBUTING", "SECURITY", "examples/README", "native/README"):
+        text = (site / "repository" / f"{name}.md.html").read_text(encoding="utf-8")
+        assert "\n## " not in text
+        assert "| --- " not in text
+        assert "<h2 id=" in text or name == "CONTRIBUTING"
+    readme = Links((site / "repository/README.md.html").read_text(encoding="utf-8"))
+    assert {"../decoding.html", "../_images/web.png"} <= readme.targets
+    assert "measured" in readme.anchors
+    performance = Links((site / "performance.html").read_text(encoding="utf-8"))
+    assert "repository/README.md.html#measured" in performance.targets
+
+
 def test_no_page_is_wider_than_a_phone(site: Path, browser: Any) -> None:
     set_width(browser, PHONE)
     width = "return document.documentElement.scrollWidth"
