@@ -76,23 +76,24 @@ def test_unknown_keys_of_a_config_that_a_layout_reads_are_named(
     toy: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_toy(build_transformer(CONFIG), tmp_path)
-    monkeypatch.setitem(
-        LAYOUTS, "toy", dataclasses.replace(TOY, read_config=lambda values: {"num_heds": 2})
-    )
-    with pytest.raises(ConfigError, match=r"config\.json: unknown key 'num_heds'; did you mean"):
-        load_checkpoint(tmp_path)
+    wrong = dataclasses.replace(TOY, read_config=lambda values: {"num_heds": 2})
+    with monkeypatch.context() as patch:  # undone before the fixture takes the layout away
+        patch.setitem(LAYOUTS, "toy", wrong)
+        with pytest.raises(ConfigError, match=r"config\.json: unknown key 'num_heds'; did you"):
+            load_checkpoint(tmp_path)
 
 
 def test_model_type_decides_between_layouts_that_know_the_same_keys(
     toy: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = dataclasses.replace(TOY, name="toy-2", title="its successor", model_types=("toy-2",))
-    monkeypatch.setitem(LAYOUTS, "toy-2", later)
     save_toy(build_transformer(CONFIG), tmp_path)
-    assert load_checkpoint(tmp_path).layout == "toy"
-    (tmp_path / "config.json").write_text(json.dumps({**TOY_CONFIG, "model_type": "toy-2"}))
-    monkeypatch.setitem(LAYOUTS, "toy", dataclasses.replace(TOY, model_types=("toy",)))
-    assert load_checkpoint(tmp_path).layout == "toy-2"
+    with monkeypatch.context() as patch:  # undone before the fixture takes the layout away
+        patch.setitem(LAYOUTS, "toy-2", later)
+        assert load_checkpoint(tmp_path).layout == "toy"
+        (tmp_path / "config.json").write_text(json.dumps({**TOY_CONFIG, "model_type": "toy-2"}))
+        patch.setitem(LAYOUTS, "toy", dataclasses.replace(TOY, model_types=("toy",)))
+        assert load_checkpoint(tmp_path).layout == "toy-2"
 
 
 def test_config_of_an_added_layout_beside_another_layout_is_skipped(
