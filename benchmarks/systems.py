@@ -17,7 +17,8 @@ Rows = list[list[int]]
 Decode = Callable[[Rows, int], Rows]
 IDS = {"start": 1, "eos": 2, "pad": 0}  # unless the folder has others
 SPECIAL_IDS = "special_ids.json"
-WAKE = 4  # tokens, which read every weight
+WAKE = 4  # tokens, which read every weight; decoded again until WAKE_SECONDS are over
+WAKE_SECONDS = 0.1
 BATCH = "batch"  # an option of tfexport and CTranslate2, which both sort rows by length
 
 
@@ -286,8 +287,11 @@ def main() -> None:
     print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:
         job = json.loads(line)
-        # Threads wake and caches fill, as a busy service has them, before the clock runs.
-        decode(job["rows"], WAKE)
+        # Threads wake, caches fill and the core is given back to this process, as a busy service
+        # has them, before the clock runs: for as long in a fast system as in a slow one.
+        waking = time.perf_counter()
+        while time.perf_counter() - waking < WAKE_SECONDS:
+            decode(job["rows"], WAKE)
         start = time.perf_counter()
         calls = [[row] for row in job["rows"]] if job["alone"] else [job["rows"]]
         tokens = [row for call in calls for row in decode(call, job["limit"])]
