@@ -260,7 +260,7 @@ def main(
 ) -> None:  # fmt: skip
     """Measure every configuration of every system on random models of equal weights."""
     if quick:
-        systems, beam, runs = QUICK, 1, min(runs, 3)
+        systems, beam, runs = QUICK, 1, min(runs, 5)
     searches = [(1, tuple(sorted(set(batches))))] + [(beam, (BEAM_BATCH,))] * (beam > 1)
     figures: dict[str, Any] = {"machine": machine(), "versions": versions(), "source": SOURCE,
                                "length": LENGTH, "results": []}  # fmt: skip

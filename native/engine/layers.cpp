@@ -58,35 +58,47 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         work += 2.0 * row.n * ldc;
         longest = std::max(longest, row.n);
     }
-    const size_t room = round_up(longest, MOST_LANES) + 16;  // a cache line between threads'
+    const size_t room = round_up(longest, MOST_LANES) + 16;  // a cache line between heads'
+    const int threads = w.team.threads();
     float* context = w.context.reserve(rows.size() * ldc);
-    float* scores = w.scores.reserve(room * w.team.threads());
-    float* biases = w.biases.reserve(room * w.team.threads());
+    float* scores = w.scores.reserve(room * threads * MOST_TOGETHER);
+    float* biases = w.biases.reserve(room * threads * MOST_TOGETHER);
     const int all = (int)rows.size() * heads.count;
-    const int wanted = (int)std::max(1.0, std::min(work / 20e3, 8.0 * w.team.threads()));
+    const int wanted = (int)std::max(1.0, std::min(work / 20e3, 8.0 * threads));
     const int each = std::max((all + wanted - 1) / wanted, 1), tasks = (all + each - 1) / each;
     const bool biased = relative && relative->adds_bias();
+    const auto prepare = [&](int i, size_t place) {
+        const int row = i / heads.count, head = i % heads.count;
+        const Query& q = rows[row];
+        const size_t offset = (size_t)head * heads.padded;
+        const size_t from = places.layer * q.layer_size + head * places.head;
+        Attend a{queries + row * ld + offset, q.blocks, from + places.key, from + places.value,
+                 q.stride, q.n, heads.padded, attention.scale,
+                 nullptr, scores + place * room, context + row * ldc + offset};
+        if (biased) {
+            float* bias = biases + place * room;
+            relative->fill_bias(w.kernels, head, q.position, q.n, a.query, a.scale, bias);
+            a.bias = bias;
+        }
+        return a;
+    };
+    const auto finish = [&](int i, const Attend& a) {
+        const Query& q = rows[i / heads.count];
+        if (biased && relative->adds_to_context())
+            relative->add_to_context(a.weights, q.position, q.n, a.context);
+        if (!q.weights_out) return;
+        const size_t head = (size_t)places.layer * heads.count + i % heads.count;
+        std::copy_n(a.weights, q.n, q.weights_out + head * places.weights_apart);
+    };
     w.team.run(tasks, 2 * work, [&](int task, int thread) {
-        for (int i = task * each; i < std::min(all, task * each + each); i++) {
-            const int row = i / heads.count, head = i % heads.count;
-            const Query& q = rows[row];
-            const size_t offset = (size_t)head * heads.padded;
-            const size_t from = places.layer * q.layer_size + head * places.head;
-            Attend a{queries + row * ld + offset, q.blocks, from + places.key, from + places.value,
-                     q.stride, q.n, heads.padded, attention.scale,
-                     nullptr, scores + thread * room, context + row * ldc + offset};
-            if (biased) {
-                float* bias = biases + thread * room;
-                relative->fill_bias(w.kernels, head, q.position, q.n, a.query, a.scale, bias);
-                a.bias = bias;
-            }
-            w.kernels.attend(a);
-            if (biased && relative->adds_to_context())
-                relative->add_to_context(a.weights, q.position, q.n, a.context);
-            if (q.weights_out)
-                std::copy_n(a.weights, q.n,
-                            q.weights_out + ((size_t)places.layer * heads.count + head) *
-                                                places.weights_apart);
+        const int end = std::min(all, task * each + each);
+        Attend some[MOST_TOGETHER];
+        for (int first = task * each; first < end; first += MOST_TOGETHER) {
+            const int count = std::min(MOST_TOGETHER, end - first);
+            for (int i = 0; i < count; i++)
+                some[i] = prepare(first + i, (size_t)thread * MOST_TOGETHER + i);
+            w.kernels.attend(some, count);
+            for (int i = 0; i < count; i++) finish(first + i, some[i]);
         }
     });
 }

@@ -57,6 +57,7 @@ struct Input {
 // One head of one query over `n` positions, which lie in blocks of BLOCK positions.
 constexpr int BLOCK = 8;
 constexpr int MOST_LANES = 16;  // floats of the widest vector
+constexpr int MOST_TOGETHER = 8;  // heads that are attended with at a time
 struct Attend {
     const float* query;
     const float* const* blocks;  // of each block, its first position
@@ -125,7 +126,8 @@ struct Kernels {
     // y may be x; values behind d are set to 0 up to `padded`. bias may be null.
     void (*norm)(NormKind kind, float eps, const float* weight, const float* bias, const float* x,
                  float* y, int d, int padded);
-    void (*attend)(const Attend& a);
+    // At most MOST_TOGETHER heads, of any queries.
+    void (*attend)(const Attend* heads, int count);
     // The largest of n values and the lowest index of it.
     int (*argmax)(const float* x, int n);
     // The `count` largest of n values and their indices, ties by the lower index.

@@ -31,9 +31,6 @@ INLINE I multiply_add(I sums, Weights w, int32_t values) {
 INLINE bool any(I lanes) { return lanes[0] | lanes[1] | lanes[2] | lanes[3]; }
 INLINE bool reaches(F v, float bound) { return any(v >= bound); }
 INLINE bool exceeds(F v, float bound) { return any(v > bound); }
-INLINE void lane_sums(const F* v, float* out) {
-    for (int i = 0; i < BLOCK; i++) out[i] = sum(v[i]);
-}
 
 }  // namespace
 }  // namespace tfn

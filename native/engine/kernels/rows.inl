@@ -86,23 +86,29 @@ void norm(NormKind kind, float eps, const float* weight, const float* bias, cons
     for (; i < padded; i++) y[i] = 0.0f;
 }
 
-// Scores of one block of positions, of which all are computed and the first `count` kept.
-INLINE void scores_of(const Attend& a, const float* keys, int count, float* scores) {
+// Scores of one block of positions, of which all are computed and the first `count` kept. Its values,
+// which are needed soon, are fetched from memory meanwhile.
+INLINE void scores_of(const Attend& a, const float* block, int count, float* scores) {
+    const float *keys = block + a.key, *values = block + a.value;
     F sums[BLOCK] = {};
+    size_t apart[BLOCK];
+    // Behind the last position there may be no memory: the first is read again.
+#pragma GCC unroll 8
+    for (int j = 0; j < BLOCK; j++) apart[j] = j < count ? j * a.stride : 0;
     for (int i = 0; i < a.dim; i += LANES) {
         F q = load(a.query + i);
 #pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j++) {
-            // Behind the last position there may be no memory: the first is read again.
-            const float* key = keys + (j < count ? j : 0) * a.stride + i;
-            sums[j] += q * load(key);
-        }
+        for (int j = 0; j < BLOCK; j++) sums[j] += q * load(keys + apart[j] + i);
+        if (i % 16) continue;  // of a cache line, which is fetched already
+#pragma GCC unroll 8
+        for (int j = 0; j < BLOCK; j++) __builtin_prefetch(values + apart[j] + i, 0, 3);
     }
     lane_sums(sums, scores);
 }
 
+// Weighted sums of values, times a factor.
 template <int WIDTH>
-INLINE void contexts(const Attend& a, int from) {
+INLINE void contexts(const Attend& a, float factor, int from) {
     F even[WIDTH] = {}, odd[WIDTH] = {};
     for (int at = 0; at < a.n; at += BLOCK) {
         const float* values = a.blocks[at / BLOCK] + a.value + from;
@@ -124,40 +130,54 @@ INLINE void contexts(const Attend& a, int from) {
         }
     }
 #pragma GCC unroll 8
-    for (int v = 0; v < WIDTH; v++) store(a.context + from + v * LANES, even[v] + odd[v]);
+    for (int v = 0; v < WIDTH; v++) store(a.context + from + v * LANES, (even[v] + odd[v]) * factor);
 }
 
-// Weights of n scores that lie in s: exp(x - the largest), divided by their sum. In whole vectors, whose
-// places behind n are given -infinity: what is added to a sum for them, 1e-38, is lost in it.
-INLINE void softmax(float* s, int n, float scale, const float* bias) {
-    const int whole = (n + LANES - 1) / LANES * LANES;
-    for (int at = 0; at < whole; at += LANES) {
-        const F v = load(s + at) * scale;
-        store(s + at, bias ? v + load(bias + at) : v);
+// Turns n scores that lie in s into exp(x - the largest); one by the sum of them, by which they are
+// weights. In whole vectors: what is added to the sum for places behind n, 1e-38, is lost in it.
+INLINE float exponentials(float* s, int n, float scale, const float* bias) {
+    F highs = splat(-INFINITY);
+    for (int at = 0; at < n; at += LANES) {
+        F v = load(s + at) * scale;
+        if (bias) v += load(bias + at);
+        v = places() < n - at ? v : splat(-INFINITY);
+        store(s + at, v);
+        highs = larger(highs, v);
     }
-    for (int i = n; i < whole; i++) s[i] = -INFINITY;
-    F highs = load(s);
-    for (int at = LANES; at < whole; at += LANES) highs = larger(highs, load(s + at));
     const float most = highest(highs);
     F sums = F{};
-    for (int at = 0; at < whole; at += LANES) {
+    for (int at = 0; at < n; at += LANES) {
         const F v = exponential(load(s + at) - most);
         store(s + at, v);
         sums += v;
     }
-    const float inverse = 1.0f / sum(sums);
-    for (int at = 0; at < whole; at += LANES) store(s + at, load(s + at) * inverse);
+    return 1.0f / sum(sums);
 }
 
-void attend(const Attend& a) {
-    for (int at = 0; at < a.n; at += BLOCK)
-        scores_of(a, a.blocks[at / BLOCK] + a.key, a.n - at < BLOCK ? a.n - at : BLOCK,
-                  a.weights + at);
-    softmax(a.weights, a.n, a.scale, a.bias);
-    int from = 0;
-    for (; from + 4 * LANES <= a.dim; from += 4 * LANES) contexts<4>(a, from);
-    for (; from + 2 * LANES <= a.dim; from += 2 * LANES) contexts<2>(a, from);
-    for (; from < a.dim; from += LANES) contexts<1>(a, from);
+// A head's scores, weights and context each wait for the one before, and for memory: what several
+// heads are at is done side by side.
+void attend(const Attend* heads, int count) {
+    const Attend* end = heads + count;
+    for (const Attend* a = heads; a < end; a++)
+        for (int at = 0; at < a->n; at += BLOCK) {
+            const int some = a->n - at < BLOCK ? a->n - at : BLOCK;
+            scores_of(*a, a->blocks[at / BLOCK], some, a->weights + at);
+        }
+    float factors[MOST_TOGETHER];
+    for (int i = 0; i < count; i++) {
+        const Attend& a = heads[i];
+        factors[i] = exponentials(a.weights, a.n, a.scale, a.bias);
+    }
+    for (int i = 0; i < count; i++) {
+        const Attend& a = heads[i];
+        const float factor = factors[i];
+        int from = 0;
+        for (; from + 4 * LANES <= a.dim; from += 4 * LANES) contexts<4>(a, factor, from);
+        for (; from + 2 * LANES <= a.dim; from += 2 * LANES) contexts<2>(a, factor, from);
+        for (; from < a.dim; from += LANES) contexts<1>(a, factor, from);
+        for (int at = 0; at < a.n; at += LANES)
+            store(a.weights + at, load(a.weights + at) * factor);
+    }
 }
 
 int argmax(const float* x, int n) {

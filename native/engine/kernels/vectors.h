@@ -27,6 +27,13 @@ INLINE F absolute(F v) { return (F)((I)v & 0x7fffffff); }
 INLINE F to_float(I v) { return __builtin_convertvector(v, F); }
 INLINE I to_int(F v) { return __builtin_convertvector(v, I); }
 
+// 0, 1, 2 and so on.
+template <int... PLACE>
+INLINE I places(std::integer_sequence<int, PLACE...>) {
+    return I{PLACE...};
+}
+INLINE I places() { return places(std::make_integer_sequence<int, LANES>()); }
+
 // Sums and maxima of a vector's lanes, by halves. A maximum is one of numbers.
 template <size_t APART, size_t... I>
 INLINE F exchanged(F v, std::index_sequence<I...>) {
@@ -49,6 +56,38 @@ INLINE float highest(F v) {
     v = larger(v, exchanged<2>(v));
     v = larger(v, exchanged<1>(v));
     return v[0];
+}
+
+// Of each four lanes of a, two side by side from `first` on, with those of b: one by one (EACH = 1) or
+// both (2).
+template <int EACH, int FIRST, int... PLACE>
+INLINE F merged(F a, F b, std::integer_sequence<int, PLACE...>) {
+    return __builtin_shufflevector(
+        a, b, (PLACE / 4 * 4 + FIRST + (EACH == 1 ? PLACE % 4 / 2 : PLACE % 2) +
+               (EACH == 1 ? PLACE % 2 : PLACE % 4 / 2) * LANES)...);
+}
+template <int EACH>  // vectors that are added as they are merged
+INLINE F merged_sums(F a, F b) {
+    constexpr auto places = std::make_integer_sequence<int, LANES>();
+    return merged<EACH, 0>(a, b, places) + merged<EACH, 2>(a, b, places);
+}
+// Fours of lanes of a and b, of which the even or the odd ones.
+template <int ODD, int... PLACE>
+INLINE F fours(F a, F b, std::integer_sequence<int, PLACE...>) {
+    return __builtin_shufflevector(a, b, (PLACE / 4 * 8 + ODD * 4 + PLACE % 4)...);
+}
+INLINE F four_sums(F a, F b) {
+    constexpr auto places = std::make_integer_sequence<int, LANES>();
+    return fours<0>(a, b, places) + fours<1>(a, b, places);
+}
+// The sum of the lanes of each of BLOCK vectors.
+INLINE void lane_sums(const F* v, float* out) {
+    F sums[2];
+    for (int i = 0; i < 2; i++, v += 4)
+        sums[i] = merged_sums<2>(merged_sums<1>(v[0], v[1]), merged_sums<1>(v[2], v[3]));
+    if constexpr (LANES > 4) sums[0] = four_sums(sums[0], sums[1]);
+    if constexpr (LANES > 8) sums[0] = four_sums(sums[0], sums[0]);
+    memcpy(out, sums, BLOCK * sizeof(float));
 }
 
 // exp(x) with a relative error of about 1e-7. Source: Cephes, expf.

@@ -86,33 +86,42 @@ void check_rows(const Kernels& kernels, Checks& checks) {
     }
 }
 
-void check_attention(const Kernels& kernels, Checks& checks) {
-    Random random(5);
-    for (int i = 0; i < 100; i++) {
-        const int n = random.between(1, 50), dim = kernels.lanes * random.between(1, 9);
-        const size_t stride = 2 * dim + random.below(8);
-        const int count = (n + BLOCK - 1) / BLOCK;
-        const float size = i % 4 ? 1.0f : 30.0f;  // weights of nearly 0 and 1 too
+// A head of a query, with keys and values drawn for it.
+struct Head {
+    int n;
+    size_t stride;
+    float size;
+    std::vector<float> query, bias, weights, context;
+    std::vector<std::vector<float>> blocks;
+    std::vector<const float*> firsts;
+
+    Head(Random& random, int dim, bool biased) {
+        n = random.between(1, 50);
+        stride = 2 * dim + random.below(8);
+        size = random.below(4) ? 1.0f : 30.0f;  // weights of nearly 0 and 1 too
         const int room = (int)round_up(n, MOST_LANES);
-        const auto query = random.normals(dim, size), bias = random.normals(room);
+        query = random.normals(dim, size);
+        if (biased) bias = random.normals(room);
         // Each block in memory of its own, so that a read beside it is found by sanitizers.
-        std::vector<std::vector<float>> blocks;
-        std::vector<const float*> firsts;
-        for (int block = 0; block < count; block++) {
-            const int held = std::min(BLOCK, n - block * BLOCK);
-            blocks.push_back(random.normals((held - 1) * stride + 2 * dim));
-        }
+        for (int at = 0; at < n; at += BLOCK)
+            blocks.push_back(random.normals((std::min(BLOCK, n - at) - 1) * stride + 2 * dim));
         for (const auto& block : blocks) firsts.push_back(block.data());
-        std::vector<float> weights(room), context(dim);
-        const bool biased = random.below(2);
-        kernels.attend({query.data(), firsts.data(), 0, (size_t)dim, stride, n, dim, 0.25f,
-                        biased ? bias.data() : nullptr, weights.data(), context.data()});
+        weights.resize(room);
+        context.resize(dim);
+    }
+    Attend attend() {
+        const size_t dim = query.size();
+        return {query.data(), firsts.data(), 0, dim, stride, n, (int)dim, 0.25f,
+                bias.empty() ? nullptr : bias.data(), weights.data(), context.data()};
+    }
+    void check(Checks& checks) const {
+        const int dim = (int)query.size();
         std::vector<double> scores(n), expected(dim);
         double most = -1e300, total = 0, worst = 0;
         for (int at = 0; at < n; at++) {
             const float* key = firsts[at / BLOCK] + at % BLOCK * stride;
             for (int j = 0; j < dim; j++) scores[at] += (double)query[j] * key[j];
-            scores[at] = scores[at] * 0.25 + (biased ? bias[at] : 0);
+            scores[at] = scores[at] * 0.25 + (bias.empty() ? 0 : bias[at]);
             most = std::max(most, scores[at]);
         }
         for (double& s : scores) total += s = std::exp(s - most);
@@ -125,5 +134,29 @@ void check_attention(const Kernels& kernels, Checks& checks) {
         checks.hold(worst < 2e-5 * size, "attention weights are off by " + std::to_string(worst));
         for (int j = 0; j < dim; j++)
             checks.close(context[j], expected[j], 5e-5 * size, "attention's context");
+    }
+};
+
+void check_attention(const Kernels& kernels, Checks& checks) {
+    Random random(5);
+    for (int i = 0; i < 60; i++) {
+        const int dim = kernels.lanes * random.between(1, 9);
+        const bool biased = random.below(2);
+        std::vector<Head> heads;
+        for (int left = random.between(1, MOST_TOGETHER); left > 0; left--)
+            heads.emplace_back(random, dim, biased);
+        std::vector<Attend> all;
+        for (Head& head : heads) all.push_back(head.attend());
+        kernels.attend(all.data(), (int)all.size());
+        for (Head& head : heads) {
+            head.check(checks);
+            const std::vector<float> weights = head.weights, context = head.context;
+            const Attend alone = head.attend();
+            kernels.attend(&alone, 1);
+            checks.hold(std::equal(context.begin(), context.end(), head.context.begin()) &&
+                            std::equal(weights.begin(), weights.begin() + head.n,
+                                       head.weights.begin()),
+                        "attention depends on the heads beside");
+        }
     }
 }
