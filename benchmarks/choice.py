@@ -62,6 +62,18 @@ def ratio(result: dict[str, Any], system: str | None) -> float | None:
     return None if ours is None or theirs is None else theirs / ours
 
 
+def one_thread_ratio(result: dict[str, Any], system: str) -> float | None:
+    """The same with one thread each, by the fastest runs while configurations were chosen."""
+
+    def least(name: str) -> float | None:
+        found = result["systems"].get(name, {"configurations": {}})["configurations"].values()
+        alone = [figures["least_when_choosing"] for figures in found if figures["cores"] == 1]
+        return min(alone, default=None)
+
+    ours, theirs = least(OURS[result["weights"]]), least(system)
+    return None if ours is None or theirs is None else theirs / ours
+
+
 def geometric_mean(ratios: Iterable[float | None]) -> float | None:
     """Of the ratios that there are."""
     logs = [math.log(value) for value in ratios if value is not None]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from benchmarks.choice import best_peer, geometric_mean, ratio
+from benchmarks.choice import best_peer, geometric_mean, one_thread_ratio, ratio
 from benchmarks.configurations import CTRANSLATE2, OURS
 
 NONE = "–"
@@ -58,12 +58,16 @@ def speeds(results: list[Result]) -> str:
 
 
 def comparisons(results: list[Result]) -> list[str]:
-    """Rows of ratios: to CTranslate2, and to the fastest peer with its name."""
+    """Rows of ratios: to CTranslate2, also of a thread each, and to the fastest peer by name."""
     weights = results[0]["weights"]
     ours, rival = OURS[weights], CTRANSLATE2[weights]
     ratios = [ratio(result, rival) for result in results]
     mean = _number(geometric_mean(ratios))
     lines = [_row(f"{ours} ÷ {rival} (geometric mean {mean})", list(map(_number, ratios)))]
+    alone = [one_thread_ratio(result, rival) for result in results]
+    mean = _number(geometric_mean(alone))
+    name = f"the same, 1 thread each, fastest runs when choosing (geometric mean {mean})"
+    lines.append(_row(name, list(map(_number, alone))))
     peers = [best_peer(result) for result in results]
     if set(peers) - {rival, None}:
         ratios = [ratio(result, peer) for result, peer in zip(results, peers, strict=True)]

@@ -97,7 +97,8 @@ void Vocabulary::logits(Workspace& w, const float* x, int rows, float* out, size
         return;
     }
     // A chunk of columns stays in the cache while all rows are multiplied with it.
-    const int each = std::max(4, (1 << 16) / d_ / 4 * 4), tasks = (size_ + each - 1) / each;
+    constexpr int WHOLE = 12;  // columns that every instruction set takes in whole blocks
+    const int each = std::max(1, (1 << 16) / d_ / WHOLE) * WHOLE, tasks = (size_ + each - 1) / each;
     w.team.run(tasks, (double)rows * d_ * size_, [&](int task, int) {
         const int first = task * each, count = std::min(each, size_ - first);
         w.kernels.dots({x, from, rows, rows_ + first * stride_, stride_, count, d_,

@@ -15,6 +15,7 @@ from benchmarks.choice import (
     finalists,
     geometric_mean,
     may_win,
+    one_thread_ratio,
     ratio,
     runs_for,
     seconds_of,
@@ -27,9 +28,9 @@ from tests.support.paths import REPOSITORY
 CONSTRAINTS = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8")
 
 
-def figures(seconds: float, runs: int = 3) -> dict[str, Any]:
+def figures(seconds: float, runs: int = 3, cores: int = 1) -> dict[str, Any]:
     return {
-        "cores": 1, "least_when_choosing": seconds / 2, "seconds": seconds,
+        "cores": cores, "least_when_choosing": seconds / 2, "seconds": seconds,
         "runs": [seconds] * runs, "tokens_per_second": 30 / seconds, "peak_mb": 100.0,
         "agreement": 1.0, "of_bandwidth": 0.5, "of_matrix_peak": 0.25,
     }  # fmt: skip
@@ -39,7 +40,10 @@ def result(seconds: dict[str, dict[str, float]], weights: str = "float32") -> di
     """A cell of the systems' configurations' medians."""
     systems = {}
     for name, configurations in seconds.items():
-        found = {key: figures(value) for key, value in configurations.items()}
+        found = {
+            key: figures(value, cores=2 if "2" in key else 1)
+            for key, value in configurations.items()
+        }
         systems[name] = {"best": best(found), "configurations": found}
     return {"size": "small", "batch": 1, "beam": 1, "weights": weights, "length": 30,
             "systems": systems}  # fmt: skip
@@ -86,6 +90,14 @@ def test_ratios_are_of_best_against_best() -> None:
     assert ratio(STALLED, "CTranslate2") == pytest.approx(0.5)  # behind
     assert ratio(STALLED, "Transformers") is None
     assert ratio(STALLED, None) is None
+
+
+def test_one_thread_is_held_against_one_thread() -> None:
+    assert one_thread_ratio(STALLED, "CTranslate2") == pytest.approx(0.1 / 0.3)
+    assert one_thread_ratio(STALLED, "Transformers") is None
+    two = result({"tfexport": {"2 threads": 0.2}, "CTranslate2": {"MKL": 0.1}})
+    assert one_thread_ratio(two, "CTranslate2") is None
+    assert "1 thread each" in speeds([STALLED])
 
 
 def test_the_fastest_peer_is_not_one_of_our_own_exports() -> None:

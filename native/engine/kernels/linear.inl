@@ -199,8 +199,9 @@ void linear(const Packed& w, const Input& x, int rows, int first, int last, cons
 // ROWS rows of x with COLUMNS rows of w.
 template <int ROWS, int COLUMNS>
 INLINE void dots_block(const Dots& d, int row, int column) {
+    constexpr int COUNT = ROWS * COLUMNS;
     const float *x = d.x + row * d.ldx, *w = d.w + column * d.ldw;
-    F sums[ROWS][COLUMNS] = {};
+    F sums[COUNT] = {};
     int k = 0;
     for (; k + LANES <= d.k; k += LANES) {
         F values[ROWS];
@@ -209,28 +210,37 @@ INLINE void dots_block(const Dots& d, int row, int column) {
 #pragma GCC unroll 8
         for (int c = 0; c < COLUMNS; c++) {
             F weights = load(w + c * d.ldw + k);
+            // Of the next columns: rows of weights are too short for the processor to fetch ahead.
+            if (k % 16 == 0) __builtin_prefetch(w + (c + COLUMNS) * d.ldw + k, 0, 3);
 #pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++) sums[r][c] += values[r] * weights;
+            for (int r = 0; r < ROWS; r++) sums[r * COLUMNS + c] += values[r] * weights;
         }
     }
+    float totals[COUNT];
+    for (int i = 0; i + BLOCK <= COUNT; i += BLOCK) lane_sums(sums + i, totals + i);
+    for (int i = COUNT / BLOCK * BLOCK; i < COUNT; i++) totals[i] = sum(sums[i]);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLUMNS; c++) {
-            float total = sum(sums[r][c]);
+            float total = totals[r * COLUMNS + c];
             for (int i = k; i < d.k; i++) total += x[r * d.ldx + i] * w[c * d.ldw + i];
             d.y[(row + r) * d.ldy + column + c] = d.bias ? total + d.bias[column + c] : total;
         }
 }
 
+// As many sums as registers hold beside the values.
+constexpr int DOT_ROWS = MOST_ROWS * VECTORS >= 24 ? 4 : 2;
+constexpr int DOT_COLUMNS = MOST_ROWS * VECTORS >= 24 ? 6 : 4;
+
 template <int COLUMNS>
 INLINE void dots_of(const Dots& d, int column) {
     int row = 0;
-    for (; row + 3 <= d.rows; row += 3) dots_block<3, COLUMNS>(d, row, column);
+    for (; row + DOT_ROWS <= d.rows; row += DOT_ROWS) dots_block<DOT_ROWS, COLUMNS>(d, row, column);
     for (; row < d.rows; row++) dots_block<1, COLUMNS>(d, row, column);
 }
 
 void dots(const Dots& d) {
     int column = 0;
-    for (; column + 4 <= d.columns; column += 4) dots_of<4>(d, column);
+    for (; column + DOT_COLUMNS <= d.columns; column += DOT_COLUMNS) dots_of<DOT_COLUMNS>(d, column);
     for (; column < d.columns; column++) dots_of<1>(d, column);
 }
 

@@ -44,10 +44,10 @@ INLINE F exchanged(F v) {
     return exchanged<APART>(v, std::make_index_sequence<LANES>());
 }
 INLINE float sum(F v) {
-    if constexpr (LANES > 8) v += exchanged<8 % LANES>(v);
-    if constexpr (LANES > 4) v += exchanged<4 % LANES>(v);
     v += exchanged<2>(v);
     v += exchanged<1>(v);
+    if constexpr (LANES > 4) v += exchanged<4 % LANES>(v);
+    if constexpr (LANES > 8) v += exchanged<8 % LANES>(v);
     return v[0];
 }
 INLINE float highest(F v) {
@@ -80,7 +80,7 @@ INLINE F four_sums(F a, F b) {
     constexpr auto places = std::make_integer_sequence<int, LANES>();
     return fours<0>(a, b, places) + fours<1>(a, b, places);
 }
-// The sum of the lanes of each of BLOCK vectors.
+// What `sum` gives of each of BLOCK vectors, to the last bit.
 INLINE void lane_sums(const F* v, float* out) {
     F sums[2];
     for (int i = 0; i < 2; i++, v += 4)
