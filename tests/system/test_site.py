@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Once
 from tests.support.browser import open_folder
+from tests.support.documents import README, read_blocks
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 
@@ -39,6 +40,35 @@ QUESTIONS = {
     "int8": "quantization.html",
     "--beam-size": "reference/command-line.html#cmdoption-tfexport-translate-beam-size",
 }
+# Whole sentences, whose answer among the questions has to be the first result.
+SENTENCES = [
+    "how do I set the number of threads",
+    "why is my model refused",
+    "how do I keep placeholders untranslated",
+    "how do I get attention weights",
+    "what does int8 cost in quality",
+    "how do I run behind nginx",
+    "how do I translate a folder of Parquet files",
+    "how do I use a fairseq checkpoint",
+    "how do I stop repeated n-grams",
+    "can I run it in a browser",
+]
+# Words of cells that begin on one line and end on another.
+SPLIT_WORDS = """
+const split = [];
+for (const cell of document.querySelectorAll("td, th")) {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    for (const word of texts.currentNode.data.matchAll(/\\p{Letter}{4,}/gu)) {
+      const range = document.createRange();
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map((rect) => rect.top));
+      if (tops.size > 1) split.push(word[0]);
+    }
+}
+return split;
+"""
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +163,28 @@ def test_no_page_is_wider_than_a_phone(site: Path, browser: Any) -> None:
     assert wide == []
 
 
+@pytest.mark.parametrize("page", ["index", "performance", "coming-from", "serving"])
+def test_tables_do_not_split_words(browser: Any, page: str) -> None:
+    set_width(browser, DESK)
+    browser.get(f"{browser.home}{page}.html")
+    assert browser.execute_script("return document.querySelectorAll('td').length") > 10
+    assert browser.execute_script(SPLIT_WORDS) == []
+
+
+def test_the_menu_shows_the_current_entry(browser: Any) -> None:
+    set_width(browser, DESK)
+    browser.get(browser.home + "development.html")
+    entry = browser.find_element("css selector", ".sidebar-tree .current-page")
+    assert 0 < entry.rect["y"] < 800
+
+
+def test_commands_of_the_first_page_are_those_of_the_readme() -> None:
+    (block,) = [b for b in read_blocks(REPOSITORY / "docs/index.md") if not b.language]
+    readme = [line.partition("  #")[0].rstrip() for b in read_blocks(README) for line in b.commands]
+    for line in block.commands:
+        assert line.partition("  #")[0].rstrip() in readme
+
+
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_navigation_leads_to_every_page(site: Path, browser: Any, width: int) -> None:
     set_width(browser, width)
@@ -154,8 +206,8 @@ def test_navigation_leads_to_every_page(site: Path, browser: Any, width: int) ->
     assert written - linked == {"index.html"}
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_search_answers_in_one_step(browser: Any, question: str) -> None:
+def search(browser: Any, question: str) -> list[str]:
+    """The pages and anchors that a search finds, best first."""
     set_width(browser, DESK)
     browser.get(browser.home + "index.html")
     field = browser.find_element("css selector", "input[name=q]")
@@ -164,8 +216,22 @@ def test_search_answers_in_one_step(browser: Any, question: str) -> None:
     ended = "return /found/.test(document.querySelector('.search-summary')?.textContent)"
     WebDriverWait(browser, 30).until(lambda browser: browser.execute_script(ended))
     results = browser.find_elements("css selector", "ul.search li > a")
-    first = [result.get_attribute("href").removeprefix(browser.home) for result in results[:3]]
-    assert QUESTIONS[question] in first
+    return [result.get_attribute("href").removeprefix(browser.home) for result in results]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_search_answers_in_one_step(browser: Any, question: str) -> None:
+    assert QUESTIONS[question] in search(browser, question)[:3]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_search_answers_whole_sentences_first(browser: Any, sentence: str) -> None:
+    answer = sentence.lower().replace(" ", "-")
+    assert search(browser, sentence)[0] == f"questions.html#{answer}"
+
+
+def test_letters_that_stand_alone_are_not_searched_for(browser: Any) -> None:
+    assert 0 < len(search(browser, "n-gram")) < 30
 
 
 def test_search_finds_every_option(browser: Any) -> None:

@@ -25,7 +25,7 @@ Call = TypeVar("Call")
 
 SCORING = frozenset(ScoringKeywords.__annotations__)
 # Help that applies to the command line only: in which output.
-_NOTES = {"return_token_scores": "With --jsonl.", "return_attention": "With --jsonl."}
+_NOTES = {"return_token_scores": "Needs --jsonl.", "return_attention": "Needs --jsonl."}
 
 
 def decoding_options(only: Collection[str] | None = None) -> Callable[[Command], Command]:
@@ -84,10 +84,10 @@ def whole_numbers(name: str) -> click.IntRange:
 def _how_written(spec: OptionSpec) -> str | None:
     """How tokens of an option are written on the command line."""
     if isinstance(spec.bounds, Tokens):
-        return "Between spaces; ids with --ids."
+        return "Written between spaces; as ids with --ids."
     if isinstance(spec.bounds, OneToken):
-        return "An id with --ids."
-    return "Ids with --ids. Repeatable." if isinstance(spec.bounds, Sequences) else None
+        return "Written as an id with --ids."
+    return "Written as ids with --ids. Repeatable." if isinstance(spec.bounds, Sequences) else None
 
 
 def _kind(name: str) -> dict[str, Any]:

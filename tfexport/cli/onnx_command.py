@@ -92,7 +92,9 @@ if TYPE_CHECKING:
     help="Standard ONNX operators only, for other runtimes and for onnxruntime back to 1.18. "
     "Default: onnxruntime's own attention.",
 )
-@click.option("--opset", type=click.IntRange(18, 25), help="Default: 22, and 20 with --portable.")
+@click.option(
+    "--opset", type=click.IntRange(18, 25), help="ONNX opset. Default: 22, and 20 with --portable."
+)
 @click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 def onnx(

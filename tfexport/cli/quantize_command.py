@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 @click.command(short_help="Make a bundle with int8 or int4 weights. Needs no torch.")
 @click.argument("bundle", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(), help="The new bundle's folder.")
-@click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True)
+@click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True,
+              help="Kind of the quantised weights: int8 has a quarter of the size, int4 an eighth "
+              "of the matrices.")  # fmt: skip
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Lines of text (or ids), with a tab and a reference if there is one: "
               "compare with the original on these, and fail if too much changes.")  # fmt: skip

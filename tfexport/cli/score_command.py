@@ -53,16 +53,18 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
-@click.option("-o", "--output", type=click.Path(), default="-", help="Default: stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(), default="-", help="File to write. Default: stdout."
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--ids", is_flag=True, help="Lines are space-separated ids; sources as the encoder "
               "sees them, targets without start and end token.")  # fmt: skip
-@click.option("--jsonl", is_flag=True, help="One JSON object a line: score, tokens.")
+@click.option("--jsonl", is_flag=True, help="Write a JSON object a line: score, tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object of all pairs "
               "together, with the signature, and lines only into --output.")  # fmt: skip
 @language_options
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0,
-              help="Default: all cores.")  # fmt: skip
+              help="Threads inside an operator. Default: all cores.")  # fmt: skip
 @engine_option
 @decoding_options(SCORING)
 @click.pass_context

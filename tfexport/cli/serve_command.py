@@ -14,11 +14,11 @@ INTERRUPTED = 130
 @click.command(short_help="Translate over HTTP. Needs no torch.")
 @click.argument("bundles", nargs=-1, required=True, type=click.Path(), metavar="BUNDLE...")
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="To listen on; 0.0.0.0 is every network.")  # fmt: skip
+              help="Address to listen on; 0.0.0.0 is every network.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-              help="0 takes a free one.")  # fmt: skip
+              help="Port to listen on; 0 takes a free one.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0, show_default=True,
-              help="Of each model; 0 takes all cores that the process may use.")  # fmt: skip
+              help="Threads of each model; 0 takes all cores that it is allowed.")  # fmt: skip
 @engine_option
 @click.option("--slots", type=click.IntRange(1, 4096), default=32, show_default=True,
               help="Rows of a model that are decoded at a time.")  # fmt: skip
@@ -27,19 +27,19 @@ INTERRUPTED = 130
 @click.option("--timeout", type=float, default=60.0, show_default=True,
               help="Seconds from a request's arrival to its answer.")  # fmt: skip
 @click.option("--max-texts", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
-              help="Texts of a request.")  # fmt: skip
+              help="Most texts of a request.")  # fmt: skip
 @click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000,
-              show_default=True, help="Characters of all texts of a request.")  # fmt: skip
+              show_default=True, help="Most characters of all texts of a request.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=1024, show_default=True,
-              help="Tokens of a sentence's translation; what the model has no room for, it does "
-              "not write anyway.")  # fmt: skip
+              help="Most tokens of a sentence's translation; what the model has no room for, it "
+              "does not write anyway.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
-              help="Serve only those who give a key of it; one a line.")  # fmt: skip
+              help="Serve only those who give a key of FILE, which has one a line.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
               "whose bundle and name do not say them. Repeatable.")  # fmt: skip
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN",
-              help="Let pages of it call the server, such as https://example.org, or '*'. "
-              "Repeatable.")  # fmt: skip
+              help="Let pages of an origin such as https://example.org, or '*' for all, call the "
+              "server. Repeatable.")  # fmt: skip
 @click.pass_context
 def serve(
     ctx: click.Context, /, bundles: tuple[str, ...], host: str, port: int,

@@ -18,7 +18,7 @@ from tfexport.cli.module_option import MODULE, check_sources, refuse_others, scr
 @click.command(short_help="Export a checkpoint to one file that torch alone loads.")
 @click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
 @MODULE
-@click.option("-o", "--output", required=True, type=click.Path(), help="The file.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="File to write.")
 @checkpoint_options
 @reference_option
 @click.option(

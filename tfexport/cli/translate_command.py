@@ -58,7 +58,9 @@ class _Call:
 @click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(), default="-")
-@click.option("-o", "--output", type=click.Path(), default="-", help="Default: stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(), default="-", help="File to write. Default: stdout."
+)
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--resume", is_flag=True, help="Go on with an output that was not finished.")
 @click.option(
@@ -74,17 +76,17 @@ class _Call:
     help="Instead of FILE: arrays, for a bundle of a module of one's own; one an input, with the "
     "rows first, or one a row: NAME/0, NAME/1, ...",
 )
-@click.option("--jsonl", is_flag=True, help="One JSON object a line: text, tokens, score.")
+@click.option("--jsonl", is_flag=True, help="Write a JSON object a line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
               "positions.")  # fmt: skip
 @click.option("--attention-plot", type=click.Path(), metavar="IMAGE",
-              help="Also draw the attention; IMAGE, then IMAGE-2, ...")  # fmt: skip
-@click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")
+              help="Also draw the attention of every line: IMAGE, then IMAGE-2, ...")  # fmt: skip
+@click.option("--target-prefix", metavar="TEXT", help="Text that every translation begins with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
-              help="The same, a line for each line.")  # fmt: skip
+              help="File of what each line's translation begins with.")  # fmt: skip
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
-              help="Target tokens that source tokens allow.")  # fmt: skip
+              help="File of the target tokens that each source token allows.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS),
               help="Threads inside an operator; 0: all cores.  [default: 0, or for FILE what "
               "bench --tune found]")  # fmt: skip

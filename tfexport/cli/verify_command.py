@@ -19,12 +19,14 @@ from tfexport.cli.module_option import MODULE, check_sources, refuse_others, ver
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
 @click.argument("artifact", type=click.Path())
-@click.option("--checkpoint", type=click.Path(), help="What it was exported from.")
+@click.option("--checkpoint", type=click.Path(), help="Checkpoint that ARTIFACT was exported from.")
 @MODULE
 @checkpoint_options
 @reference_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--report", type=click.Path(), metavar="FILE.html", help="Also write it as a page.")
+@click.option(
+    "--report", type=click.Path(), metavar="FILE.html", help="Also write the report as a page."
+)
 @click.pass_context
 def verify(
     ctx: click.Context,

@@ -123,11 +123,11 @@ class DecodingOptions(_Said):
     )
     patience: float = option(
         1.0,
-        "A beam ends with beam size times this hypotheses.  [default: 1]",
+        "A beam ends with this times beam size finished hypotheses.  [default: 1]",
         Reals(0.0, 1e6, inclusive=False),
     )
     early_stopping: bool = option(
-        True, "Without, a beam goes on until no hypothesis can come in any more."
+        True, "End a beam early; without, it goes on until no hypothesis can come in any more."
     )
     search_rules: str = option(
         "tfexport",
@@ -147,56 +147,61 @@ class DecodingOptions(_Said):
         0.0, "What a token loses for every group that chose it before.", Reals(0.0, 1e6)
     )
     sampling: bool = option(False, "Draw tokens at random instead of taking the best.")
-    temperature: float = option(1.0, "Of sampling.  [default: 1]", Reals(0.0, 1e6, inclusive=False))
+    temperature: float = option(
+        1.0,
+        "Sampling divides the logits by this: below 1 it is closer to the best tokens.  "
+        "[default: 1]",
+        Reals(0.0, 1e6, inclusive=False),
+    )
     top_k: int = option(0, "Sample among this many best tokens.", Wholes(0, _LONGEST))
     top_p: float = option(
         1.0, "Sample among the fewest tokens of this probability.", Reals(0.0, 1.0)
     )
     seed: int | None = option(
-        None, "Of sampling; the same one gives the same lines.", Wholes(0, 2**64 - 1)
+        None, "Seed of sampling; the same one gives the same lines.", Wholes(0, 2**64 - 1)
     )
-    min_length: int = option(0, "Tokens a line at least.", Wholes(0, _LONGEST))
-    max_length: int = option(256, "Tokens a line at most.  [default: 256]", Wholes(0, _LONGEST))
+    min_length: int = option(0, "Tokens of a line at least.", Wholes(0, _LONGEST))
+    max_length: int = option(256, "Tokens of a line at most.  [default: 256]", Wholes(0, _LONGEST))
     max_input_length: int | None = option(
         None, "Longest input in tokens.  [default: the model's own limit]", Wholes(1, _LONGEST)
     )
     no_repeat_ngram_size: int = option(
-        0, "No run of this many tokens comes twice.", Wholes(0, _LONGEST)
+        0, "No n-gram, a run of this many tokens, comes twice.", Wholes(0, _LONGEST)
     )
     encoder_no_repeat_ngram_size: int = option(
-        0, "No run of this many tokens of the source comes in the target.", Wholes(0, _LONGEST)
+        0, "No n-gram of the source, of this many tokens, comes in the target.", Wholes(0, _LONGEST)
     )
     # Beyond, logits leave the range of float32.
     repetition_penalty: float = option(
         1.0, "Above 1, tokens that came before become less likely.", Reals(1e-3, 1e3)
     )
     suppress_tokens: Sequence[Token] = option(
-        (), "Never choose these, e.g. '▁Herr ▁Frau'.", Tokens()
+        (), "Never choose these tokens, e.g. '▁Herr ▁Frau'.", Tokens()
     )
-    suppress_first_tokens: Sequence[Token] = option((), "Never begin with these.", Tokens())
+    suppress_first_tokens: Sequence[Token] = option((), "Never begin a line with these.", Tokens())
     suppress_sequences: Sequence[Sequence[Token] | str] = option(
-        (), "Never write this.", Sequences()
+        (), "Never write this sequence of tokens.", Sequences()
     )
-    first_token: Token | None = option(None, "Every line begins with this.", OneToken())
+    first_token: Token | None = option(None, "The token that every line begins with.", OneToken())
     last_token: Token | None = option(
-        None, "What ends a line that is as long as it may be.", OneToken()
+        None, "The token that ends a line that is as long as it may be.", OneToken()
     )
     disable_unk: bool = option(False, "Never choose the unknown token.")
     end_tokens: Sequence[Token] = option(
         (),
-        "End a line at these instead of the model's own end token.",
+        "Tokens that end a line, instead of the model's own end token.",
         Tokens(),
     )
-    return_end_token: bool = option(False, "Keep the end token.")
+    return_end_token: bool = option(False, "Keep the end token among the tokens of a hypothesis.")
     return_alternatives: bool = option(
-        False, "The best first tokens, each with its best continuation."
+        False, "Write the best first tokens, each with its best continuation."
     )
     min_alternative_probability: float = option(
-        0.0, "Of the first token of an alternative.", Reals(0.0, 1.0)
+        0.0, "Least probability of an alternative's first token.", Reals(0.0, 1.0)
     )
     return_scores: bool = option(True, None)
-    return_token_scores: bool = option(False, "The log-probability of every token.")
-    return_attention: bool = option(False, "Attention and alignment.")
+    return_token_scores: bool = option(False, "Write the log-probability of every token.")
+    return_attention: bool = option(False, "Write the attention and the alignment.")
     attention_layer: int = option(
         -1, "Decoder layer of the attention.  [default: -1, the last]", Wholes(-_LONGEST, _LONGEST)
     )
