@@ -17,8 +17,7 @@ Rows = list[list[int]]
 Decode = Callable[[Rows, int], Rows]
 IDS = {"start": 1, "eos": 2, "pad": 0}  # unless the folder has others
 SPECIAL_IDS = "special_ids.json"
-WAKE = 4  # tokens, which read every weight; decoded again until WAKE_SECONDS are over
-WAKE_SECONDS = 0.1
+WAKE, WAKE_SECONDS = 4, 0.1  # tokens, which read every weight, and for how long they are decoded
 BATCH = "batch"  # an option of tfexport and CTranslate2, which both sort rows by length
 
 
@@ -277,8 +276,7 @@ def _peak_kb() -> int:
 
 
 def main() -> None:
-    name, text = sys.argv[1:]
-    fields = json.loads(text)
+    name, fields = sys.argv[1], json.loads(sys.argv[2])
     for path in ("folder", "checkpoint"):
         fields[path] = Path(fields[path])
     if (special := fields["folder"] / SPECIAL_IDS).exists():
@@ -287,17 +285,15 @@ def main() -> None:
     print(json.dumps({"loaded": True}), flush=True)
     for line in sys.stdin:
         job = json.loads(line)
-        # Threads wake, caches fill and the core is given back to this process, as a busy service
-        # has them, before the clock runs: for as long in a fast system as in a slow one.
-        waking = time.perf_counter()
-        while time.perf_counter() - waking < WAKE_SECONDS:
+        # Threads wake and caches fill, as a busy service has them, before the clock runs.
+        end = time.perf_counter() + WAKE_SECONDS
+        while time.perf_counter() < end:
             decode(job["rows"], WAKE)
         start = time.perf_counter()
         calls = [[row] for row in job["rows"]] if job["alone"] else [job["rows"]]
         tokens = [row for call in calls for row in decode(call, job["limit"])]
         seconds = time.perf_counter() - start
-        answer = {"seconds": seconds, "tokens": tokens, "peak_kb": _peak_kb()}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps({"seconds": seconds, "tokens": tokens, "peak_kb": _peak_kb()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Corpora on Ray, run by a Python without torch, as a user runs them."""
+"""Corpora in one process and on Ray, run by a Python without torch, as a user runs them."""
 
 import gzip
 import json
@@ -68,13 +68,18 @@ def write_input(folder: Path) -> None:
     (folder / ".hidden.txt").write_text("w4\n")
 
 
-def test_a_folder_is_translated_and_gone_on_with(tiny_bundle: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "then"), [("ray", "auto"), ("local", "ray")])
+def test_a_folder_is_translated_and_gone_on_with(
+    tiny_bundle: Path, tmp_path: Path, first: str, then: str
+) -> None:
     given, output = tmp_path / "in", tmp_path / "out"
     write_input(given)
     expected = [found.text for found in Translator(tiny_bundle, threads=1).translate(TEXTS)]
     last = Translator(tiny_bundle, threads=1).translate(["w5"])[0].text
 
-    status, report, said = corpus(tiny_bundle, given, output, "--batch-rows", 32, cwd=tmp_path)
+    status, report, said = corpus(
+        tiny_bundle, given, output, "--batch-rows", 32, "--engine", first, cwd=tmp_path
+    )
     assert status == 1
     assert report["failed"].keys() == {"broken.parquet"}, said
     assert (report["partitions"], report["finished"], report["errors"]) == (6, 5, 5)
@@ -104,12 +109,12 @@ def test_a_folder_is_translated_and_gone_on_with(tiny_bundle: Path, tmp_path: Pa
         ".table.parquet.done",
     ]  # fmt: skip
 
-    # The same again does what is missing, and what is not what it was.
+    # The same again does what is missing, and what is not what it was, whatever runs it.
     parquet.write_table(pa.table({"text": TEXTS[:3]}), given / "broken.parquet")
     (given / "deep" / "packed.txt.gz").write_bytes(gzip.compress(b"w7\nw8\n"))
     (output / "empty.txt").write_text("somebody's\n")
     (output / "rows.jsonl").unlink()
-    status, report, said = corpus(tiny_bundle, given, output, cwd=tmp_path)
+    status, report, said = corpus(tiny_bundle, given, output, "--engine", then, cwd=tmp_path)
     assert (status, report["failed"]) == (1, {})
     assert (report["already_finished"], report["finished"], report["outdated"]) == (2, 4, 1), said
     assert report["decoded_rows"] == 3 + 2 + 153
@@ -133,8 +138,9 @@ def test_other_options_are_noticed_and_foreign_files_kept(
     (output / "b.txt").unlink()
     before = (output / "a.txt").read_text()
     status, report, said = corpus(
-        tiny_bundle, given, output, "--max-length", 1, "--workers", "1:2", cwd=tmp_path
-    )
+        tiny_bundle, given, output, "--max-length", 1, "--workers", "1:2", "--engine", "ray",
+        cwd=tmp_path,
+    )  # fmt: skip
     assert (status, report["finished"], report["outdated"]) == (0, 2, 1), said
     report_lines = [line for line in said.splitlines() if not line.endswith("%")]
     assert len(report_lines) == 3, said  # nothing of Ray's, beside progress where a run takes long

@@ -18,6 +18,7 @@ from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.corpus import Advance, CorpusReport
+    from tfexport.corpus.run import CorpusEngine
 
 # A corpus has no columns for what the others give.
 _OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
@@ -32,7 +33,7 @@ class _Call:
     output: str
     column: str
     file_format: str | None
-    engine: str
+    engine: "CorpusEngine"
     address: str | None
     workers: str | None
     threads_per_worker: int
@@ -50,13 +51,15 @@ class _Call:
 @click.argument("input")
 @click.argument("output")
 @click.option("--column", default="text", show_default=True, metavar="NAME",
-              help="With the texts, of JSON lines and Parquet.")  # fmt: skip
+              help="Column that holds the texts, in JSON lines and Parquet.")  # fmt: skip
 @click.option("--format", "file_format", type=click.Choice(["text", "jsonl", "parquet"]),
-              help="Of all files.  [default: what each file's suffix says]")  # fmt: skip
-@click.option("--engine", type=click.Choice(["ray"]), default="ray", show_default=True,
-              help="What runs the workers.")  # fmt: skip
-@click.option("--address", metavar="A", help="Of a running Ray cluster, or 'auto'.  [default: "
-              "this machine alone]")  # fmt: skip
+              help="Format of all files.  [default: what each file's suffix says]")  # fmt: skip
+@click.option("--engine", type=click.Choice(["auto", "local", "ray"]), default="auto",
+              show_default=True, help="What runs the workers: threads of this process, or Ray, "
+              "which takes seconds to begin and starts lost workers again. 'auto' is 'ray' with "
+              "--address, and 'local' without.")  # fmt: skip
+@click.option("--address", metavar="A", help="Address of a running Ray cluster, or 'auto'.  "
+              "[default: this machine alone]")  # fmt: skip
 @click.option("--workers", metavar="N|MIN:MAX", help="Workers, or the fewest and the most that Ray "
               "starts as there is work.  [default: as many as there are cores for]")  # fmt: skip
 @click.option(
@@ -69,10 +72,10 @@ class _Call:
 @click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=2048, show_default=True,
               help="Rows that a worker sorts by length and decodes together, and that are lost "
               "with it.")  # fmt: skip
-@click.option("--target-prefix", metavar="TEXT", help="Every translation begins so.")
+@click.option("--target-prefix", metavar="TEXT", help="Text that every translation begins with.")
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
-              help="Target tokens that source tokens allow.")  # fmt: skip
+              help="File of the target tokens that each source token allows.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @decoding_options(_OPTIONS)
 @click.pass_context
@@ -99,8 +102,9 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
-            file_format=call.file_format, address=call.address, workers=_bounds(call.workers),
-            threads_per_worker=call.threads_per_worker, batch_rows=call.batch_rows,
+            file_format=call.file_format, engine=call.engine, address=call.address,
+            workers=_bounds(call.workers), threads_per_worker=call.threads_per_worker,
+            batch_rows=call.batch_rows,
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
             tell=tell, spell=spell, **given(call.decoding),

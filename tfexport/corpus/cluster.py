@@ -66,6 +66,15 @@ class WorkerPlan:
         """Of a worker's translator: a batch a thread, over one set of weights."""
         return ThreadLayout(workers=self.threads, threads=1)
 
+    def of_this_machine(self) -> ThreadLayout:
+        """Threads of this process alone, a batch each: as many as the most workers would have.
+
+        Raises:
+            ConfigError: they are more than a process may have.
+        """
+        _, most = self._bounds or (1, max(1, usable_cores() // self.threads))
+        return ThreadLayout(workers=most * self.threads, threads=1)
+
     def bounds(self, spare: int = 0) -> Bounds:
         """The fewest and the most workers, in the cluster that is connected.
 

@@ -1,21 +1,17 @@
-"""A run over a corpus: the driver of the stages.
+"""A run over a corpus: it has pieces translated, counts them, and has partitions joined.
 
-Ray Data scans partitions, gives their pieces to workers, and does again what a worker or node
-has taken with it. The driver counts pieces, and has a partition joined when it has them all.
+Who translates is for ``Workers``: threads of this process, or processes of a Ray cluster.
 """
 
 import os
-import pickle
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal, Protocol, get_args
 
 import ray
-import ray.data
 from ray.exceptions import RayError, RayTaskError
 
 from tfexport.corpus.assembly import Job
@@ -25,20 +21,31 @@ from tfexport.corpus.dataset import make_task
 from tfexport.corpus.partitions import Partition, find_partitions
 from tfexport.corpus.places import file_system, local_path
 from tfexport.corpus.progress import Progress
+from tfexport.corpus.ray_workers import RayWorkers
 from tfexport.corpus.report import CorpusReport, Tell
-from tfexport.corpus.row_decoder import Task
-from tfexport.corpus.shipping import ShippedBundle, ship
-from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
+from tfexport.corpus.shipping import ship
+from tfexport.corpus.stages import Step
+from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.corpus.worker import open_decoder
-from tfexport.errors import ClusterError, Option, TfexportError
+from tfexport.errors import (
+    ClusterError,
+    ConfigError,
+    Message,
+    Option,
+    Problem,
+    TfexportError,
+    join_problems,
+    shown,
+)
 from tfexport.locks import writing
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
 _FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
-_WAVE, _SCANS, _JOINS = 1000, 4, 8
-_SOON_READ = 64 << 20  # bytes of files that one process scans in a second
+_JOINS = 8  # partitions that are joined at a time, before another piece is waited for
+
+CorpusEngine = Literal["auto", "local", "ray"]
 
 
 def translate_corpus(
@@ -48,6 +55,7 @@ def translate_corpus(
     column: str = "text",
     *,
     file_format: str | None = None,
+    engine: CorpusEngine = "auto",
     address: str | None = None,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
@@ -61,7 +69,7 @@ def translate_corpus(
     options: DecodingOptions | None = None,
     **keywords: Unpack[DecodingKeywords],
 ) -> CorpusReport:
-    """Translate the files of a folder, or one file, on a cluster.
+    """Translate the files of a folder, or one file, on this machine or a cluster.
 
     Long: the decoding options of every call, and the numbers that size a cluster.
 
@@ -75,9 +83,13 @@ def translate_corpus(
         output: likewise; each file is complete, or absent.
         column: with the texts, of JSON lines and Parquet; see ``translate_dataset``.
         file_format: "text", "jsonl" or "parquet"; by default what each file's suffix says.
+        engine: "local" for threads of this process; "ray" for processes that Ray starts, here or
+            on a cluster; "auto" for Ray where there is an address, or where the program has
+            connected itself to a cluster, and threads elsewhere.
         address: of a running cluster; None for this machine alone, or for the cluster that the
             program has connected to itself.
-        workers: see ``translate_dataset``.
+        workers: see ``translate_dataset``. Threads of this process are as many as the most
+            workers have.
         threads_per_worker: see ``translate_dataset``.
         batch_rows: rows of a piece, which a worker sorts by length and decodes together, and
             which are lost with it.
@@ -98,6 +110,7 @@ def translate_corpus(
         OutputExistsError: another run is writing the output.
     """
     plan = WorkerPlan(workers, threads_per_worker, batch_rows)
+    on_ray = _is_for_ray(engine, address)
     task = make_task(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map, spell,
@@ -105,10 +118,11 @@ def translate_corpus(
     place = os.fspath(output)
     partitions = find_partitions(os.fspath(source), place, file_format)
     # Opened here for what is wrong with it, too.
-    decoder = open_decoder(Path(bundle), ThreadLayout(threads=1), task)
+    layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
+    decoder = open_decoder(Path(bundle), layout, task)
     columns = Columns(column, decoder.row_columns)
     with ExitStack() as stack:
-        alone = stack.enter_context(connected(address))
+        alone = stack.enter_context(connected(address)) if on_ray else True
         if local := local_path(*file_system(place)):
             local.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(writing(local))
@@ -118,103 +132,77 @@ def translate_corpus(
             **task.identity(),
         }  # fmt: skip
         job = Job(made_of, columns, batch_rows, uuid.uuid4().hex)
-        run = _Run(partitions, plan, job, tell, alone)
+        if not on_ray:
+            with ThreadWorkers(decoder, job, layout.workers) as threads:
+                return _run(threads, partitions, tell)
         stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.
         warnings.filterwarnings("ignore", category=UserWarning, module="ray")
         try:
-            return run.run(shipped, task)
+            return _run(RayWorkers(plan, job, shipped, task, alone), partitions, tell)
         except RayTaskError as error:
             raise _named(error) from error
         except RayError as error:
             raise ClusterError(f"the cluster failed: {_first_line(error)}") from error
 
 
-class _Run:
-    """Counts of a run that is under way."""
+def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
+    """Whether Ray runs the workers.
 
-    def __init__(
-        self, partitions: list[Partition], plan: WorkerPlan, job: Job, tell: Tell, alone: bool
-    ) -> None:
-        self._alone = alone  # on this machine, whose files the driver may read as well
-        self._partitions = {found.name: found for found in partitions}
-        self._plan, self._job, self._tell = plan, job, tell
-        self._progress = Progress(partitions)
-        self._joining: dict[ray.ObjectRef[Any], Step] = {}
-        # Calls of one actor run side by side; another begins where its node was lost.
-        self._coordinator: Any = ray.remote(Coordinator).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=2 * _JOINS
-        ).remote(job)  # fmt: skip
+    Raises:
+        ConfigError: the engine is unknown, or has no address.
+    """
+    if engine not in get_args(CorpusEngine):
+        choices = ", ".join(map(repr, get_args(CorpusEngine)))
+        raise ConfigError(Message(Option("engine"), f": {shown(engine)} is not one of {choices}."))
+    if engine == "local" and address is not None:
+        text = "the local engine is this machine alone; an address is one of a Ray cluster"
+        raise ConfigError(join_problems("corpus", [Problem("address", text)]))
+    return engine == "ray" or address is not None or (engine == "auto" and ray.is_initialized())
 
-    def run(self, bundle: ShippedBundle, task: Task) -> CorpusReport:
-        """Translate all partitions."""
-        report = self._progress.report
-        report.cores = self._plan.used_cores()
-        for step in self._steps(bundle, task):
-            self._take(step)
-            self._collect(wait=len(self._joining) > _JOINS)
-            self._tell(self._progress.advance())
-            if report.stopped is not None:
-                break
-        while self._joining and report.stopped is None:
-            self._collect(wait=True)
-            self._tell(self._progress.advance())
-        return self._progress.end()
 
-    def _steps(self, bundle: ShippedBundle, task: Task) -> Iterator[Step]:
-        """Every piece, once it is translated; and partitions that have none.
+class Workers(Protocol):
+    """Those who translate pieces and join partitions, wherever they do so."""
 
-        In waves, so that what waits to be translated is never more than one wave's.
-        """
-        given = {
-            "bundle": bundle, "layout": self._plan.layout, "task": task, "job": self._job,
-            "coordinator": self._coordinator,
-        }  # fmt: skip
-        partitions = list(self._partitions.values())
-        for first in range(0, len(partitions), _WAVE):
-            yield from self._wave(partitions[first : first + _WAVE], given)
+    @property
+    def cores(self) -> int:
+        """Cores that decode at most."""
 
-    def _wave(self, partitions: list[Partition], given: dict[str, Any]) -> Iterator[Step]:
-        items = [{"step": pickle.dumps(found)} for found in partitions]
-        dataset: ray.data.Dataset
-        if self._alone and sum(found.size for found in partitions) <= _SOON_READ:
-            # Here: a process that does it would take longer to begin.
-            scanned = [step for item in items for step in self._scan(item)]
-            yield from (step for step in scanned if step.piece is None)
-            items = [{"step": pickle.dumps(step)} for step in scanned if step.piece is not None]
-            if not items:
-                return
-            dataset = ray.data.from_items(items, override_num_blocks=len(items))
-        else:
-            dataset = ray.data.from_items(items, override_num_blocks=len(items)).flat_map(
-                partial(scan, job=self._job), num_cpus=0,
-                compute=ray.data.TaskPoolStrategy(size=min(len(items), _SCANS)),
-            )  # fmt: skip
-        translated = dataset.map_batches(
-            PieceWorker, fn_constructor_kwargs=given, batch_size=1, batch_format="numpy",
-            num_cpus=self._plan.threads, compute=self._plan.strategy(),
-        )  # fmt: skip
-        for row in translated.iter_rows():
-            yield pickle.loads(row["step"])
+    def steps(self, partitions: list[Partition]) -> Iterator[Step]:
+        """Every piece, once it is translated; and partitions that have none."""
 
-    def _scan(self, item: dict[str, Any]) -> list[Step]:
-        return [pickle.loads(row["step"]) for row in scan(item, self._job)]
+    def join(self, partition: Partition, step: Step) -> None:
+        """Begin to join a partition whose pieces are all there; `step` is its last."""
 
-    def _take(self, step: Step) -> None:
-        """Count what came of a piece, and have its partition joined if it was the last."""
-        if self._progress.take(step):
-            partition = self._partitions[step.name]
-            done = self._coordinator.join.remote(partition, step.digest, step.pieces)
-            self._joining[done] = step
+    @property
+    def joining(self) -> int:
+        """Partitions that are being joined."""
 
-    def _collect(self, wait: bool) -> None:
-        """Count partitions that are joined."""
-        if not self._joining:
-            return
-        ready, _ = ray.wait([*self._joining], timeout=None if wait else 0)
-        for reference in ready:
-            self._progress.take_joined(ray.get(reference), self._joining.pop(reference).outdated)
+    def joined(self, wait: bool) -> list[tuple[Step, Step]]:
+        """Partitions that have been joined since the last call, each with ``join``'s step."""
+
+
+def _run(workers: Workers, partitions: list[Partition], tell: Tell) -> CorpusReport:
+    """Translate all partitions, and count what comes of it."""
+    progress, named = Progress(partitions), {found.name: found for found in partitions}
+    report = progress.report
+    report.cores = workers.cores
+
+    def collect(wait: bool) -> None:
+        for step, last in workers.joined(wait):
+            progress.take_joined(step, last.outdated)
+        tell(progress.advance())
+
+    for step in workers.steps(partitions):
+        if progress.take(step):
+            workers.join(named[step.name], step)
+        collect(wait=workers.joining > _JOINS)
+        if report.stopped is not None:
+            break
+    while workers.joining and report.stopped is None:
+        collect(wait=True)
+    return progress.end()
 
 
 def _named(error: RayTaskError) -> TfexportError:

@@ -3,7 +3,7 @@
 import errno
 import os
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, Job, Outco
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import PartitionError, Piece, Source
-from tfexport.corpus.row_decoder import Decoded, Task
+from tfexport.corpus.row_decoder import Decoded, RowDecoder, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.worker import open_decoder
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
@@ -57,14 +57,19 @@ class Step:
     failed: str | None = None
     stopped: str | None = None
 
+    def done(self) -> "Step":
+        """The step behind a worker, without what was to be done."""
+        return replace(self, partition=None, piece=None, version=(0, 0))
+
 
 def scan(row: Rows, job: Job) -> list[Rows]:
     """Cut a partition into pieces, unless its output is there and was made of the same."""
     partition: Partition = pickle.loads(row["step"])
-    return [{"step": pickle.dumps(step)} for step in _scanned(partition, job)]
+    return [{"step": pickle.dumps(step)} for step in scan_partition(partition, job)]
 
 
-def _scanned(partition: Partition, job: Job) -> list[Step]:
+def scan_partition(partition: Partition, job: Job) -> list[Step]:
+    """A step for each piece, or the one that a partition without pieces has to say."""
     name, source = partition.name, partition.source
     try:
         form, version = FORMATS[partition.format], _version(source)
@@ -113,44 +118,30 @@ def _check_unchanged(source: Source, version: Version) -> None:
         raise PartitionError("was changed while it was read. Run the command again")
 
 
-class PieceWorker:
-    """Translates pieces; an actor of Ray Data."""
+class PieceTranslator:
+    """Translates pieces, each into a file beside the output."""
 
-    def __init__(
-        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
-    ) -> None:
-        self._decoder = open_decoder(bundle.folder(), layout, task)
-        self._job, self._coordinator = job, coordinator
+    def __init__(self, decoder: RowDecoder, job: Job) -> None:
+        self._decoder, self._job = decoder, job
 
-    def __call__(self, rows: Rows) -> Rows:
-        """Translate the piece of each row."""
-        return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
+    def translate(self, step: Step) -> Step:
+        """Translate a step's piece, unless an earlier run has done so.
 
-    def _done(self, step: Step) -> Step:
+        Raises:
+            MemoryError: there was not enough, which says nothing of the piece.
+        """
         if step.partition is None or step.piece is None:
             return step
-        key = f"{step.name}\0{step.piece.index}"
-        given: dict[str, Any] = {
-            name: getattr(step, name) for name in ("name", "pieces", "digest", "outdated")
-        }
-        if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
-            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
-            return Step(**given, failed=f"{text}, or lacked memory for them")
         try:
             outcome, reused = self._translated(step, step.partition, step.piece)
-            return Step(**given, outcome=outcome, reused=reused)
-        except MemoryError:
-            # Ray begins another worker, which has all its memory free, and tries again.
-            os._exit(1)
+            return replace(step.done(), outcome=outcome, reused=reused)
         except OSError as error:
-            return Step(**given, **_unwritten(step.partition, error))
+            return replace(step.done(), **_unwritten(step.partition, error))
         except PartitionError as error:
-            return Step(**given, failed=str(error))
+            return replace(step.done(), failed=str(error))
         except (pa.ArrowException, ValueError) as error:
             text = f"its rows from {step.piece.first + 1} on cannot be translated: {error}"
-            return Step(**given, failed=text)
-        finally:
-            self._coordinator.end.remote(key)
+            return replace(step.done(), failed=text)
 
     def _translated(self, step: Step, partition: Partition, piece: Piece) -> tuple[Outcome, bool]:
         assembly = Assembly(partition, step.digest, self._job)
@@ -163,6 +154,35 @@ class PieceWorker:
         outcome = _outcome(decoded, piece)
         assembly.keep(piece.index, outcome, form.write(given, decoded))
         return outcome, False
+
+
+class PieceWorker:
+    """Translates pieces; an actor of Ray Data."""
+
+    def __init__(
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
+    ) -> None:
+        self._translator = PieceTranslator(open_decoder(bundle.folder(), layout, task), job)
+        self._coordinator = coordinator
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Translate the piece of each row."""
+        return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
+
+    def _done(self, step: Step) -> Step:
+        if step.piece is None:
+            return step
+        key = f"{step.name}\0{step.piece.index}"
+        if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
+            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
+            return replace(step.done(), failed=f"{text}, or lacked memory for them")
+        try:
+            return self._translator.translate(step)
+        except MemoryError:
+            # Ray begins another worker, which has all its memory free, and tries again.
+            os._exit(1)
+        finally:
+            self._coordinator.end.remote(key)
 
 
 def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
