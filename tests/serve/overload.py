@@ -25,6 +25,7 @@ from tfexport.runtime import Translator
 
 CONNECTIONS = 64  # at a time, to measure what the server can do
 WAIT = 90.0  # seconds for an answer, after which it counts as lost
+FILES = 256  # open files of this process that are not connections
 FLAT = 32.0  # MB by which the second half of a load may need more than the first
 
 
@@ -42,12 +43,14 @@ class Outcome:
 
     Attributes:
         counts: of "right", "refused", "wrong", "no Retry-After", other statuses and lost ones.
+        unsent: requests for which this process had no connection left.
         seconds: from the first request to the last answer.
         sending: from the first request to the last.
         memory: the server's resident MB, each second.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
+    unsent: int = 0
     seconds: float = 0.0
     sending: float = 0.0
     memory: list[float] = field(default_factory=list)
@@ -154,13 +157,23 @@ class Load:
         assert not outcome.bad, outcome.counts
         return outcome.counts["right"] / (time.monotonic() - begun)
 
-    async def put(self, rate: float, seconds: float) -> Outcome:
-        """Send so many requests a second, whatever becomes of those before."""
+    async def put(self, rate: float, seconds: float, most: int) -> Outcome:
+        """Send so many requests a second, whatever becomes of those before.
+
+        Args:
+            rate: of requests, a second.
+            seconds: for which they are sent.
+            most: that may be under way, which are as many connections.
+        """
         outcome, begun = Outcome(), time.monotonic()
         asked = set[asyncio.Task[str]]()
         sent, measured = 0, 0
         while (now := time.monotonic() - begun) < seconds:
             for _ in range(min(int(now * rate) - sent, 200)):
+                if len(asked) >= most:
+                    outcome.unsent += 1
+                    sent += 1
+                    continue
                 task = asyncio.ensure_future(self.ask(outcome))
                 asked.add(task)
                 task.add_done_callback(asked.discard)
@@ -223,14 +236,16 @@ def demo_texts() -> list[str]:
     return [text for text in texts if len(re.findall(r"[.!?…:]", text)) < 2]
 
 
-async def run(server: Server, cases: Sequence[Case], times: float, seconds: float) -> bool:
+async def run(
+    server: Server, cases: Sequence[Case], times: float, seconds: float, most: int
+) -> bool:
     """Put the load on a server, and say what came of it; whether all is as it should be."""
     load = Load(server, cases)
     await load.capacity(2.0)  # warm
     capacity = await load.capacity(5.0)
     click.echo(f"capacity: {capacity:.0f} requests a second")
     before = resident(server)
-    working = asyncio.ensure_future(load.put(times * capacity, seconds))
+    working = asyncio.ensure_future(load.put(times * capacity, seconds, most))
     await asyncio.sleep(seconds)
     after = await load.recovery()
     outcome = await working
@@ -239,6 +254,8 @@ async def run(server: Server, cases: Sequence[Case], times: float, seconds: floa
         f"a second: {outcome.sent / outcome.sending / capacity:.1f} times the capacity"
     )
     click.echo(", ".join(f"{count} {kind}" for kind, count in outcome.counts.most_common()))
+    if outcome.unsent:
+        click.echo(f"{outcome.unsent} more not sent, for want of connections")
     half = len(outcome.memory) // 2
     first, second = max(outcome.memory[:half]), max(outcome.memory[half:])
     click.echo(
@@ -272,7 +289,7 @@ def main(bundle: Path, times: float, seconds: float) -> None:
         tempfile.TemporaryDirectory() as folder,
         serving(Path(folder), bundle, "--threads", 2) as (server),
     ):
-        good = uvloop.run(run(server, cases, times, seconds))
+        good = uvloop.run(run(server, cases, times, seconds, most - FILES))
         log = server.log.read_text()
         good = good and "Traceback" not in log and '"fault"' not in log and server.end() == 0
     sys.exit(0 if good else 1)
