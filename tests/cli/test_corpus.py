@@ -28,7 +28,11 @@ def _given(tmp_path: Path) -> Path:
         (["--threads-per-worker", "0"], 2, "0 is not in the range"),
         (["--engine", "spark"], 2, "'spark' is not one of 'auto', 'local', 'ray'"),
         (["--engine", "local", "--address", "auto"], 2, "--address: the local engine is this"),
-        (["--engine", "local", "--workers", "2000"], 2, "2000 is not a whole number from 1"),
+        (
+            ["--engine", "local", "--workers", "2000"],
+            2,
+            "--workers: 2000 of 1 threads each",
+        ),
         (["--num-hypotheses", "2"], 2, "No such option"),
         (["--return-attention"], 2, "No such option"),
         (["--beam-size", "2", "--sampling"], 2, "decoding options"),

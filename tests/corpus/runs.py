@@ -66,6 +66,9 @@ class Marking:
     def __init__(self, job: Job) -> None:
         self.calls, self._bundle = 0, job.made_of["bundle"]
 
+    def close(self) -> None:
+        """It has no threads."""
+
     def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
         self.calls += 1
         return marked(

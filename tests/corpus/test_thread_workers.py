@@ -1,11 +1,13 @@
 """Workers that are threads of this process."""
 
+import signal
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.corpus.files import marked
@@ -13,6 +15,7 @@ from tests.corpus.runs import JOB, SUFFIX, Marking, in_output, partition_of, run
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.corpus.stages import Step
 from tfexport.corpus.thread_workers import ThreadWorkers
+from tfexport.runtime.parallel.workers import StartError
 
 
 @pytest.fixture(name="folder")
@@ -109,15 +112,90 @@ def test_a_run_without_memory_stops_and_can_go_on(folder: Path) -> None:
     assert decoder.calls == 1
 
 
-def test_nothing_runs_on_when_the_run_ends(folder: Path) -> None:
-    decoder = Marking(JOB)
+class Slow(Marking):
+    """Decodes when it is let, and says that it has begun."""
+
+    def __init__(self) -> None:
+        super().__init__(JOB)
+        self.begun, self.let = threading.Event(), threading.Event()
+
+    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+        self.begun.set()
+        assert self.let.wait(30)
+        return super().decode(rows, scores)
+
+
+def test_a_run_that_ends_waits_for_what_it_has_begun_and_writes_nothing_more(folder: Path) -> None:
+    decoder = Slow()
+    threading.Timer(0.2, decoder.let.set).start()
     with thread_workers(decoder) as workers:
-        steps = workers.steps([partition_of(folder, "text") for _ in range(9)])
+        steps = workers.steps([partition_of(folder, name) for name in SUFFIX])
         next(steps)
         steps.close()
-        begun = decoder.calls
-    assert begun <= 5
-    assert decoder.calls == begun
+        begun, written = decoder.calls, in_output(folder)
+    assert begun < 9
+    time.sleep(0.1)
+    assert (decoder.calls, in_output(folder)) == (begun, written)
+
+
+def test_who_interrupts_does_not_wait_and_finds_nothing_written(folder: Path) -> None:
+    decoder = Slow()
+    workers = thread_workers(decoder)
+    steps = workers.steps([partition_of(folder, "text")])
+    threading.Thread(target=_interrupt, args=[decoder.begun]).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert not decoder.let.is_set()
+    decoder.let.set()
+    time.sleep(0.2)
+    assert [name for name in in_output(folder) if ".parts/" in name] == []
+
+
+def _interrupt(begun: threading.Event) -> None:
+    assert begun.wait(30)
+    signal.raise_signal(signal.SIGINT)
+
+
+class Ended(Marking):
+    """Decodes with threads that are started no more."""
+
+    def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+        raise StartError("cannot schedule new futures after interpreter shutdown")
+
+
+def test_a_piece_that_nobody_decodes_is_not_kept(folder: Path) -> None:
+    with pytest.raises(StartError):
+        pieces(folder, Ended(JOB))
+    assert [name for name in in_output(folder) if ".parts/" in name] == []
+
+
+def test_arrow_lacking_memory_is_no_fault_of_the_rows(folder: Path) -> None:
+    class Arrow(Marking):
+        def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+            raise pa.ArrowMemoryError("malloc")
+
+    assert {str(step.stopped) for step in pieces(folder, Arrow(JOB))} == {
+        "not enough memory: fewer workers need less"
+    }
+
+
+def test_small_files_are_decoded_as_many_at_a_time_as_there_are_cores(tmp_path: Path) -> None:
+    meeting = threading.Barrier(4, timeout=30)
+
+    class Meeting(Marking):
+        def decode(self, rows: Sequence[Row], scores: bool) -> list[Decoded]:
+            meeting.wait()
+            return marked(rows)
+
+    found = []
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "in.txt").write_text("a\n")
+        (folder / "out").mkdir()
+        found.append(partition_of(folder, "text"))
+    with thread_workers(Meeting(JOB), cores=4) as workers:
+        assert len([*workers.steps(found)]) == 8
 
 
 class Wrong(Marking):

@@ -46,7 +46,7 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate folders of files over a cluster, on Ray. Needs no torch.")
+@click.command(short_help="Translate folders of files, here or over a cluster. Needs no torch.")
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")

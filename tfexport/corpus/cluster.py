@@ -73,6 +73,10 @@ class WorkerPlan:
             ConfigError: they are more than a process may have.
         """
         _, most = self._bounds or (1, max(1, usable_cores() // self.threads))
+        if most * self.threads > MOST_THREADS:
+            text = f"{most} of {self.threads} threads each are more than the {MOST_THREADS} of one "
+            text += "process; Ray has a process for each"
+            raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
         return ThreadLayout(workers=most * self.threads, threads=1)
 
     def bounds(self, spare: int = 0) -> Bounds:

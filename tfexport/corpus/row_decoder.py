@@ -14,6 +14,7 @@ from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import GIVING_MORE
 from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.spoken import Spoken
@@ -174,6 +175,10 @@ class RowDecoder:
                 results[place] = self._made(rows[place], request, result, options)
         return [result for result in results if result is not None]
 
+    def close(self) -> None:
+        """Stop the threads that decode."""
+        self._engine.close()
+
     def _stand_in(self) -> Spoken:
         """The task's languages, and any of the model's where each row has to name one."""
         known = self._engine.manifest.languages or Languages()
@@ -237,10 +242,13 @@ class RowDecoder:
 
         Raises:
             MemoryError: there was not enough for it, which says nothing of the request.
+            StartError: no thread decodes any more, which says nothing of it either.
         """
         try:
             yield from self._engine.decode(requests, options)
             return
+        except StartError:
+            raise
         except Exception as error:  # of onnxruntime: what it raises has no common base
             if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
                 raise MemoryError(str(error)) from error

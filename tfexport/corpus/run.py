@@ -39,6 +39,7 @@ from tfexport.errors import (
 )
 from tfexport.locks import writing
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
+from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
@@ -134,7 +135,9 @@ def translate_corpus(
         job = Job(made_of, columns, batch_rows, uuid.uuid4().hex)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
-                return _run(threads, partitions, tell)
+                report = _run(threads, partitions, tell)
+            report.cores = min(report.cores, usable_cores())
+            return report
         stack.enter_context(data_settings())
         stack.enter_context(warnings.catch_warnings())
         # Ray tells of every run that has fewer pieces than workers.

@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from tfexport.corpus.row_decoder import Decoded, RowDecoder, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.worker import open_decoder
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.workers import StartError
 
 MOST_ATTEMPTS = 5  # workers that may die of a piece
 # Errors of a disk, which every output meets: it is full, or takes nothing any more.
@@ -119,22 +121,30 @@ def _check_unchanged(source: Source, version: Version) -> None:
 
 
 class PieceTranslator:
-    """Translates pieces, each into a file beside the output."""
+    """Translates pieces, each into a file beside the output. Safe to call from several threads.
+
+    Attributes:
+        ended: nothing is to be written any more.
+    """
 
     def __init__(self, decoder: RowDecoder, job: Job) -> None:
-        self._decoder, self._job = decoder, job
+        self._decoder, self._job, self.ended = decoder, job, False
+        self._reading = threading.Lock()  # readers of compressed files go from piece to piece
 
     def translate(self, step: Step) -> Step:
         """Translate a step's piece, unless an earlier run has done so.
 
         Raises:
             MemoryError: there was not enough, which says nothing of the piece.
+            StartError: the run has ended.
         """
         if step.partition is None or step.piece is None:
             return step
         try:
             outcome, reused = self._translated(step, step.partition, step.piece)
             return replace(step.done(), outcome=outcome, reused=reused)
+        except MemoryError:  # Arrow's is one of its own errors, too
+            raise
         except OSError as error:
             return replace(step.done(), **_unwritten(step.partition, error))
         except PartitionError as error:
@@ -148,9 +158,12 @@ class PieceTranslator:
         if (found := assembly.piece(piece.index)) is not None:
             return found
         form = FORMATS[partition.format]
-        given, rows = form.read(partition.source, piece, self._job.columns)
+        with self._reading:
+            given, rows = form.read(partition.source, piece, self._job.columns)
         _check_unchanged(partition.source, step.version)
         decoded = self._decoder.decode(rows, form.has_scores)
+        if self.ended:
+            raise StartError("the run has ended")
         outcome = _outcome(decoded, piece)
         assembly.keep(piece.index, outcome, form.write(given, decoded))
         return outcome, False

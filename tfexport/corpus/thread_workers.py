@@ -4,15 +4,20 @@ They begin at once, where Ray's processes take seconds. If the process dies, the
 on, as it does behind Ray's driver.
 """
 
+import threading
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from queue import SimpleQueue
 
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.row_decoder import RowDecoder
 from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
+
+_JOINS = 4
+_NO_MEMORY = "not enough memory: fewer workers need less"
 
 
 class ThreadWorkers:
@@ -26,49 +31,77 @@ class ThreadWorkers:
         """Start nothing yet.
 
         Args:
-            decoder: which decodes as many batches at a time as there are cores.
+            decoder: which decodes as many batches at a time as there are cores; it is closed.
             job: that is done.
             cores: that decode.
         """
-        self._translator, self._job, self.cores = PieceTranslator(decoder, job), job, cores
-        # One is decoded while another is read or written. With one core, they decode themselves.
-        self._pieces = min(cores, 2)
-        self._coordinator, self._joiner = Coordinator(job), ThreadPoolExecutor(1)
+        self._decoder, self._job, self.cores = decoder, job, cores
+        self._translator = PieceTranslator(decoder, job)
+        self._coordinator, self._joiner = Coordinator(job), ThreadPoolExecutor(_JOINS)
         self._joining = dict[Future[Step], Step]()
 
     def __enter__(self) -> "ThreadWorkers":
         """End with the block."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Finish the join that is under way."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finish the joins that are under way."""
         self._joiner.shutdown(cancel_futures=True)
+        if kind is None:
+            self._decoder.close()
 
     def steps(self, partitions: list[Partition]) -> Generator[Step]:
         """See ``run.Workers``."""
-        pool = ThreadPoolExecutor(self._pieces)
-        running = deque[Future[Step]]()
+        threads, running = _Threads(self._most_pieces), deque[tuple[int, Future[Step]]]()
         try:
-            for partition in partitions:
-                for step in scan_partition(partition, self._job):
-                    running.append(pool.submit(self._translated, step))
-                    if len(running) > self._pieces:
-                        yield running.popleft().result()
+            for step in self._scanned(partitions):
+                rows = 0 if step.piece is None else step.piece.rows
+                running.append((rows, threads.submit(self._translated, step)))
+                while self._is_enough(running):
+                    yield running.popleft()[1].result()
             while running:
-                yield running.popleft().result()
+                yield running.popleft()[1].result()
+        except BaseException as error:  # the caller's end, too
+            self._translator.ended = True
+            if not isinstance(error, KeyboardInterrupt):  # whoever interrupts has not to wait
+                wait_for([done for _, done in running if not done.cancel()])
+            raise
         finally:
-            pool.shutdown(cancel_futures=True)
+            threads.end()
+
+    @property
+    def _most_pieces(self) -> int:
+        """Pieces at a time. With one core, they are decoded by the threads that read them."""
+        return 1 if self.cores == 1 else self.cores + 1
+
+    def _is_enough(self, running: deque[tuple[int, Future[Step]]]) -> bool:
+        """Whether to wait: two whole pieces keep all cores busy, or as many small ones as cores."""
+        rows = sum(rows for rows, _ in running)
+        whole = len(running) > 2 and rows > 2 * self._job.batch_rows
+        return whole or len(running) > self._most_pieces
+
+    def _scanned(self, partitions: list[Partition]) -> Iterator[Step]:
+        for partition in partitions:
+            try:
+                yield from scan_partition(partition, self._job)
+            except MemoryError:
+                yield Step(partition.name, stopped=_NO_MEMORY)
 
     def _translated(self, step: Step) -> Step:
         try:
             return self._translator.translate(step)
         except MemoryError:
-            return Step(step.name, stopped="not enough memory: fewer workers need less")
+            return Step(step.name, stopped=_NO_MEMORY)
+
+    def _joined(self, partition: Partition, step: Step) -> Step:
+        try:
+            return self._coordinator.join(partition, step.digest, step.pieces)
+        except MemoryError:
+            return Step(partition.name, stopped=_NO_MEMORY)
 
     def join(self, partition: Partition, step: Step) -> None:
         """See ``run.Workers``."""
-        done = self._joiner.submit(self._coordinator.join, partition, step.digest, step.pieces)
-        self._joining[done] = step
+        self._joining[self._joiner.submit(self._joined, partition, step)] = step
 
     @property
     def joining(self) -> int:
@@ -81,3 +114,37 @@ class ThreadWorkers:
             return []
         ready, _ = wait_for(self._joining, None if wait else 0, FIRST_COMPLETED)
         return [(done.result(), self._joining.pop(done)) for done in ready]
+
+
+class _Threads:
+    """Threads for which a process that is interrupted does not wait, as it does for a pool's."""
+
+    def __init__(self, count: int) -> None:
+        self._jobs = SimpleQueue[Callable[[], None] | None]()
+        self._count = count
+        for _ in range(count):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def submit(self, work: Callable[[Step], Step], step: Step) -> Future[Step]:
+        """Run ``work`` in a thread."""
+        done: Future[Step] = Future()
+
+        def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                done.set_result(work(step))
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._jobs.put(run)
+        return done
+
+    def end(self) -> None:
+        """Let the threads end behind what they have been given."""
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()

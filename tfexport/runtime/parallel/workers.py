@@ -17,6 +17,10 @@ class ClosedError(Exception):
     """The workers have been closed; there may be others by now."""
 
 
+class StartError(RuntimeError):
+    """A job could not be started, which says nothing of the job: the process ends, for one."""
+
+
 class Workers:
     """Worker threads over one model; onnxruntime releases the GIL, so they run in parallel.
 
@@ -39,6 +43,7 @@ class Workers:
 
         Raises:
             ClosedError: another thread has closed the workers.
+            StartError: no thread runs it.
         """
         if hasattr(_here, "inside"):
             return _do(work, *arguments)
@@ -86,6 +91,8 @@ class Workers:
             self._room.release()
             if self._closed:
                 raise ClosedError from error
+            if isinstance(error, RuntimeError):
+                raise StartError(str(error)) from error
             raise
         job.add_done_callback(lambda _: self._room.release())
         return job
