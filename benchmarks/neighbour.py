@@ -1,7 +1,8 @@
 """Two threads while another process keeps a core busy: python -m benchmarks.neighbour.
 
-Each cell: tokens a second with one thread alone, with two alone, and with two beside the neighbour.
-Runs take turns, and the neighbour comes and goes.
+Each cell: tokens a second with one thread and with two, alone and beside the neighbour. One thread
+beside it shows what the machine takes away, whatever the engine does. Runs take turns, and the
+neighbour comes and goes.
 """
 
 import os
@@ -60,8 +61,8 @@ def native(way: Configuration) -> Configuration:
 @click.option("--seconds", default=2.0, show_default=True, help="Of every measurement.")
 def main(folder: Path, rounds: int, seconds: float) -> None:
     """Measure what a busy neighbour costs the native engine."""
-    click.echo(f"{machine()}\n\n| tokens a second | 1 thread | 2 threads | 2 beside a neighbour | "
-               "÷ 1 thread |\n|---|---|---|---|---|")  # fmt: skip
+    click.echo(f"{machine()}\n\n| tokens a second | 1 thread | 2 threads | 1 beside a neighbour | "
+               "2 beside a neighbour | ÷ 1 thread |\n|---|---|---|---|---|---|")  # fmt: skip
     for size in ("small", "base"):
         checkpoint = prepare(size, folder / size)
         for weights, system in OURS.items():
@@ -70,15 +71,18 @@ def main(folder: Path, rounds: int, seconds: float) -> None:
             running = bench.open(keys)
             for batch in (1, 8, 32):
                 rows = bench.rows(batch)
-                found: tuple[list[float], ...] = ([], [], [])
+                alone: tuple[list[float], ...] = ([], [])
+                beside: tuple[list[float], ...] = ([], [])
                 for _ in range(rounds):
-                    for place, key in enumerate(keys):
-                        found[place].append(rate(running[key], rows, seconds))
+                    for key, found in zip(keys, alone, strict=True):
+                        found.append(rate(running[key], rows, seconds))
                     with neighbour():
-                        found[2].append(rate(running[keys[1]], rows, seconds))
-                one, two, beside = map(median, found)
+                        for key, found in zip(keys, beside, strict=True):
+                            found.append(rate(running[key], rows, seconds))
+                one, two, one_beside, two_beside = map(median, (*alone, *beside))
                 click.echo(f"| {size}, {weights}, batch {batch} | {one:,.0f} | {two:,.0f} | "
-                           f"{beside:,.0f} | {beside / one:.2f} |")  # fmt: skip
+                           f"{one_beside:,.0f} | {two_beside:,.0f} | "
+                           f"{two_beside / one:.2f} |")  # fmt: skip
             for process in running.values():
                 process.close()
 

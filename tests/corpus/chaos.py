@@ -179,7 +179,7 @@ def run_round(
         if driver.poll() is None:
             os.killpg(driver.pid, signal.SIGKILL)
             driver.communicate()
-    assert driver.returncode == 0, errors
+    assert driver.returncode == 0, f"status {driver.returncode}: {report}{errors}"
     assert json.loads(report)["complete"], report
     return told
 

@@ -102,7 +102,7 @@ def test_export_without_torch_says_what_to_install() -> None:
         *("onnx", "--checkpoint", "model.pt", "-o", "never.bundle"),
     )
     assert done.returncode == 1
-    assert "pip install 'torch>=2.9' 'onnx>=" in done.stderr
+    assert "pip install 'torch>=2.10' 'onnx>=" in done.stderr
     assert "Traceback" not in done.stderr
 
 
