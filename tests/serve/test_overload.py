@@ -28,7 +28,7 @@ def test_every_answer_is_right_or_says_when_to_come_again(
         outcome = asyncio.run(flood(server, cases, 1000))
         assert not outcome.bad, outcome.counts
         assert outcome.sent == 1000
-        assert outcome.counts["right"] >= 12
+        assert outcome.counts["right"] >= 8  # all may be there before a slot has taken one
         assert outcome.counts["refused"] > 0
         after = asyncio.run(flood(server, cases, 1))
         assert after.counts == {"right": 1}

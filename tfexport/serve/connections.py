@@ -14,7 +14,8 @@ STALL_SECONDS = 30.0  # in which a client has to take something of what it was s
 _REST_OF_FILES = 256  # open files that are not connections
 
 Headers = list[tuple[bytes, bytes]]
-ARRIVING = "tfexport.arriving"  # in the scope of a request that was let in
+# In the scope of a request at which the application has not looked yet: whether all of it is there.
+ARRIVING = "tfexport.arriving"
 
 
 class Entrance(Protocol):
@@ -24,7 +25,7 @@ class Entrance(Protocol):
         """The whole response to a request that is not let in; None if it is."""
 
     def let_in(self) -> None:
-        """Count a request that is on its way to the application, which takes it off again."""
+        """Count a request that is there, until the application looks at it and takes it off."""
 
 
 def most_connections() -> int:
@@ -113,8 +114,7 @@ class Connection(HttpToolsProtocol):
         answer = entrance.refusal(path, self.headers)
         if answer is None:
             super().on_headers_complete()  # which may find that it is no request
-            entrance.let_in()
-            cast(dict[str, Any], self.scope)[ARRIVING] = True
+            cast(dict[str, Any], self.scope)[ARRIVING] = False  # its body is not there yet
             return
         self._refused = True
         self.transport.write(answer)
@@ -129,6 +129,10 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """A request is there, or over if it was refused."""
         if not self._refused:
+            scope = cast(dict[str, Any], self.scope)
+            if self._entrance is not None and ARRIVING in scope:
+                self._entrance.let_in()
+                scope[ARRIVING] = True
             super().on_message_complete()
         elif not self.transport.is_closing():
             self._refused = False

@@ -19,9 +19,9 @@ from tfexport.serve.app import make_app
 from tfexport.serve.connections import Connection, most_connections
 from tfexport.serve.door import Door
 from tfexport.serve.gate import Gate
+from tfexport.serve.listener import BACKLOG, Listener
 from tfexport.serve.service import Service
 
-BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit is below
 SEND_BUFFER = 128 << 10
 TAKING_SECONDS = 5.0  # for which a server that ends waits for clients to take their answers
 # Threads that decode need the interpreter between two steps, for less than a tenth of a
@@ -79,13 +79,31 @@ class Server(uvicorn.Server):
             http=partial(Connection, entrance=door),  # type: ignore[arg-type]
         ))  # fmt: skip
         self._service, self._begun, self.interrupted = service, begun, False
+        self._listeners: list[Listener] = []
         self._ending: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until the end, whatever brings it: a loop that still listens does not close."""
+        try:
+            await super().serve(sockets)
+        finally:
+            await self._stop_listening()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and say so."""
-        await super().startup(sockets)
+        if sys.platform == "win32":  # its event loop has no readers, and accepts by itself
+            await super().startup(sockets)
+        else:
+            await super().startup([])
+            self._listeners = [Listener(bound, self._connection) for bound in sockets or ()]
         self._begun()
+
+    def _connection(self) -> asyncio.Protocol:
+        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            self.config, self.server_state, self.lifespan.state
+        )
+        return made
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -127,7 +145,12 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close all connections, in the end those whose clients do not take their answers."""
         asyncio.get_running_loop().call_later(TAKING_SECONDS, self._drop_connections)
+        await self._stop_listening()
         await super().shutdown(sockets)
+
+    async def _stop_listening(self) -> None:
+        while self._listeners:
+            await self._listeners.pop().close()
 
     def _drop_connections(self) -> None:
         left = [one for one in self.server_state.connections if isinstance(one, Connection)]

@@ -23,7 +23,7 @@ class Service:
         scoring: the threads in which targets are scored.
         bodies: the memory that they have.
         stopping: no new work is taken.
-        arriving: requests that were let in and that nobody has looked at yet.
+        arriving: requests that are there and that nobody has looked at yet.
         active: requests that were accepted and are not answered yet.
         read: those of them that are there to the end of their bodies.
     """
