@@ -58,12 +58,19 @@ class Process:
             self._read()
             self._is_loaded = True
 
-    def run(self, rows: list[list[int]], limit: int, alone: bool = False) -> dict[str, Any]:
-        """Decode once, or each row alone; seconds, tokens and peak resident memory in kB."""
+    def run(
+        self, rows: list[list[int]], limit: int, alone: bool = False, times: int = 1
+    ) -> dict[str, Any]:
+        """Decode together or each row alone, so many times, one after the other.
+
+        Returns:
+            Seconds, tokens and peak resident memory in kB.
+        """
         assert self._process.stdin is not None
         self.wait()
         time.sleep(PAUSE)
-        self._process.stdin.write(json.dumps({"rows": rows, "limit": limit, "alone": alone}) + "\n")
+        job = {"rows": rows, "limit": limit, "alone": alone, "times": times}
+        self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         return self._read()
 

@@ -1,8 +1,8 @@
 """One system in a process of its own, decoding when it is told to.
 
 python -m benchmarks.systems SYSTEM SETUP, where SETUP is a JSON object of Setup's fields, then on
-stdin a JSON job a line: ``{"rows": [[…]], "limit": N, "alone": false}``, or true for a call a row.
-Answers with a JSON line: seconds, tokens, peak memory.
+stdin a JSON job a line: ``{"rows": [[…]], "limit": N, "alone": false, "times": 1}``, or true for a
+call a row. Answers with a JSON line: seconds, tokens, peak memory.
 """
 
 import json
@@ -291,7 +291,7 @@ def main() -> None:
             decode(job["rows"], WAKE)
         start = time.perf_counter()
         calls = [[row] for row in job["rows"]] if job["alone"] else [job["rows"]]
-        tokens = [row for call in calls for row in decode(call, job["limit"])]
+        tokens = [row for call in calls * job["times"] for row in decode(call, job["limit"])]
         seconds = time.perf_counter() - start
         print(json.dumps({"seconds": seconds, "tokens": tokens, "peak_kb": _peak_kb()}), flush=True)
 
