@@ -30,7 +30,8 @@ Quantization quantize(const float* x, int k, int padded, void* quantized) {
     float range = SYMMETRIC ? -low : high - low;
     if (!(range > 1e-30f)) range = 1e-30f;  // all zeros
     const float inverse = steps / range, scale = range / steps;
-    const float zero = SYMMETRIC ? 0.0f : std::nearbyint(-low * inverse);
+    float zero = SYMMETRIC ? 0.0f : std::nearbyint(-low * inverse);
+    if (!(zero <= steps)) zero = 0;  // of values that are not finite, as is `scale` then
     const F least = splat(SYMMETRIC ? -steps : -zero), most = splat(steps - zero);
     Value* q = (Value*)quantized;
     for (i = 0; i + LANES <= k; i += LANES)

@@ -1,5 +1,6 @@
 // Work on single rows.
 #include <algorithm>
+#include <limits>
 
 #include "check.h"
 
@@ -33,6 +34,17 @@ void check_quantization(const Kernels& kernels, Checks& checks) {
                     "length of a quantised row");
         checks.hold(said[1] >= std::sqrt(error) && said[1] <= std::sqrt(error) * 1.00001 + 1e-30,
                     "error of a quantised row");
+    }
+    // Of values that are not finite nothing is said but that it is not known.
+    const float infinite = std::numeric_limits<float>::infinity();
+    for (float strange : {infinite, -infinite}) {
+        std::vector<float> x = random.normals(40);
+        x[7] = strange;
+        const Rows rows = make_rows(kernels, x, 1, 40, true);
+        float said[2];
+        kernels.quantization_error(x.data(), rows.input.quantized, rows.how[0], 40, &said[0], &said[1]);
+        checks.hold(std::abs((int64_t)rows.how[0].zero) <= 1 << 16, "zero of a row that is not finite");
+        checks.hold(!std::isfinite(said[1]), "error of a row that is not finite");
     }
 }
 
