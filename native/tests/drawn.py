@@ -115,14 +115,11 @@ def _draw_weights(config: TransformerConfig, seed: int, gain: float) -> Transfor
 
 def _rounding(model: Transformer, seed: int) -> float:
     """How far logits of float32 are from those of float64."""
-    assert model.config.target_vocab_size is not None
-    generator = torch.Generator().manual_seed(seed)
-    target = torch.randint(model.config.target_vocab_size, (1, 20), generator=generator)
     exact = copy.deepcopy(model).double()
-    most = 0.0
+    sources, most = draw_sources(model.config, seed), 0.0
     with torch.no_grad():
-        for ids in draw_sources(model.config, seed):
-            source = torch.tensor([ids])
+        for ids, tokens in zip(sources, draw_tokens(model.config, seed, len(sources)), strict=True):
+            source, target = torch.tensor([ids]), torch.tensor(tokens[None])
             given = (source, source * 0 + 1, target, target * 0 + 1)
             most = max(most, float((model(*given) - exact(*given)).abs().max()))
     return most
@@ -190,6 +187,15 @@ def draw_weights(seed: int, int8: bool = False) -> tuple[TransformerConfig, dict
         if name.endswith("proj.weight"):
             tensors[name] = quantize(tensor.values)
     return config, tensors
+
+
+def draw_tokens(config: TransformerConfig, seed: int, rows: int) -> NDArray[np.int32]:
+    """20 tokens of each row, one of which is padding, which may have no position."""
+    assert config.target_vocab_size is not None
+    draw = np.random.default_rng(seed)
+    tokens = draw.integers(0, config.target_vocab_size, (rows, 20)).astype(np.int32)
+    tokens[0, 5] = config.pad_id
+    return tokens
 
 
 def draw_sources(config: TransformerConfig, seed: int, most: int = 11) -> list[list[int]]:

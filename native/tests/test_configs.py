@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from drawn import draw_config, draw_model, draw_sources, engine_model
+from drawn import draw_config, draw_model, draw_sources, draw_tokens, engine_model
 from eager import Row, beam, greedy, log_probs
 from numpy.typing import NDArray
 from tfexport_native import Model, instruction_sets
@@ -43,11 +43,7 @@ def test_states_and_log_probabilities_are_those_of_eager_code(
     rows = [Row(model, source) for source in sources]
     for state, row in zip(engine.encode(sources), rows, strict=True):
         np.testing.assert_allclose(state, row.states, rtol=1e-4, atol=TOLERANCE)
-    draw = np.random.default_rng(seed)
-    size = model.config.target_vocab_size
-    assert size is not None
-    tokens = draw.integers(0, size, (len(sources), 20)).astype(np.int32)
-    tokens[0, 5] = model.config.pad_id  # which may have no position
+    tokens = draw_tokens(model.config, seed, len(sources))
     forced = _logits(engine, sources, tokens, [20])
     stepped = _logits(engine, sources, tokens, [1] * 20)
     several = _logits(engine, sources, tokens, [3, 1, 7, 9])
