@@ -16,6 +16,7 @@ from tfexport.serve import Service, Settings, journal
 from tfexport.serve.app import make_app
 from tfexport.serve.body_memory import FREE, BodyMemory
 from tfexport.serve.call import Call, call_of
+from tfexport.serve.connections import CLOSING
 from tfexport.serve.failures import RequestError
 from tfexport.serve.gate import Gate
 from tfexport.serve.protocols import own_stream
@@ -69,6 +70,52 @@ def test_a_fault_costs_its_request_alone(
     assert "ZeroDivisionError" in fault["trace"]
     assert line["request_id"] == fault["request_id"]
     assert service.active == 0
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_a_connection_that_closes_under_an_answer_is_no_fault(
+    service: Service, capsys: pytest.CaptureFixture[str], closing: bool
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        except Exception as error:  # as task groups do
+            raise RuntimeError("errors of a group") from error
+
+    messages = [{"type": "http.request", "body": b""}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        raise RuntimeError("the handler is closed")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": [],
+             CLOSING: lambda: closing}  # fmt: skip
+    asyncio.run(Gate(app, service, ["/v1/x"])(scope, receive, send))
+    said = capsys.readouterr().err
+    assert ('"fault"' in said) != closing
+    assert ('"status": 499' in said) == closing
+    assert service.active == 0
+
+
+def test_a_refusal_that_nobody_is_there_to_read_is_no_fault(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(service, "stopping", True)
+
+    async def receive() -> Any:
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        raise RuntimeError("the handler is closed")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/translate", "headers": [],
+             CLOSING: lambda: True}  # fmt: skip
+    asyncio.run(Gate(make_app(service), service, ["/v1/translate"])(scope, receive, send))
+    said = capsys.readouterr().err
+    assert '"status": 499' in said
+    assert '"fault"' not in said
 
 
 def test_a_fault_of_a_path_has_the_form_of_its_protocol(

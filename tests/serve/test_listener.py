@@ -47,8 +47,8 @@ def connect(bound: socket.socket) -> socket.socket:
 
 
 @contextlib.asynccontextmanager
-async def listening(bound: socket.socket) -> AsyncIterator[Listener]:
-    found = Listener(bound, Greeting)
+async def listening(bound: socket.socket, room: int = 10_000) -> AsyncIterator[Listener]:
+    found = Listener(bound, Greeting, lambda: room - Greeting.opened)
     try:
         yield found
     finally:
@@ -72,6 +72,23 @@ def test_all_that_wait_are_accepted_in_one_turn() -> None:
                 assert await turns(lambda: Greeting.opened == COUNT) < COUNT / 4
             for client in clients:
                 assert client.recv(5) == b"hello"
+
+    run(accept)
+
+
+def test_where_there_is_no_room_they_are_accepted_by_few() -> None:
+    async def accept(bound: socket.socket) -> None:
+        with contextlib.ExitStack() as stack:
+            async with listening(bound, room=COUNT // 2):
+                for _ in range(COUNT * 2):
+                    stack.enter_context(connect(bound))
+                before, most = 0, 0
+                while Greeting.opened < COUNT * 2:
+                    await asyncio.sleep(0)
+                    if before >= COUNT // 2:
+                        most = max(most, Greeting.opened - before)
+                    before = Greeting.opened
+                assert 0 < most <= listener.FEW
 
     run(accept)
 

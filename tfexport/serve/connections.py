@@ -16,6 +16,7 @@ _REST_OF_FILES = 256  # open files that are not connections
 Headers = list[tuple[bytes, bytes]]
 # In the scope of a request at which the application has not looked yet: whether all of it is there.
 ARRIVING = "tfexport.arriving"
+CLOSING = "tfexport.closing"  # there too: says whether the connection is closed, or about to be
 
 
 class Entrance(Protocol):
@@ -100,6 +101,7 @@ class Connection(HttpToolsProtocol):
         """A head begins."""
         self._in_head, self._head_bytes = True, 0
         super().on_message_begin()
+        cast(dict[str, Any], self.scope)[CLOSING] = self.transport.is_closing
 
     def on_headers_complete(self) -> None:
         """A request is there, but for its body."""

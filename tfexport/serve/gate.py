@@ -8,7 +8,7 @@ from typing import Any
 
 from tfexport.serve import journal
 from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.connections import ARRIVING
+from tfexport.serve.connections import ARRIVING, CLOSING
 from tfexport.serve.dialects import Dialect, dialect_of, is_work, needs_key
 from tfexport.serve.failures import RequestError, busy
 from tfexport.serve.service import Service
@@ -50,7 +50,7 @@ class Gate:
             self._service.arriving -= 1
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         put_call(scope, call)
-        answer = _Answer(send, call.id)
+        answer = _Answer(send, call.id, scope.pop(CLOSING, lambda: False))
         self._service.metrics.active.inc()
         try:
             with call.exits:
@@ -72,7 +72,11 @@ class Gate:
         except RequestError as failure:
             call.problem = failure.logged
             await answer.fail(dialect, failure)
-        except Exception as error:  # a fault of this program: it costs this request alone
+        except Exception as error:
+            if answer.gone:  # perhaps in a group of errors, of an answer in parts
+                answer.status = CLIENT_GONE
+                return
+            # A fault of this program: it costs this request alone.
             call.problem = "a fault of the server"
             journal.write_fault("fault", error, request_id=call.id)
             await answer.fail(
@@ -161,9 +165,9 @@ class _GoneError(Exception):
 class _Answer:
     """The response of one request on its way out."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self._id = send, request_id.encode("latin-1")
-        self.status, self.complete = 0, False
+    def __init__(self, send: Send, request_id: str, closing: Callable[[], bool]) -> None:
+        self._send, self._id, self._closing = send, request_id.encode("latin-1"), closing
+        self.status, self.complete, self.gone = 0, False, False
 
     async def send(self, message: Message) -> None:
         """Pass a part on, with the id of the request."""
@@ -173,7 +177,13 @@ class _Answer:
             message["headers"] = [*message.get("headers", []), *added]
         elif not message.get("more_body", False):
             self.complete = True
-        await self._send(message)
+        try:
+            await self._send(message)
+        except RuntimeError:  # uvloop's, of a connection that was closed in this turn of the loop
+            self.gone = self._closing()
+            if self.gone:
+                raise _GoneError from None
+            raise
 
     async def fail(self, dialect: Dialect, failure: RequestError) -> None:
         """Answer with a failure; a response that has begun stays as it is."""
@@ -183,8 +193,11 @@ class _Answer:
         headers["content-length"] = str(len(body))
         encoded = [(key.lower().encode(), value.encode("latin-1", "replace"))
                    for key, value in headers.items()]  # fmt: skip
-        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
-        await self.send({"type": "http.response.body", "body": body})
+        try:
+            await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+            await self.send({"type": "http.response.body", "body": body})
+        except _GoneError:
+            self.status = CLIENT_GONE
 
 
 async def _disconnected(receive: Receive) -> None:

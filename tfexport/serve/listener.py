@@ -13,23 +13,28 @@ from tfexport.serve import journal
 
 BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit is below
 AT_ONCE = 1024  # connections of a turn, so that those that are open have theirs
+FEW = 32  # where there is no room: they are refused a few turns later, and need a file until then
 RETRY_SECONDS = 1.0  # after the system had no file or memory left for another connection
 
 
 class Listener:
     """Accepts connections until it is closed."""
 
-    def __init__(self, bound: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, bound: socket.socket, make: Callable[[], asyncio.Protocol], room: Callable[[], int]
+    ) -> None:
         """Begin to listen, in the loop that runs.
 
         Args:
             bound: stays the caller's, who closes it after this.
             make: a protocol for each connection.
+            room: connections that may be opened besides those that are open.
 
         Raises:
             OSError: it cannot be listened on.
         """
         self._loop, self._bound, self._make = asyncio.get_running_loop(), bound, make
+        self._room = room
         self._opening = set[asyncio.Task[None]]()
         self._retry: asyncio.TimerHandle | None = None
         bound.setblocking(False)
@@ -44,7 +49,7 @@ class Listener:
         await asyncio.gather(*self._opening)
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(min(AT_ONCE, max(self._room() - len(self._opening), FEW))):
             try:
                 connection, _ = self._bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -96,7 +96,9 @@ class Server(uvicorn.Server):
             await super().startup(sockets)
         else:
             await super().startup([])
-            self._listeners = [Listener(bound, self._connection) for bound in sockets or ()]
+            self._listeners = [
+                Listener(bound, self._connection, self._room) for bound in sockets or ()
+            ]
         self._begun()
 
     def _connection(self) -> asyncio.Protocol:
@@ -104,6 +106,9 @@ class Server(uvicorn.Server):
             self.config, self.server_state, self.lifespan.state
         )
         return made
+
+    def _room(self) -> int:
+        return Connection.most - len(self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
