@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -41,9 +42,13 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(length: int = 5, entrance: Entrance | None = None) -> AsyncIterator[Server]:
+async def serving(
+    length: int = 5, entrance: Entrance | None = None, idle: int = 5
+) -> AsyncIterator[Server]:
     server = Server(length)
-    config = uvicorn.Config(server, log_config=None, lifespan="off", ws="none")
+    config = uvicorn.Config(
+        server, log_config=None, lifespan="off", ws="none", timeout_keep_alive=idle
+    )
     loop = asyncio.get_running_loop()
     made = bind("127.0.0.1", 0)
     running = await loop.create_server(
@@ -185,6 +190,66 @@ def test_a_refused_connection_that_is_to_close_closes() -> None:
             return await talk(server.port, head)
 
     assert asyncio.run(run()) == REFUSED
+
+
+@pytest.mark.parametrize("path", [b"/yes", b"/no"])
+def test_idle_connections_stay_open_longer_than_a_head_may_take(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.1)
+    asked = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path
+
+    async def run() -> tuple[bytes, float]:
+        async with serving(entrance=RefusesSome(), idle=1) as server:
+            begun = time.monotonic()
+            return await talk(server.port, asked, asked, pause=0.4), time.monotonic() - begun
+
+    found, seconds = asyncio.run(run())
+    assert found.count(b"HTTP/1.1") == 2
+    assert seconds > 1.3  # and is closed a second after the second request
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not on Windows")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (HEAD + b"\r\n", HEAD + b"\r\n"),  # idle between two requests
+        (b"", HEAD + b"\r\n"),  # a new connection
+        (HEAD, b"\r\n"),  # within a head
+    ],
+)
+def test_time_is_not_over_while_something_that_has_come_is_unread(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, second: bytes
+) -> None:
+    import uvloop
+
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+
+    async def run() -> bytes:
+        async with serving(idle=1) as server:
+            near, far = socket.socketpair()
+            client = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+            with near, far, client:
+                client.sendall(first)
+                await asyncio.sleep(0.2)
+                answered = bool(first.endswith(b"\r\n\r\n"))
+                assert server.ended == answered
+
+                def work() -> None:  # as other connections do, past the end of the time
+                    near.recv(1)
+                    client.sendall(second)
+                    time.sleep(1.5)
+
+                asyncio.get_running_loop().add_reader(near, work)
+                far.send(b"x")
+                found = await asyncio.to_thread(client.recv, 1 << 16)
+                if answered:
+                    found = await asyncio.to_thread(client.recv, 1 << 16)
+                asyncio.get_running_loop().remove_reader(near)
+                assert server.ended == answered + 1
+                return found
+
+    assert uvloop.run(run()).startswith(b"HTTP/1.1 200")
 
 
 def ask(port: int) -> socket.socket:

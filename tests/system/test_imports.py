@@ -38,7 +38,8 @@ def modules_after(code: str) -> set[str]:
         text=True,
         check=True,
     )
-    return {name.partition(".")[0] for name in done.stdout.split()}
+    names = done.stdout.split()
+    return {*names, *(name.partition(".")[0] for name in names)}
 
 
 def test_package_imports_nothing_heavy() -> None:
@@ -69,6 +70,12 @@ def test_command_runs_where_torch_and_onnx_cannot_be_imported(command: str) -> N
 
 def test_runtime_imports_nothing_of_a_cluster() -> None:
     assert not modules_after("import tfexport.runtime") & {*CLUSTER}
+
+
+def test_translator_imports_nothing_that_only_some_calls_need() -> None:
+    code = "from tfexport.runtime import Translator\nTranslator({!r}).translate(['w4'])"
+    seldom = {"numpy.random", "importlib.metadata", "email.message"}  # 5 MB
+    assert not modules_after(code.format(str(VERSION_1))) & seldom
 
 
 def test_worker_of_a_corpus_decodes_where_torch_and_onnx_cannot_be_imported() -> None:

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +97,8 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
 
 def onnxruntime_version() -> str:
     """Of the installed onnxruntime, without importing it."""
+    from importlib import metadata  # slow to import, and seldom needed
+
     try:
         return metadata.version(ONNXRUNTIME)
     except metadata.PackageNotFoundError:  # a build of another name, such as onnxruntime-gpu

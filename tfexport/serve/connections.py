@@ -1,6 +1,7 @@
 """Connections of clients: what is too slow or too much of them before and behind a request."""
 
 import asyncio
+import selectors
 import urllib.parse
 from typing import Any, Protocol, cast
 
@@ -9,6 +10,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 HEAD_SECONDS = 20.0  # in which a request's line and headers have to be there
+# A connection without a request stays open: longer than the minute after which proxies and clients
+# close theirs, so that these close first and never write on one that is closed here.
+IDLE_SECONDS = 75
 HEAD_BYTES = 64 << 10
 STALL_SECONDS = 30.0  # in which a client has to take something of what it was sent
 _REST_OF_FILES = 256  # open files that are not connections
@@ -89,7 +93,8 @@ class Connection(HttpToolsProtocol):
         before = self._in_head
         super().data_received(data)
         running = self.cycle is not None and not self.cycle.response_complete
-        if running or self.transport.is_closing():
+        idle = self.timeout_keep_alive_task is not None  # all requests of it are answered
+        if running or idle or self.transport.is_closing():
             return  # what comes behind a request has its turn later
         self._await_head()
         if self._in_head and before:
@@ -154,6 +159,22 @@ class Connection(HttpToolsProtocol):
         """Close at once, whatever the client has not taken."""
         self.transport.abort()
 
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection on which no further request has come."""
+        if self._has_unread():
+            self._keep_alive()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _has_unread(self) -> bool:
+        """Whether something has come that is not read yet: in a busy loop timers may be first."""
+        bound = self.transport.get_extra_info("socket")
+        if bound is None or bound.fileno() < 0:
+            return False
+        with selectors.DefaultSelector() as selector:
+            selector.register(bound.fileno(), selectors.EVENT_READ)
+            return bool(selector.select(0))
+
     def _keep_alive(self) -> None:
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -170,7 +191,10 @@ class Connection(HttpToolsProtocol):
             self._head_timer = None
 
     def _end_head(self) -> None:
-        if self._in_head:
+        self._head_timer = None
+        if self._has_unread():
+            self._await_head()
+        elif self._in_head:
             self._refuse(b"408 Request Timeout")
         else:  # it has asked for nothing
             self.transport.close()

@@ -16,7 +16,7 @@ import uvicorn
 from tfexport.errors import ConfigError
 from tfexport.serve import journal
 from tfexport.serve.app import make_app
-from tfexport.serve.connections import Connection, most_connections
+from tfexport.serve.connections import IDLE_SECONDS, Connection, most_connections
 from tfexport.serve.door import Door
 from tfexport.serve.gate import Gate
 from tfexport.serve.listener import BACKLOG, Listener
@@ -75,7 +75,8 @@ class Server(uvicorn.Server):
         door = Door(service, app.paths) if isinstance(app, Gate) else None
         super().__init__(uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", ws="none",
-            backlog=BACKLOG, server_header=False, timeout_keep_alive=30, proxy_headers=False,
+            backlog=BACKLOG, server_header=False, proxy_headers=False,
+            timeout_keep_alive=IDLE_SECONDS,
             http=partial(Connection, entrance=door),  # type: ignore[arg-type]
         ))  # fmt: skip
         self._service, self._begun, self.interrupted = service, begun, False

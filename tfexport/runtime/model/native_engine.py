@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +51,8 @@ def why_not_native(manifest: Manifest) -> str:
 
 def version() -> str:
     """Of the installed engine."""
+    from importlib import metadata  # slow to import, and seldom needed
+
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:  # a folder that is on the path only

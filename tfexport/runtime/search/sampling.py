@@ -3,6 +3,8 @@
 Axes: R rows, V vocabulary.
 """
 
+from __future__ import annotations  # numpy.random takes 3 MB, and only sampling needs it
+
 from collections.abc import Sequence
 
 import numpy as np
