@@ -28,6 +28,22 @@ def test_idle_connections_stay_open_longer_than_a_head_may_take(
     assert seconds > 1.3  # and is closed a second after the second request
 
 
+@pytest.mark.parametrize("path", [b"/yes", b"/no"])
+def test_a_head_that_begins_in_the_packet_of_a_request_has_its_time(
+    monkeypatch: pytest.MonkeyPatch, path: bytes
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    asked = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n" % path
+
+    async def run() -> bytes:
+        async with serving(entrance=RefusesSome(), idle=8) as server:
+            return await talk(server.port, asked + HEAD)
+
+    found = asyncio.run(run())
+    assert found.count(b"HTTP/1.1") == 2
+    assert b"HTTP/1.1 408" in found
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not on Windows")
 @pytest.mark.parametrize(
     ("first", "second"),
@@ -51,7 +67,7 @@ def test_time_is_not_over_while_something_that_has_come_is_unread(
             with near, far, client:
                 client.sendall(first)
                 await asyncio.sleep(0.2)
-                answered = bool(first.endswith(b"\r\n\r\n"))
+                answered = first.endswith(b"\r\n\r\n")
                 assert server.ended == answered
 
                 def work() -> None:  # as other connections do, past the end of the time

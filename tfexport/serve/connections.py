@@ -10,8 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 HEAD_SECONDS = 20.0  # in which a request's line and headers have to be there
-# A connection without a request stays open: longer than the minute after which proxies and clients
-# close theirs, so that these close first and never write on one that is closed here.
+# A connection stays open between two requests: longer than the minute for which proxies keep
+# theirs, so that these close first, and seldom write on one that is being closed here.
 IDLE_SECONDS = 75
 HEAD_BYTES = 64 << 10
 STALL_SECONDS = 30.0  # in which a client has to take something of what it was sent
@@ -93,8 +93,7 @@ class Connection(HttpToolsProtocol):
         before = self._in_head
         super().data_received(data)
         running = self.cycle is not None and not self.cycle.response_complete
-        idle = self.timeout_keep_alive_task is not None  # all requests of it are answered
-        if running or idle or self.transport.is_closing():
+        if running or (self._idle and not self._in_head) or self.transport.is_closing():
             return  # what comes behind a request has its turn later
         self._await_head()
         if self._in_head and before:
@@ -145,6 +144,12 @@ class Connection(HttpToolsProtocol):
             self._refused = False
             self._keep_alive()
 
+    def on_response_complete(self) -> None:
+        """Wait for the next request, which may have begun behind this one."""
+        super().on_response_complete()
+        if self._idle and self._in_head:
+            self._await_head()
+
     def pause_writing(self) -> None:
         """Watch a client that takes less than it is sent."""
         super().pause_writing()
@@ -165,6 +170,11 @@ class Connection(HttpToolsProtocol):
             self._keep_alive()
         else:
             super().timeout_keep_alive_handler()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether every request that was there is answered."""
+        return self.timeout_keep_alive_task is not None
 
     def _has_unread(self) -> bool:
         """Whether something has come that is not read yet: in a busy loop timers may be first."""
