@@ -15,6 +15,20 @@ struct Wanted {
     int32_t* best = nullptr;       // (rows,): of the last token of each row
     float* attention = nullptr;    // (rows, L, H, T, source_width), zeroed by the caller
     int source_width = 0;
+
+    // The same of the rows from `row` on; a row has so many logits and values of attention.
+    Wanted from(int row, size_t logits_of_row, size_t attention_of_row) const {
+        Wanted rest = *this;
+        if (logits) rest.logits += row * logits_of_row;
+        if (best) rest.best += row;
+        if (attention) rest.attention += row * attention_of_row;
+        return rest;
+    }
+};
+
+struct Rows {  // [first, last)
+    int first, last;
+    int count() const { return last - first; }
 };
 
 class Batch {
@@ -43,10 +57,13 @@ private:
 
     void check(const int32_t* tokens, int each) const;
     void advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted);
-    Step prepare(const int32_t* tokens, int each, const Wanted& wanted);
+    void advance(Workspace& w, Rows rows, const int32_t* tokens, int each,
+                 const Wanted& wanted) const;
+    size_t attention_size(int each, const Wanted& wanted) const;  // of a row
+    Step prepare(Rows rows, const int32_t* tokens, int each, const Wanted& wanted) const;
     void self_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;
     void cross_attention(Workspace& w, const Step& step, const DecoderLayer& layer, int i) const;
-    void finish(Workspace& w, int each, const Wanted& wanted);
+    void finish(Workspace& w, int rows, int each, const Wanted& wanted) const;
 
     std::shared_ptr<Model> model_;
     Blocks blocks_;

@@ -44,7 +44,7 @@ public:
 
     void step(Workspace& w, int number) {
         const int rows = batch_.rows(), size = config_.target_vocab_size, many = 2 * beams_;
-        Team::Span span(w.team, Work::decoder, rows);
+        Team::Span span(w.team, Work::decoder, rows, rows);
         Wanted wanted;
         wanted.logits = w.logits.reserve((size_t)rows * size);
         batch_.step(w, tokens_.data(), 1, wanted);

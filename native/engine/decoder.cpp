@@ -15,22 +15,24 @@ struct Batch::Step {
     size_t weights_apart = 0;
 };
 
-Batch::Step Batch::prepare(const int32_t* tokens, int each, const Wanted& wanted) {
+size_t Batch::attention_size(int each, const Wanted& wanted) const {
     const Config& config = model_->config;
+    return (size_t)each * wanted.source_width * config.num_decoder_layers * config.decoder_num_heads;
+}
+
+// `tokens` and `wanted` are those of these rows alone.
+Batch::Step Batch::prepare(Rows rows, const int32_t* tokens, int each, const Wanted& wanted) const {
     Step step;
     const BlockLayout layout = model_->memory_layout();
-    const size_t stride = layout.heads.padded;
+    const size_t stride = layout.heads.padded, weights_of_row = attention_size(each, wanted);
     step.weights_apart = (size_t)each * wanted.source_width;
-    const size_t of_row = step.weights_apart * config.num_decoder_layers * config.decoder_num_heads;
     size_t blocks = 0;
-    for (Row& row : rows_) {
-        row.cache.extend(blocks_, each);
-        blocks += row.cache.blocks();
-    }
+    for (int row = rows.first; row < rows.last; row++) blocks += rows_[row].cache.blocks();
     step.blocks.reserve(blocks);  // pointers into it stay
-    for (int row = 0; row < rows(); row++) {
-        const Cache& cache = rows_[row].cache;
-        const Encoded& source = rows_[row].source;
+    for (int row = 0; row < rows.count(); row++) {
+        const Row& held = rows_[rows.first + row];
+        const Cache& cache = held.cache;
+        const Encoded& source = held.source;
         const float* const* first = step.blocks.data() + step.blocks.size();
         for (int i = 0; i < cache.blocks(); i++) step.blocks.push_back(cache.block(i));
         for (int i = 0; i < each; i++) {
@@ -41,8 +43,8 @@ Batch::Step Batch::prepare(const int32_t* tokens, int each, const Wanted& wanted
             step.own.push_back({first, stride, layout.size(), at + 1, at, nullptr});
             float* weights = nullptr;
             if (wanted.attention)
-                weights = wanted.attention + row * of_row + (size_t)i * wanted.source_width;
-            step.cross.push_back({rows_[row].source_blocks.data(), stride,
+                weights = wanted.attention + row * weights_of_row + (size_t)i * wanted.source_width;
+            step.cross.push_back({held.source_blocks.data(), stride,
                                   source.memory->layer_size, source.length, 0, weights});
         }
     }
@@ -109,8 +111,22 @@ void Batch::step(Workspace& w, const int32_t* tokens, int each, const Wanted& wa
 }
 
 void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted& wanted) {
-    Team::Span span(w.team, Work::decoder, rows() * each);
-    const Step step = prepare(tokens, each, wanted);
+    Team::Span span(w.team, Work::decoder, rows() * each, rows());
+    for (Row& row : rows_) row.cache.extend(blocks_, each);
+    if (!w.team.apart()) return advance(w, {0, rows()}, tokens, each, wanted);
+    const size_t of_row = each * width(model_->config.d_model);
+    const size_t logits = (size_t)each * (wanted.columns ? wanted.count : model_->vocabulary.size());
+    float* states = w.x.reserve(rows() * of_row);
+    take_apart(w, rows(), [&](Workspace& part, int first, int last) {
+        advance(part, {first, last}, tokens + (size_t)first * each, each,
+                wanted.from(first, logits, attention_size(each, wanted)));
+        std::copy_n(part.x.data(), (last - first) * of_row, states + first * of_row);
+    });
+}
+
+void Batch::advance(Workspace& w, Rows rows, const int32_t* tokens, int each,
+                    const Wanted& wanted) const {
+    const Step step = prepare(rows, tokens, each, wanted);
     model_->target_embedding.embed(w, step.ids, step.positions);
     for (int i = 0; i < model_->config.num_decoder_layers; i++) {
         const DecoderLayer& layer = model_->decoder_layer(i);
@@ -120,13 +136,13 @@ void Batch::advance(Workspace& w, const int32_t* tokens, int each, const Wanted&
     }
     const Norm& norm = model_->decoder_norm;
     if (norm) norm.apply(w, w.x.data(), w.x.data(), (int)step.ids.size());
-    finish(w, each, wanted);
+    finish(w, rows.count(), each, wanted);
 }
 
-void Batch::finish(Workspace& w, int each, const Wanted& wanted) {
+void Batch::finish(Workspace& w, int rows, int each, const Wanted& wanted) const {
     const Vocabulary& vocabulary = model_->vocabulary;
     const size_t d = width(model_->config.d_model);
-    const int all = rows() * each;
+    const int all = rows * each;
     if (wanted.logits && wanted.columns)
         vocabulary.logits_of(w, w.x.data(), all, wanted.columns, wanted.count, wanted.logits,
                              wanted.count);
@@ -135,12 +151,12 @@ void Batch::finish(Workspace& w, int each, const Wanted& wanted) {
     if (!wanted.best) return;
     const float* last = w.x.data();
     if (each > 1) {
-        float* states = w.states.reserve(rows() * d);
-        for (int row = 0; row < rows(); row++)
+        float* states = w.states.reserve(rows * d);
+        for (int row = 0; row < rows; row++)
             std::copy_n(w.x.data() + ((size_t)row * each + each - 1) * d, d, states + row * d);
         last = states;
     }
-    vocabulary.best(w, last, rows(), wanted.best);
+    vocabulary.best(w, last, rows, wanted.best);
 }
 
 }  // namespace tfn

@@ -5,7 +5,33 @@
 namespace tfn {
 namespace {
 
-constexpr int TOKENS = 512;  // that pass through the layers together, if a source is not longer
+constexpr int TOKENS = 256;  // that pass through the layers together, if a source is not longer
+
+// Some sources one after another, and how many positions and blocks others before them have.
+struct Group {
+    Sources sources;
+    size_t row = 0, block = 0;
+
+    int rows() const {
+        int all = 0;
+        for (int i = 0; i < sources.count; i++) all += sources.lengths[i];
+        return all;
+    }
+    void skip() {  // the first
+        const int length = *sources.lengths++;
+        sources.ids += length;
+        sources.count--;
+        row += length;
+        block += BlockLayout::count(length);
+    }
+    // Its sources from `first` on, `last` left out.
+    Group part(int first, int last) const {
+        Group part = *this;
+        for (int i = 0; i < first; i++) part.skip();
+        part.sources.count = last - first;
+        return part;
+    }
+};
 
 // Where each position of sources stands, and the blocks of each source's keys and values.
 struct Layout {
@@ -47,9 +73,7 @@ void rotate_rows(Workspace& w, const RelativePositions& relative, const Attentio
 
 }  // namespace
 
-void Model::run_encoder(Workspace& w, const Sources& sources) const {
-    int rows = 0;
-    for (int i = 0; i < sources.count; i++) rows += sources.lengths[i];
+void Model::run_encoder(Workspace& w, const Sources& sources, int rows) const {
     const Heads& heads = encoder[0].self.heads;
     const size_t d = width(config.d_model), inner = heads.width(), ld = width(3 * inner);
     float* projected = w.projected.reserve(rows * ld);
@@ -62,7 +86,6 @@ void Model::run_encoder(Workspace& w, const Sources& sources) const {
     };
     add_positions();
     for (int i = 0; i < config.num_encoder_layers; i++) {
-        Team::Span span(w.team, Work::encoder, rows);
         const EncoderLayer& layer = encoder[i % encoder.size()];
         const Attention& self = layer.self;
         add_positions();
@@ -79,14 +102,12 @@ void Model::run_encoder(Workspace& w, const Sources& sources) const {
 }
 
 // Keys and values of the states in w.x, into blocks from `first` on.
-void Model::remember(Workspace& w, const Sources& sources, Memory& memory, size_t first) const {
+void Model::remember(Workspace& w, const Sources& sources, int rows, Memory& memory,
+                     size_t first) const {
     const BlockLayout layout = memory_layout();
     const size_t ld = width(2 * layout.heads.width());
-    int rows = 0;
-    for (int i = 0; i < sources.count; i++) rows += sources.lengths[i];
     float* projected = w.projected.reserve(rows * ld);
     for (int i = 0; i < config.num_decoder_layers; i++) {
-        Team::Span span(w.team, Work::memory, rows);
         project(w, decoder_layer(i).cross_key_value, w.x.data(), width(config.d_model), rows,
                 projected, ld);
         const float* row = projected;
@@ -101,32 +122,39 @@ void Model::remember(Workspace& w, const Sources& sources, Memory& memory, size_
 }
 
 std::vector<Encoded> Model::encode(Workspace& w, const Sources& sources, float* states) const {
-    const size_t d = width(config.d_model);
     auto memory = std::make_shared<Memory>();
+    std::vector<Encoded> found;
     size_t all = 0;
-    for (int i = 0; i < sources.count; i++) all += BlockLayout::count(sources.lengths[i]);
+    for (int i = 0; i < sources.count; i++) {
+        found.push_back({memory, all, sources.lengths[i]});
+        all += BlockLayout::count(sources.lengths[i]);
+    }
     memory->block_size = memory_layout().size();
     memory->layer_size = all * memory->block_size;
     if (!states) memory->values.reserve(memory->layer_size * config.num_decoder_layers);
-    std::vector<Encoded> found;
-    size_t first = 0, block = 0;
-    for (int from = 0; from < sources.count;) {
+    const auto encode = [&](Workspace& w, const Group& group) {
+        const int rows = group.rows();
+        run_encoder(w, group.sources, rows);
+        if (!states) return remember(w, group.sources, rows, *memory, group.block);
+        for (int row = 0; row < rows; row++)
+            std::copy_n(w.x.data() + row * width(config.d_model), config.d_model,
+                        states + (group.row + row) * config.d_model);
+    };
+    for (Group rest{sources}; rest.sources.count;) {
         w.check_cancelled();
-        Sources some{sources.ids + first, sources.lengths + from, 0};
-        int rows = 0;
-        do rows += some.lengths[some.count++];
-        while (from + some.count < sources.count && rows + some.lengths[some.count] <= TOKENS);
-        run_encoder(w, some);
-        for (int row = 0; states && row < rows; row++)
-            std::copy_n(w.x.data() + row * d, config.d_model,
-                        states + (first + row) * config.d_model);
-        if (!states) remember(w, some, *memory, block);
-        for (int i = 0; i < some.count; i++) {
-            found.push_back({memory, block, some.lengths[i]});
-            block += BlockLayout::count(some.lengths[i]);
-        }
-        first += rows;
-        from += some.count;
+        const Group start = rest;
+        do rest.skip();
+        while (rest.sources.count &&
+               rest.row - start.row + *rest.sources.lengths <= TOKENS);
+        const Group group = start.part(0, start.sources.count - rest.sources.count);
+        const int count = group.sources.count, rows = group.rows();
+        const bool separate = count >= w.team.threads();
+        Team::Span span(w.team, Work::encoder, rows, separate ? rows : 0);
+        if (!w.team.apart()) encode(w, group);
+        else
+            take_apart(w, count, [&](Workspace& part, int first, int last) {
+                encode(part, group.part(first, last));
+            });
     }
     return found;
 }

@@ -7,6 +7,7 @@ namespace {
 
 constexpr int64_t MILLISECOND = 1'000'000;
 constexpr int64_t TRIAL = 3 * MILLISECOND;
+constexpr int64_t SOON = 5 * MILLISECOND;  // the very first trial
 constexpr int64_t FIRST = 30 * MILLISECOND, LONGEST = 1000 * MILLISECOND;  // between trials
 constexpr double MEMORY = 40 * MILLISECOND;                                // of a rate
 constexpr double BETTER = 1.03;  // what a change has to gain
@@ -22,34 +23,47 @@ void Habit::Rate::add(double more, double in) {
     }
 }
 
-bool Habit::begin(int64_t now) {
-    if (!next_) {
-        interval_ = FIRST;
-        next_ = now + interval_;
-    }
-    if (trial_ <= 0 && now >= next_) {
-        trial_ = TRIAL;
-        since_ = now;
-        rates_[!helped_] = {};
-        waking_ = !helped_;
-    }
-    return trial_ > 0 ? !helped_ : helped_;
+void Habit::choose_trial(bool separable) {
+    const Way others[] = {Way::apart, Way::alone, Way::together};
+    int at = 0;
+    while (others[at] != tried_) at++;
+    do tried_ = others[++at % 3];
+    while (tried_ == best_ || (tried_ == Way::apart && !separable));
+    if (lost_ && best_ != Way::alone) tried_ = Way::alone;
+    lost_ = false;
 }
 
-void Habit::end(bool helped, double work, int64_t time, bool waited, int64_t now) {
+Way Habit::begin(int64_t now, bool separable) {
+    if (!next_) {
+        interval_ = FIRST;
+        next_ = now + SOON;
+    }
+    if (trial_ <= 0 && now >= next_) {
+        choose_trial(separable);
+        trial_ = TRIAL;
+        since_ = now;
+        rate(tried_) = {};
+        waking_ = best_ == Way::alone;
+    }
+    const Way way = trial_ > 0 ? tried_ : best_;
+    return way == Way::apart && !separable ? Way::together : way;
+}
+
+void Habit::end(Way way, double work, int64_t time, bool waited, int64_t now) {
     const bool skipped = waking_ && time < MILLISECOND;
     waking_ = false;
-    if (!skipped) rates_[helped].add(work, (double)time);
+    if (!skipped) rate(way).add(work, (double)time);
     if (trial_ > 0) {
-        const bool lost = helped && waited;  // no more has to be seen
+        const bool lost = way != Way::alone && waited;  // no more has to be seen
         trial_ -= lost ? trial_ : std::max<int64_t>(time, 1);
         if (trial_ > 0 || (skipped && !lost)) return;
-        const bool change = !lost && rates_[!helped_].value() > BETTER * rates_[helped_].value();
-        if (change) helped_ = !helped_;
+        const bool change = !lost && rate(tried_).value() > BETTER * rate(best_).value();
+        if (change) best_ = tried_;
         interval_ = change ? FIRST : std::min(2 * interval_, LONGEST);
         next_ = now + interval_;
-    } else if (helped && waited && now - since_ > FIRST / 2) {
+    } else if (way != Way::alone && waited && now - since_ > FIRST / 2) {
         next_ = now;  // it may have lost its core just now
+        lost_ = true;
     }
 }
 

@@ -1,21 +1,27 @@
-// Whether helpers pay, learnt from how fast work of a kind is done with them and without.
+// How threads best share work of a kind, learnt from how fast it is done in each way.
 //
-// A helper is of use while it has a core. If another process takes it away, the helper stops in the
-// middle of a task and all wait; if it gets no core but the caller's, it is in the way. Neither can
-// be seen beforehand, so the other way is tried now and then, for a few milliseconds, and more
-// rarely the longer it stays the worse one.
+// Which way is best cannot be seen beforehand. If another process takes a helper's core away, the
+// helper stops in the middle of a task and all wait. Where cores are far from one another, values that
+// each makes for all cost more than weights that each reads for itself. So another way is tried now
+// and then, for a few milliseconds, and more rarely the longer it stays the worse one.
 #pragma once
 #include <cstdint>
 
 namespace tfn {
 
+enum class Way {
+    alone,     // the caller
+    together,  // every product's columns are shared out
+    apart,     // rows are shared out; each thread takes its own through all products
+};
+
 // Times in nanoseconds.
 class Habit {
 public:
-    // Whether the next piece of work should have helpers.
-    bool begin(int64_t now);
+    // How the next piece of work should be done; apart only if it can be.
+    Way begin(int64_t now, bool separable);
     // It has been done. `waited`: the caller stood still for a helper for long.
-    void end(bool helped, double work, int64_t time, bool waited, int64_t now);
+    void end(Way way, double work, int64_t time, bool waited, int64_t now);
 
 private:
     // Work and time, of which old ones count less and less.
@@ -25,10 +31,15 @@ private:
         double value() const { return time > 0 ? work / time : 0; }
     };
 
-    Rate rates_[2];        // without helpers, with them
-    bool helped_ = true;   // the better way as far as is known
-    bool waking_ = false;  // the trial's first piece, in which helpers may be asleep yet
-    int64_t trial_ = 0;    // what is left of a trial of the other way
+    void choose_trial(bool separable);
+    Rate& rate(Way way) { return rates_[(int)way]; }
+
+    Rate rates_[3];             // by ways
+    Way best_ = Way::together;  // as far as is known
+    Way tried_ = Way::alone;    // in this trial, or in the last one
+    bool waking_ = false;       // the trial's first piece, in which helpers may be asleep yet
+    bool lost_ = false;         // a helper, so that being alone is to be tried
+    int64_t trial_ = 0;         // what is left of a trial
     int64_t next_ = 0, since_ = 0, interval_ = 0;  // of trials
 };
 

@@ -1,6 +1,9 @@
 // The parts of a layer, and their weights.
 #pragma once
+#include <exception>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "config.h"
 #include "linear.h"
@@ -17,6 +20,7 @@ struct Workspace {
     Buffer<float> x, y, projected, context, hidden, scores, biases, angles, states, logits, bounds;
     Buffer<int32_t> candidates;
     Quantized quantized;
+    std::vector<std::unique_ptr<Workspace>> parts;  // a thread's own, for rows that it takes apart
 
     // Raises Cancelled once the caller has set its flag. Another thread may set it at any time.
     const int32_t* cancelled = nullptr;
@@ -24,6 +28,26 @@ struct Workspace {
         if (cancelled && __atomic_load_n(cancelled, __ATOMIC_RELAXED)) throw Cancelled();
     }
 };
+
+// f(workspace, first, last) for each thread's part of some rows, in workspaces of their own.
+template <class F>
+void take_apart(Workspace& w, int rows, F&& f) {
+    const size_t threads = w.team.threads();
+    while (w.parts.size() < threads) w.parts.emplace_back(new Workspace(w.kernels, 1));
+    std::vector<std::exception_ptr> failed(threads);
+    w.team.run_apart([&](int part, int thread) {
+        const int first = (int)(rows * part / threads), last = (int)(rows * (part + 1) / threads);
+        if (first == last) return;
+        try {
+            f(*w.parts[thread], first, last);
+        } catch (...) {  // for want of memory
+            failed[part] = std::current_exception();
+        }
+    });
+    for (auto& part : w.parts) w.team.count(part->team);
+    for (auto& failure : failed)
+        if (failure) std::rethrow_exception(failure);
+}
 
 // A row of a residual stream lies `width(d)` values behind the one before it; what pads it is 0.
 inline size_t width(int d) { return round_up(d, 16); }

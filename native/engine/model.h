@@ -72,8 +72,9 @@ public:
     Pool workspaces;
 
 private:
-    void run_encoder(Workspace& w, const Sources& sources) const;
-    void remember(Workspace& w, const Sources& sources, Memory& memory, size_t first) const;
+    void run_encoder(Workspace& w, const Sources& sources, int rows) const;
+    void remember(Workspace& w, const Sources& sources, int rows, Memory& memory,
+                  size_t first) const;
 
     std::unique_ptr<Store> store_;
     PositionTable layer_positions_;

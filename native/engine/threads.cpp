@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "problems.h"
 
 namespace tfn {
 namespace {
@@ -16,6 +21,8 @@ int64_t now() {
     return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
+constexpr const char* VARIABLE = "TFEXPORT_NATIVE_SHARING";
+
 inline void pause() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -28,9 +35,20 @@ uint64_t packed(uint64_t generation, uint64_t tasks, uint64_t next) {
     return generation << 32 | tasks << 16 | next;
 }
 
+const Way* fixed_way() {
+    static constexpr Way WAYS[] = {Way::alone, Way::together, Way::apart};
+    static constexpr const char* NAMES[] = {"alone", "together", "apart"};
+    const char* name = std::getenv(VARIABLE);
+    if (!name || !*name) return nullptr;
+    for (int i = 0; i < 3; i++)
+        if (!std::strcmp(name, NAMES[i])) return &WAYS[i];
+    throw Error(std::string(VARIABLE) + " is \"" + name +
+                "\"; expected alone, together or apart, or nothing");
+}
+
 }  // namespace
 
-Team::Team(int threads) : threads_(threads) {
+Team::Team(int threads) : threads_(threads), fixed_(fixed_way()) {
     try {
         for (int thread = 1; thread < threads; thread++)
             helpers_.emplace_back([this, thread] { help(thread); });
@@ -48,7 +66,7 @@ Team::~Team() {
     for (auto& helper : helpers_) helper.join();
 }
 
-Team::Span::Span(Team& team, Work kind, int rows) : team_(team) {
+Team::Span::Span(Team& team, Work kind, int rows, int separate) : team_(team) {
     if (team.helpers_.empty() || team.busy_) return;
     team.busy_ = true;
     int size = 0;
@@ -57,15 +75,17 @@ Team::Span::Span(Team& team, Work kind, int rows) : team_(team) {
     start_ = now();
     team.work_done_ = 0;
     team.waited_ = false;
-    team.helped_ = habit_->begin(start_);
-    if (team.helped_) team.wake();
+    team.way_ = habit_->begin(start_, separate >= FEWEST_APART * team.threads_);
+    if (team.fixed_) team.way_ = *team.fixed_ == Way::apart && separate < 2 ? Way::together : *team.fixed_;
+    if (team.way_ != Way::alone) team.wake();
 }
 
 Team::Span::~Span() {
     if (!habit_) return;
     const int64_t end = now();
-    habit_->end(team_.helped_, team_.work_done_, end - start_, team_.waited_, end);
-    team_.busy_ = team_.helped_ = false;
+    habit_->end(team_.way_, team_.work_done_, end - start_, team_.waited_, end);
+    team_.busy_ = false;
+    team_.way_ = Way::alone;
     team_.needed_.store(false, std::memory_order_relaxed);
 }
 

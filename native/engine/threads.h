@@ -2,7 +2,7 @@
 //
 // A task is claimed by whoever is free, so that a slow thread delays the others by one task at most.
 // Helpers spin while they are needed every few microseconds, and sleep soon after. Whether they help
-// at all is a habit: see "habit.h".
+// at all, and with what, is a habit: see "habit.h".
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -16,7 +16,9 @@
 namespace tfn {
 
 // Kinds of work, of which each has habits of its own.
-enum class Work { encoder, memory, decoder, loading };
+enum class Work { encoder, decoder, loading };
+
+constexpr int FEWEST_APART = 4;  // rows of a thread, of which fewer would waste what weights they read
 
 class Team {
 public:
@@ -28,10 +30,11 @@ public:
     int threads() const { return threads_; }
 
     // A span of work of a kind, such as one step of so many rows. Only in one are there helpers;
-    // one within another is a part of it.
+    // one within another is a part of it. `separate`: how many of its rows threads may take apart
+    // from one another.
     class Span {
     public:
-        Span(Team& team, Work kind, int rows);
+        Span(Team& team, Work kind, int rows, int separate = 0);
         ~Span();
         Span(const Span&) = delete;
         Span& operator=(const Span&) = delete;
@@ -42,25 +45,42 @@ public:
         int64_t start_ = 0;
     };
 
+    // Whether the rows of this span are to be taken apart.
+    bool apart() const { return way_ == Way::apart; }
+    // f(task, thread) for as many tasks as threads; `f` runs what it does with other teams, one of a
+    // thread, and their work counts as this one's.
+    template <class F>
+    void run_apart(F&& f) {
+        run_shared(threads_, f);
+    }
+    void count(Team& other) {
+        work_done_ += other.work_done_;
+        other.work_done_ = 0;
+    }
+
     // f(task, thread) for every task below `tasks`. `work` in multiply-adds: little is done by the
     // caller alone. f does not throw.
     template <class F>
     void run(int tasks, double work, F&& f) {
         work_done_ += work;
-        if (tasks <= 1 || work < LEAST_WORK || !helped_) {
+        if (tasks <= 1 || work < LEAST_WORK || way_ == Way::alone) {
             for (int task = 0; task < tasks; task++) f(task, 0);
             return;
         }
-        run_shared(
-            tasks, [](void* with, int task, int thread) { (*static_cast<F*>(with))(task, thread); },
-            const_cast<void*>(static_cast<const void*>(&f)));
+        run_shared(tasks, f);
     }
 
 private:
     using Function = void (*)(void* with, int task, int thread);
     static constexpr double LEAST_WORK = 60e3;
-    static constexpr int KINDS = 4, SIZES = 32;
+    static constexpr int KINDS = 3, SIZES = 32;
 
+    template <class F>
+    void run_shared(int tasks, F& f) {
+        run_shared(
+            tasks, [](void* with, int task, int thread) { (*static_cast<F*>(with))(task, thread); },
+            const_cast<void*>(static_cast<const void*>(&f)));
+    }
     void run_shared(int tasks, Function function, void* with);
     void wake();
     void help(int thread);
@@ -69,9 +89,10 @@ private:
     void wait_for_others(int tasks, int64_t since);
 
     const int threads_;
+    const Way* const fixed_;      // for tests and measurements
     Habit habits_[KINDS][SIZES];  // by the logarithm of rows
     bool busy_ = false;           // in a span
-    bool helped_ = false;         // in this span
+    Way way_ = Way::alone;        // of this span
     bool waited_ = false;         // long for a helper, in this span
     double work_done_ = 0;
     std::atomic<uint64_t> work_{0};  // generation (32 bits), tasks (16), next task (16)

@@ -86,6 +86,29 @@ def play_alone(model: Model, source: list[int], tokens: list[int]) -> Floats:
     return found[0]
 
 
+@pytest.mark.parametrize("way", ["alone", "together", "apart"])
+def test_rows_do_not_notice_how_threads_share_them(
+    drawn: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", way)
+    config, model = drawn_model(drawn)
+    for seed in range(4):
+        run_batch(config, model, 1000 + seed)
+    sources = draw_sources(config, drawn) + draw_sources(config, drawn + 1)
+    found = (*model.generate(sources, 15, True), *model.beam(sources, 3, 2, 8))
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "alone")
+    _, model = drawn_model(drawn)
+    expected = (*model.generate(sources, 15, True), *model.beam(sources, 3, 2, 8))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_unknown_way_to_share_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "thread")
+    with pytest.raises(NativeError, match='SHARING is "thread"; expected alone, together or'):
+        drawn_model(0)
+
+
 def test_searches_in_one_call_do_not_notice_their_neighbours(drawn: int) -> None:
     config, model = drawn_model(drawn)
     sources = draw_sources(config, drawn) + draw_sources(config, drawn + 1)

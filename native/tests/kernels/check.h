@@ -81,3 +81,4 @@ void check_quantization(const tfn::Kernels& kernels, Checks& checks);
 void check_rows(const tfn::Kernels& kernels, Checks& checks);
 void check_attention(const tfn::Kernels& kernels, Checks& checks);
 void check_vocabulary(const tfn::Kernels& kernels, Checks& checks);
+void check_habit(Checks& checks);

@@ -2,6 +2,7 @@
 //     kernels          all of them
 //     kernels --list   their names
 //     kernels NAME     that one; fails if it does not run here
+//     kernels --habit  how threads learn to share work, which no set has a part in
 //     kernels --all    whatever the processor says, for builds whose instructions are emulated
 #include <cstring>
 
@@ -26,6 +27,12 @@ bool check(const tfn::Kernels& kernels) {
 
 int main(int count, char** arguments) {
     const std::string given = count > 1 ? arguments[1] : "";
+    if (given == "--habit") {
+        Checks checks("habit");
+        check_habit(checks);
+        std::printf("habit: %d checks, %d failed\n", checks.count(), checks.failed());
+        return checks.failed() ? 1 : 0;
+    }
     bool good = true, any = false;
     for (const tfn::Kernels* const* each = tfn::all_kernels(); *each; each++) {
         const bool named = given == (*each)->name;
