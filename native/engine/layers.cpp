@@ -67,6 +67,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     const int wanted = (int)std::max(1.0, std::min(work / 20e3, 8.0 * threads));
     const int each = std::max((all + wanted - 1) / wanted, 1), tasks = (all + each - 1) / each;
     const bool biased = relative && relative->adds_bias();
+    const bool weighs = biased && relative->adds_to_context();
     const auto prepare = [&](int i, size_t place) {
         const int row = i / heads.count, head = i % heads.count;
         const Query& q = rows[row];
@@ -74,7 +75,8 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
         const size_t from = places.layer * q.layer_size + head * places.head;
         Attend a{queries + row * ld + offset, q.blocks, from + places.key, from + places.value,
                  q.stride, q.n, heads.padded, attention.scale,
-                 nullptr, scores + place * room, context + row * ldc + offset};
+                 nullptr, scores + place * room, context + row * ldc + offset,
+                 q.weights_out || weighs};
         if (biased) {
             float* bias = biases + place * room;
             relative->fill_bias(w.kernels, head, q.position, q.n, a.query, a.scale, bias);
@@ -84,7 +86,7 @@ void attend(Workspace& w, const Attention& attention, const RelativePositions* r
     };
     const auto finish = [&](int i, const Attend& a) {
         const Query& q = rows[i / heads.count];
-        if (biased && relative->adds_to_context())
+        if (weighs)
             relative->add_to_context(a.weights, q.position, q.n, a.context);
         if (!q.weights_out) return;
         const size_t head = (size_t)places.layer * heads.count + i % heads.count;

@@ -7,6 +7,11 @@ import pytest
 if importlib.util.find_spec("tfexport_native") is None:
     # `make optional` installs it where there is a compiler.
     collect_ignore_glob = ["test_*.py"]
+else:
+    import torch
+
+    # Workers of pytest-xdist share the cores; torch's threads would wait for one another, spinning.
+    torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

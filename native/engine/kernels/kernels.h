@@ -69,6 +69,7 @@ struct Attend {
     const float* bias;           // added to the scaled scores, or null; room as for the weights
     float* weights;              // (n,), written; there is room for n rounded up to MOST_LANES
     float* context;              // (dim,), written
+    bool keeps_weights;          // they are read afterwards; or they may be anything
 };
 
 // Columns whose logit may be the largest, by upper bounds of their logits; see "vocabulary.h".

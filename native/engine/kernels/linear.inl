@@ -9,7 +9,7 @@
 namespace tfn {
 namespace {
 
-constexpr size_t AHEAD = 4096;  // bytes of weights that are fetched ahead
+constexpr size_t AHEAD = 8192;  // bytes of weights that are fetched ahead
 constexpr int ROWS_AT_ONCE = 96;  // of the input, so that they stay in the second cache
 constexpr int WIDE = 8 / VECTORS;  // panels of a single row: eight sums hide one another's latency
 

@@ -87,72 +87,106 @@ void norm(NormKind kind, float eps, const float* weight, const float* bias, cons
     for (; i < padded; i++) y[i] = 0.0f;
 }
 
-// Scores of one block of positions, of which all are computed and the first `count` kept. Its values,
-// which are needed soon, are fetched from memory meanwhile.
-INLINE void scores_of(const Attend& a, const float* block, int count, float* scores) {
+// Scores of one block of positions, `apart` from one another. Their values, which are needed soon, are
+// fetched from memory meanwhile. WIDTH vectors of a position, or any number if it is 0.
+template <int WIDTH, class Apart>
+INLINE void scores_of(const Attend& a, const float* block, Apart&& apart, float* scores) {
+    const int width = WIDTH ? WIDTH : a.dim / LANES;
     const float *keys = block + a.key, *values = block + a.value;
     F sums[BLOCK] = {};
-    size_t apart[BLOCK];
-    // Behind the last position there may be no memory: the first is read again.
+#pragma GCC unroll 4
+    for (int v = 0; v < width; v++, keys += LANES, values += LANES) {
+        const F query = load(a.query + v * LANES);
 #pragma GCC unroll 8
-    for (int j = 0; j < BLOCK; j++) apart[j] = j < count ? j * a.stride : 0;
-    for (int i = 0; i < a.dim; i += LANES) {
-        F q = load(a.query + i);
+        for (int j = 0; j < BLOCK; j++) sums[j] += query * load(keys + apart(j));
+        if (v * LANES % 16) continue;  // of a cache line, which is fetched already
 #pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j++) sums[j] += q * load(keys + apart[j] + i);
-        if (i % 16) continue;  // of a cache line, which is fetched already
-#pragma GCC unroll 8
-        for (int j = 0; j < BLOCK; j++) __builtin_prefetch(values + apart[j] + i, 0, 3);
+        for (int j = 0; j < BLOCK; j++) __builtin_prefetch(values + apart(j), 0, 3);
     }
     lane_sums(sums, scores);
+}
+
+template <int WIDTH>
+INLINE void scores_of(const Attend& a) {
+    const size_t stride = a.stride;
+    const float* const* block = a.blocks;
+    float* scores = a.weights;
+    int left = a.n;
+    for (; left >= BLOCK; left -= BLOCK, scores += BLOCK)
+        scores_of<WIDTH>(a, *block++, [stride](int j) { return j * stride; }, scores);
+    if (!left) return;
+    // Behind the last position there may be no memory: the first is read again.
+    size_t apart[BLOCK];
+    for (int j = 0; j < BLOCK; j++) apart[j] = j < left ? j * stride : 0;
+    scores_of<WIDTH>(a, *block, [&apart](int j) { return apart[j]; }, scores);
+}
+
+// Adds values of two positions, each to sums of its own: even ones to the first, odd ones to the second.
+template <int WIDTH>
+INLINE void add_values(const float* values, size_t stride, const float* weights, F* even, F* odd) {
+    const float first = weights[0], second = weights[1];
+#pragma GCC unroll 8
+    for (int v = 0; v < WIDTH; v++) {
+        even[v] += first * load(values + v * LANES);
+        odd[v] += second * load(values + stride + v * LANES);
+    }
 }
 
 // Weighted sums of values, times a factor.
 template <int WIDTH>
 INLINE void contexts(const Attend& a, float factor, int from) {
     F even[WIDTH] = {}, odd[WIDTH] = {};
-    for (int at = 0; at < a.n; at += BLOCK) {
-        const float* values = a.blocks[at / BLOCK] + a.value + from;
-        int count = a.n - at < BLOCK ? a.n - at : BLOCK;
-        for (int j = 0; j + 1 < count; j += 2) {
-            const float *one = values + j * a.stride, *two = one + a.stride;
-            float first = a.weights[at + j], second = a.weights[at + j + 1];
+    const size_t offset = a.value + from, stride = a.stride;
+    const float* weights = a.weights;
+    const float* const* block = a.blocks;
+    int left = a.n;
+    for (; left >= BLOCK; left -= BLOCK, weights += BLOCK) {
+        const float* values = *block++ + offset;
 #pragma GCC unroll 8
-            for (int v = 0; v < WIDTH; v++) {
-                even[v] += first * load(one + v * LANES);
-                odd[v] += second * load(two + v * LANES);
-            }
-        }
-        if (count % 2) {
-            const float* one = values + (count - 1) * a.stride;
-            float first = a.weights[at + count - 1];
+        for (int j = 0; j < BLOCK; j += 2)
+            add_values<WIDTH>(values + j * stride, stride, weights + j, even, odd);
+    }
+    if (left) {
+        const float* values = *block + offset;
+        for (; left >= 2; left -= 2, weights += 2, values += 2 * stride)
+            add_values<WIDTH>(values, stride, weights, even, odd);
+        if (left)
 #pragma GCC unroll 8
-            for (int v = 0; v < WIDTH; v++) even[v] += first * load(one + v * LANES);
-        }
+            for (int v = 0; v < WIDTH; v++) even[v] += weights[0] * load(values + v * LANES);
     }
 #pragma GCC unroll 8
     for (int v = 0; v < WIDTH; v++) store(a.context + from + v * LANES, (even[v] + odd[v]) * factor);
 }
 
-// Turns n scores that lie in s into exp(x - the largest); one by the sum of them, by which they are
-// weights. In whole vectors: what is added to the sum for places behind n, 1e-38, is lost in it.
-INLINE float exponentials(float* s, int n, float scale, const float* bias) {
-    F highs = splat(-INFINITY);
-    for (int at = 0; at < n; at += LANES) {
-        F v = load(s + at) * scale;
-        if (bias) v += load(bias + at);
-        v = places() < n - at ? v : splat(-INFINITY);
-        store(s + at, v);
-        highs = larger(highs, v);
+// Turns each head's scores s into exp(s - the largest), and gives factors that make weights of them.
+// In whole vectors: what is added to the sum for places behind the last, 1e-38, is lost in it.
+INLINE void exponentials(const Attend* heads, int count, float* factors) {
+    static_assert(MOST_TOGETHER == BLOCK, "vectors that are reduced together");
+    F found[MOST_TOGETHER];
+    for (int i = 0; i < MOST_TOGETHER; i++) found[i] = splat(-INFINITY);
+    for (int i = 0; i < count; i++) {
+        const Attend& a = heads[i];
+        for (int at = 0; at < a.n; at += LANES) {
+            F v = load(a.weights + at) * a.scale;
+            if (a.bias) v += load(a.bias + at);
+            v = places() < a.n - at ? v : splat(-INFINITY);
+            store(a.weights + at, v);
+            found[i] = larger(found[i], v);
+        }
     }
-    const float most = highest(highs);
-    F sums = F{};
-    for (int at = 0; at < n; at += LANES) {
-        const F v = exponential(load(s + at) - most);
-        store(s + at, v);
-        sums += v;
+    float most[MOST_TOGETHER], sums[MOST_TOGETHER];
+    lane_maxima(found, most);
+    for (int i = 0; i < MOST_TOGETHER; i++) found[i] = F{};
+    for (int i = 0; i < count; i++) {
+        const Attend& a = heads[i];
+        for (int at = 0; at < a.n; at += LANES) {
+            const F v = exponential(load(a.weights + at) - most[i]);
+            store(a.weights + at, v);
+            found[i] += v;
+        }
     }
-    return 1.0f / sum(sums);
+    lane_sums(found, sums);
+    for (int i = 0; i < MOST_TOGETHER; i++) factors[i] = 1.0f / sums[i];
 }
 
 // A head's scores, weights and context each wait for the one before, and for memory: what several
@@ -160,15 +194,14 @@ INLINE float exponentials(float* s, int n, float scale, const float* bias) {
 void attend(const Attend* heads, int count) {
     const Attend* end = heads + count;
     for (const Attend* a = heads; a < end; a++)
-        for (int at = 0; at < a->n; at += BLOCK) {
-            const int some = a->n - at < BLOCK ? a->n - at : BLOCK;
-            scores_of(*a, a->blocks[at / BLOCK], some, a->weights + at);
+        switch (a->dim / LANES) {
+            case 1: scores_of<1>(*a); break;
+            case 2: scores_of<2>(*a); break;
+            case 4: scores_of<4>(*a); break;
+            default: scores_of<0>(*a);
         }
     float factors[MOST_TOGETHER];
-    for (int i = 0; i < count; i++) {
-        const Attend& a = heads[i];
-        factors[i] = exponentials(a.weights, a.n, a.scale, a.bias);
-    }
+    exponentials(heads, count, factors);
     for (int i = 0; i < count; i++) {
         const Attend& a = heads[i];
         const float factor = factors[i];
@@ -176,7 +209,7 @@ void attend(const Attend* heads, int count) {
         for (; from + 4 * LANES <= a.dim; from += 4 * LANES) contexts<4>(a, factor, from);
         for (; from + 2 * LANES <= a.dim; from += 2 * LANES) contexts<2>(a, factor, from);
         for (; from < a.dim; from += LANES) contexts<1>(a, factor, from);
-        for (int at = 0; at < a.n; at += LANES)
+        for (int at = 0; a.keeps_weights && at < a.n; at += LANES)
             store(a.weights + at, load(a.weights + at) * factor);
     }
 }

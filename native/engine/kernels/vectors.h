@@ -66,28 +66,30 @@ INLINE F merged(F a, F b, std::integer_sequence<int, PLACE...>) {
         a, b, (PLACE / 4 * 4 + FIRST + (EACH == 1 ? PLACE % 4 / 2 : PLACE % 2) +
                (EACH == 1 ? PLACE % 2 : PLACE % 4 / 2) * LANES)...);
 }
-template <int EACH>  // vectors that are added as they are merged
-INLINE F merged_sums(F a, F b) {
-    constexpr auto places = std::make_integer_sequence<int, LANES>();
-    return merged<EACH, 0>(a, b, places) + merged<EACH, 2>(a, b, places);
-}
 // Fours of lanes of a and b, of which the even or the odd ones.
 template <int ODD, int... PLACE>
 INLINE F fours(F a, F b, std::integer_sequence<int, PLACE...>) {
     return __builtin_shufflevector(a, b, (PLACE / 4 * 8 + ODD * 4 + PLACE % 4)...);
 }
-INLINE F four_sums(F a, F b) {
-    constexpr auto places = std::make_integer_sequence<int, LANES>();
-    return fours<0>(a, b, places) + fours<1>(a, b, places);
+// The lanes of each of BLOCK vectors reduced to one value, in the order of `sum`; values of several
+// vectors are reduced together.
+template <class Reduce>
+INLINE void reduced(const F* v, float* out, Reduce&& reduce) {
+    constexpr auto all = std::make_integer_sequence<int, LANES>();
+    auto by_one = [&](F a, F b) { return reduce(merged<1, 0>(a, b, all), merged<1, 2>(a, b, all)); };
+    auto by_two = [&](F a, F b) { return reduce(merged<2, 0>(a, b, all), merged<2, 2>(a, b, all)); };
+    auto by_four = [&](F a, F b) { return reduce(fours<0>(a, b, all), fours<1>(a, b, all)); };
+    F found[2];
+    for (int i = 0; i < 2; i++, v += 4) found[i] = by_two(by_one(v[0], v[1]), by_one(v[2], v[3]));
+    if constexpr (LANES > 4) found[0] = by_four(found[0], found[1]);
+    if constexpr (LANES > 8) found[0] = by_four(found[0], found[0]);
+    memcpy(out, found, BLOCK * sizeof(float));
 }
-// What `sum` gives of each of BLOCK vectors, to the last bit.
-INLINE void lane_sums(const F* v, float* out) {
-    F sums[2];
-    for (int i = 0; i < 2; i++, v += 4)
-        sums[i] = merged_sums<2>(merged_sums<1>(v[0], v[1]), merged_sums<1>(v[2], v[3]));
-    if constexpr (LANES > 4) sums[0] = four_sums(sums[0], sums[1]);
-    if constexpr (LANES > 8) sums[0] = four_sums(sums[0], sums[0]);
-    memcpy(out, sums, BLOCK * sizeof(float));
+INLINE void lane_sums(const F* v, float* out) {  // what `sum` gives of each, to the last bit
+    reduced(v, out, [](F a, F b) __attribute__((always_inline)) { return a + b; });
+}
+INLINE void lane_maxima(const F* v, float* out) {
+    reduced(v, out, [](F a, F b) __attribute__((always_inline)) { return larger(a, b); });
 }
 
 // exp(x) with a relative error of about 1e-7. Source: Cephes, expf.

@@ -124,7 +124,7 @@ struct Head {
     Attend attend() {
         const size_t dim = query.size();
         return {query.data(), firsts.data(), 0, dim, stride, n, (int)dim, 0.25f,
-                bias.empty() ? nullptr : bias.data(), weights.data(), context.data()};
+                bias.empty() ? nullptr : bias.data(), weights.data(), context.data(), true};
     }
     void check(Checks& checks) const {
         const int dim = (int)query.size();
