@@ -24,12 +24,12 @@ void Habit::Rate::add(double more, double in) {
 }
 
 void Habit::choose_trial(bool separable) {
-    const Way others[] = {Way::apart, Way::alone, Way::together};
-    int at = 0;
-    while (others[at] != tried_) at++;
-    do tried_ = others[++at % 3];
-    while (tried_ == best_ || (tried_ == Way::apart && !separable));
-    if (lost_ && best_ != Way::alone) tried_ = Way::alone;
+    if (lost_ && best_ != Way::alone) {
+        tried_ = Way::alone;
+    } else {  // the others by turns
+        do tried_ = (Way)(((int)tried_ + WAYS - 1) % WAYS);
+        while (tried_ == best_ || (tried_ == Way::apart && !separable));
+    }
     lost_ = false;
 }
 

@@ -14,6 +14,7 @@ enum class Way {
     together,  // every product's columns are shared out
     apart,     // rows are shared out; each thread takes its own through all products
 };
+constexpr int WAYS = 3;
 
 // Times in nanoseconds.
 class Habit {
@@ -34,7 +35,7 @@ private:
     void choose_trial(bool separable);
     Rate& rate(Way way) { return rates_[(int)way]; }
 
-    Rate rates_[3];             // by ways
+    Rate rates_[WAYS];          // by ways
     Way best_ = Way::together;  // as far as is known
     Way tried_ = Way::alone;    // in this trial, or in the last one
     bool waking_ = false;       // the trial's first piece, in which helpers may be asleep yet

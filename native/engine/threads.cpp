@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
 #include "problems.h"
@@ -35,13 +34,13 @@ uint64_t packed(uint64_t generation, uint64_t tasks, uint64_t next) {
     return generation << 32 | tasks << 16 | next;
 }
 
-const Way* fixed_way() {
-    static constexpr Way WAYS[] = {Way::alone, Way::together, Way::apart};
-    static constexpr const char* NAMES[] = {"alone", "together", "apart"};
-    const char* name = std::getenv(VARIABLE);
-    if (!name || !*name) return nullptr;
-    for (int i = 0; i < 3; i++)
-        if (!std::strcmp(name, NAMES[i])) return &WAYS[i];
+std::optional<Way> fixed_way() {
+    const char* given = std::getenv(VARIABLE);
+    const std::string name = given ? given : "";
+    if (name.empty()) return std::nullopt;
+    if (name == "alone") return Way::alone;
+    if (name == "together") return Way::together;
+    if (name == "apart") return Way::apart;
     throw Error(std::string(VARIABLE) + " is \"" + name +
                 "\"; expected alone, together or apart, or nothing");
 }
@@ -75,8 +74,10 @@ Team::Span::Span(Team& team, Work kind, int rows, int separate) : team_(team) {
     start_ = now();
     team.work_done_ = 0;
     team.waited_ = false;
-    team.way_ = habit_->begin(start_, separate >= FEWEST_APART * team.threads_);
-    if (team.fixed_) team.way_ = *team.fixed_ == Way::apart && separate < 2 ? Way::together : *team.fixed_;
+    if (!team.fixed_)
+        team.way_ = habit_->begin(start_, separate >= FEWEST_APART * team.threads_);
+    else
+        team.way_ = *team.fixed_ == Way::apart && separate < 2 ? Way::together : *team.fixed_;
     if (team.way_ != Way::alone) team.wake();
 }
 

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -89,7 +90,7 @@ private:
     void wait_for_others(int tasks, int64_t since);
 
     const int threads_;
-    const Way* const fixed_;      // for tests and measurements
+    const std::optional<Way> fixed_;  // for tests and measurements
     Habit habits_[KINDS][SIZES];  // by the logarithm of rows
     bool busy_ = false;           // in a span
     Way way_ = Way::alone;        // of this span
