@@ -73,7 +73,8 @@ def plain_beam(
     length_penalty=st.sampled_from([0.0, 1.0, -0.5]),
     patience=st.sampled_from([1.0, 0.5, 2.0]),
     early=st.booleans(),
-    diversity=st.sampled_from([0.0, 0.5, 3.0]),
+    # No multiples of the logits' step: the penalty would make equal what rounding tells apart.
+    diversity=st.sampled_from([0.0, 0.7, 3.1]),
     data=st.data(),
 )
 def test_beam_is_what_the_documentation_says(
