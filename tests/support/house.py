@@ -1,12 +1,10 @@
-"""The package's source, and the rules that it keeps: lengths, parameters, imports, words."""
+"""The package's source, and the rules that it keeps: parameters, imports, flags, docstrings."""
 
 import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-MOST_LINES_OF_A_FILE = 300
-MOST_LINES_OF_A_FUNCTION = 50
 MOST_PARAMETERS = 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -83,27 +81,6 @@ def _imports_of_tfexport(node: ast.AST) -> bool:
 # Each rule gives the names of the scopes of a module that break it; "" is the module.
 
 
-def long_files(source: Source) -> Iterator[str]:
-    """One whose docstring has a sentence that begins "Long: " says why."""
-    if source.text.count("\n") > MOST_LINES_OF_A_FILE and not _says_why(source.tree):
-        yield ""
-
-
-def long_functions(source: Source) -> Iterator[str]:
-    """Docstrings are not counted; one with a sentence that begins "Long: " says why."""
-    for name, node in source.functions():
-        docstring = _docstring(node)
-        lines = (node.end_lineno or 0) - node.lineno + 1
-        if docstring is not None:
-            lines -= (docstring.end_lineno or 0) - docstring.lineno + 1
-        if lines > MOST_LINES_OF_A_FUNCTION and not _says_why(node):
-            yield name
-
-
-def _says_why(node: Documented) -> bool:
-    return bool(re.search(r"(^|\s)Long: \w", ast.get_docstring(node) or ""))
-
-
 def long_signatures(source: Source) -> Iterator[str]:
     """Neither self and cls nor ``*`` and ``**`` are counted."""
     for name, node in source.functions():
@@ -153,12 +130,6 @@ def flags(source: Source) -> Iterator[str]:
             and (docstring is None or inner is not docstring.value)
         )
         if any(re.search(r"(?<![\w-])--[a-z]", string) for string in strings):
-            yield name
-
-
-def riddles(source: Source) -> Iterator[str]:
-    for name, node in source.scopes():
-        if (ast.get_docstring(node) or "").startswith(("What ", "Whoever ")):
             yield name
 
 

@@ -34,8 +34,6 @@ def translate_dataset(
 ) -> ray.data.Dataset:
     """Translate a column of a dataset, on actors that hold a translator each.
 
-    Long: the decoding options of every call, and the three numbers that size a cluster.
-
     Args:
         dataset: with a column of texts. Its columns ``source_language``, ``target_language`` and
             ``target_prefix``, where it has them, hold for their own row; null leaves it to the

@@ -72,8 +72,6 @@ def translate_corpus(
 ) -> CorpusReport:
     """Translate the files of a folder, or one file, on this machine or a cluster.
 
-    Long: the decoding options of every call, and the numbers that size a cluster.
-
     The same call again goes on: files and pieces that are there, made of the same input by the
     same bundle with the same options, are not done again. Several runs at a time need outputs of
     their own; on a local disk a lock sees to it.

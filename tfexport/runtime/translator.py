@@ -1,8 +1,4 @@
-"""The public calls of decoding: texts or ids in, results out.
-
-Long: most of it is signatures, two overloads for each call that may return a future, and the
-docstrings that ``help(Translator)`` shows. A base class would only split them over two files.
-"""
+"""The public calls of decoding: texts or ids in, results out."""
 
 from __future__ import annotations
 
