@@ -72,8 +72,9 @@ def describe_substitute(path: PathLike) -> str | None:
             head = file.read(_HEAD)
     except FileNotFoundError:
         return _describe_lost_link(path)
-    except (OSError, ValueError):
-        return None
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", ""))
+        return f"{reason.removeprefix('it is ')}." if reason.startswith("it is ") else None
     if _LFS.match(head):
         size = _LFS_SIZE.search(head)
         of = f", of a file of {int(size[1]):,} bytes that was not fetched" if size else ""
