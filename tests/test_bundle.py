@@ -60,6 +60,22 @@ def test_file_of_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_bundle(tmp_path / "a.bundle")
 
 
+def test_files_that_git_lfs_has_not_fetched_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x.bundle"
+    write(folder)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"
+    (folder / "decoder.onnx").write_bytes(pointer)
+    (folder / "encoder.onnx").unlink()
+    (folder / "encoder.onnx").symlink_to("../.git/annex/objects/x/SHA256")
+    with pytest.raises(BundleError, match=r"decoder\.onnx is a Git LFS pointer, of a file of 5 by"):
+        open_bundle(folder)
+    with pytest.raises(BundleError, match=r"encoder\.onnx is a pointer of git-annex"):
+        open_bundle(folder)
+    (folder / "manifest.json").write_bytes(pointer)
+    with pytest.raises(BundleError, match=r"manifest\.json: a Git LFS pointer"):
+        open_bundle(folder)
+
+
 def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file or folder"):
         open_bundle(tmp_path / "nothing")
