@@ -46,6 +46,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """
     folder = Path(folder)
     path = folder / MANIFEST
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise BundleError(f"{path}: not a file.")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)
@@ -168,8 +170,9 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
+    manifest = Path(path) / MANIFEST
     try:
-        parse_manifest((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
+        parse_manifest(manifest.read_text(encoding="utf-8") if manifest.is_file() else "", manifest)
     except (OSError, ValueError):
         return False
     return True
