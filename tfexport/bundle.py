@@ -107,6 +107,33 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     return manifest
 
 
+class FileStamps:
+    """Which files those of an open bundle are, to see later whether they still are."""
+
+    def __init__(self, *files: Path) -> None:
+        self._stamps = {file: _stamp(file) for file in files}
+
+    def check(self) -> None:
+        """Refuse to go on reading a bundle that was replaced.
+
+        Raises:
+            BundleError: naming the first file that is another, or was written to.
+        """
+        for file, before in self._stamps.items():
+            if _stamp(file) != before:
+                raise BundleError(
+                    f"{file}: was replaced or changed since the bundle was opened. Open it again."
+                )
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @contextlib.contextmanager
 def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     """Give a folder in which none of a bundle's files is a link: its own, or a temporary copy.
