@@ -31,7 +31,7 @@ class PiecesCall(StrictFields):
     tokens: list[list[int]] = pydantic.Field(description="of its translation, a row a sentence")
     source_language: str | None = None
     target_language: str | None = None
-    split: Split | None = pydantic.Field(None, description="as for the translation")
+    split_sentences: Split | None = pydantic.Field(None, description="as for the translation")
 
 
 def routes(service: Service) -> APIRouter:
@@ -56,7 +56,9 @@ def routes(service: Service) -> APIRouter:
 
 
 def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
-    asked = Asked([body.text], spoken=choice.spoken, language=choice.source, split=body.split)
+    asked = Asked(
+        [body.text], spoken=choice.spoken, language=choice.source, split=body.split_sentences
+    )
     rows = prepare(choice.model, asked)
     ((layout,), texts) = rows.layouts, choice.model.engine.texts
     if len(body.tokens) != len(layout.sentences):
