@@ -67,6 +67,7 @@ class DetectCall(Fields):
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
+    can_detect()  # loads the library now, not for the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
