@@ -52,6 +52,9 @@ class TranslateCall(Call):
     split_sentences: Split | None = pydantic.Field(
         None, description="texts into sentences; by default as the model reads texts"
     )
+    divide: bool = pydantic.Field(
+        False, description="sentences that are too long for the model, instead of refusing them"
+    )
     stream: bool = pydantic.Field(False, description="one text, as server-sent events")
 
 
@@ -113,7 +116,7 @@ def routes(service: Service) -> APIRouter:
         use(call, choice.model)
         asked = Asked(
             body.texts, options.decoding, options.prefixes, choice.spoken, choice.source,
-            choice.target, body.split_sentences, stream=body.stream,
+            choice.target, body.split_sentences, body.divide, stream=body.stream,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)

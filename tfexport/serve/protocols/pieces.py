@@ -32,6 +32,7 @@ class PiecesCall(StrictFields):
     source_language: str | None = None
     target_language: str | None = None
     split_sentences: Split | None = pydantic.Field(None, description="as for the translation")
+    divide: bool = pydantic.Field(False, description="as for the translation")
 
 
 def routes(service: Service) -> APIRouter:
@@ -57,8 +58,9 @@ def routes(service: Service) -> APIRouter:
 
 def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
     asked = Asked(
-        [body.text], spoken=choice.spoken, language=choice.source, split=body.split_sentences
-    )
+        [body.text], spoken=choice.spoken, language=choice.source,
+        split=body.split_sentences, divide=body.divide,
+    )  # fmt: skip
     rows = prepare(choice.model, asked)
     ((layout,), texts) = rows.layouts, choice.model.engine.texts
     if len(body.tokens) != len(layout.sentences):
