@@ -27,6 +27,7 @@ from tfexport.export.artifacts.keywords import (
     check_keywords,
     graph_options,
     read_options,
+    reads_texts,
     tokenizer_files,
 )
 from tfexport.export.artifacts.results import ExportResult
@@ -58,12 +59,14 @@ class BundleContents:
         options: of the graphs.
         tokenizers: already checked against the model's vocabularies.
         verify: compare with eager PyTorch, and fail if they differ.
+        reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
     checkpoint: Checkpoint
     options: GraphOptions
     tokenizers: TokenizerFiles
     verify: bool = True
+    reads: str | None = None
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions")
@@ -115,7 +118,8 @@ def read_contents(
     found = read_for_decoding(checkpoint, read_options(options, verify))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
-    return BundleContents(found, of_graphs, tokenizers, verify)
+    reads = reads_texts(options, found.reads_texts)
+    return BundleContents(found, of_graphs, tokenizers, verify, reads)
 
 
 def write_bundle(
@@ -137,6 +141,7 @@ def write_bundle(
             tokenizers=contents.tokenizers.copy(folder),
             generation=dict(checkpoint.read_generation().defaults),
             languages=contents.tokenizers.languages,
+            reads=contents.reads,
         )
         manifest = write_manifest(folder, manifest)
         report = None

@@ -210,7 +210,7 @@ def _write_bundle(
         tokenizers = contents.tokenizers.copy(folder)
         if not contents.build.found.io.takes_ids:  # a text is the target only
             tokenizers.pop("source", None)
-        manifest = replace(_describe(contents, graphs), tokenizers=tokenizers)
+        manifest = replace(_describe(contents, graphs), tokenizers=tokenizers, reads=contents.reads)
         manifest = write_manifest(folder, manifest)
         if verify:
             report = _compare(contents, folder, manifest, tell)

@@ -72,6 +72,14 @@ class Checkpoint:
         return read(self.own_config, self.generation_config)
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether the model reads whole texts, as its family does or its config.json says."""
+        tasks = self.own_config.get("task_specific_params")
+        names = tasks if isinstance(tasks, dict) else ()
+        family = self.layout in LAYOUTS and LAYOUTS[self.layout].reads_texts
+        return family or any(str(name).startswith("summarization") for name in names)
+
+    @property
     def fates(self) -> dict[str, tuple[str, ...]]:
         """The name of ``key_report`` before; for one release."""
         warnings.warn("Checkpoint.fates is now key_report.", DeprecationWarning, stacklevel=2)
