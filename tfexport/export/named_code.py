@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -134,6 +135,7 @@ def _place(error: BaseException) -> str | None:
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether a file is neither Python's, nor an installed library's, nor this package's."""
     path = Path(filename)
@@ -142,6 +144,7 @@ def is_users(filename: str) -> bool:
     return not any(path.resolve().is_relative_to(folder) for folder in _NOT_USERS)
 
 
+@cache
 def library_of(filename: str) -> str | None:
     """The installed library that a file is of, such as ``numpy``; None of torch and all others."""
     path = Path(filename)

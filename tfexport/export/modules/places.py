@@ -21,6 +21,7 @@ _FIXED = (
     "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), x.unflatten) "
     "instead of numbers, and leave loops over an axis to torch's own layers"
 )
+_NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
     (
         "data-dependent expression",
@@ -30,6 +31,8 @@ _HINTS = (
     ("Constraints violated", _FIXED),
     ("specialized", _FIXED),
     ("static shape", _FIXED),
+    ("numpy() is not supported", _NUMPY),
+    ("numpy.object_", _NUMPY),
     ("No ONNX function found", "write it with operators that ONNX has"),
 )
 

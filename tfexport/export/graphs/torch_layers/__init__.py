@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -17,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tfexport.export.graphs.torch_layers import encoder, multi_head
 from tfexport.export.graphs.torch_layers.capture import Baked, one_capture
+from tfexport.export.graphs.torch_layers.conditions import of_number
 from tfexport.export.graphs.torch_layers.functions import functions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
 from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
@@ -34,6 +36,7 @@ _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     # The classes of tensors while torch traces.
     (FakeTensor, "tolist", listed),
     (FunctionalTensor, "tolist", listed),
+    (torch.SymBool, "__bool__", of_number),
 )
 
 

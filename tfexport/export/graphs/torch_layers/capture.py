@@ -30,9 +30,14 @@ _OF_SIZES = (
     "compute sizes with x.size(), and replace Python loops over an axis by operations on whole "
     "tensors"
 )
-_OF_NUMPY = (
-    "numpy takes the numbers of the example: use torch's functions (torch.ones, torch.triu, "
-    "torch.arange), which keep sizes"
+_REMEDIES = (
+    (
+        r"\(through \w+\)",
+        "the library takes the numbers of the example: use torch's functions (torch.ones, "
+        "torch.triu, torch.einsum), which keep sizes",
+    ),
+    (r"\b[A-Z]\w*Tensor\(", "torch.tensor([x.size(1)]) keeps sizes, torch.LongTensor does not"),
+    (r"\bint\(", "int(x.size(1)) takes the number of the example: leave int out"),
 )
 
 
@@ -55,7 +60,7 @@ class Baked:
             return None
         places = ", ".join(dict.fromkeys(self._places))
         where = f"; at {places}" if places else ""
-        remedy = _OF_NUMPY if "(through numpy)" in places else _OF_SIZES
+        remedy = next((each for form, each in _REMEDIES if re.search(form, places)), _OF_SIZES)
         return ExportError(
             f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
         )

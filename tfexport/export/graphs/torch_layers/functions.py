@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers import attention, complex_numbers, multi_head, pooling
+from tfexport.export.graphs.torch_layers.conditions import conditions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
@@ -46,6 +47,7 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.repeat_interleave: _repeat_interleave,
         Tensor.repeat_interleave: _repeat_interleave,
         Tensor.data.__get__: _data,  # type: ignore[attr-defined]
+        **conditions(),
     }
 
 
