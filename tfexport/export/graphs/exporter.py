@@ -172,7 +172,7 @@ def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
 
 
 def _parameters(module: nn.Module) -> dict[str, Parameter]:
-    """Every parameter and buffer, by the name that the exporter gives it."""
+    """The parameters and buffers that are arrays, by the names that the exporter gives them."""
     kinds: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, Embedding):
@@ -187,7 +187,16 @@ def _parameters(module: nn.Module) -> dict[str, Parameter]:
     return {
         name: Parameter(
             Role(name.removeprefix("model."), kinds.get(id(tensor), MATRIX)),
-            tensor.detach().numpy(),
+            values,
         )
         for name, tensor in tensors.items()
+        if (values := _array(tensor)) is not None
     }
+
+
+def _array(tensor: Tensor) -> Any:
+    """A tensor as an array; None for one that numpy cannot hold, such as a sparse one."""
+    try:
+        return tensor.detach().numpy()
+    except (TypeError, RuntimeError):
+        return None
