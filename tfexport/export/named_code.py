@@ -24,7 +24,7 @@ _LIBRARIES = [
 _NOT_USERS = {path.resolve() for path in (*_LIBRARIES, _PACKAGE)}
 _INSTALLED = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
 # They export, and are named nowhere.
-_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxscript"}
+_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxruntime", "onnxscript"}
 
 
 def load_named(name: str, option: str | None = None) -> Callable[..., Any]:

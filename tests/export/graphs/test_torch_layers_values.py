@@ -94,7 +94,7 @@ OLDER: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {
     "LongTensor of a list": lambda _, rows, ids: rows * torch.LongTensor([3, 4])[1],
     "LongTensor as an index": lambda _, rows, ids: rows[:, :, torch.LongTensor([2, 1])],
     "Tensor of sizes": lambda _, rows, ids: rows * torch.Tensor(1, rows.size(1), 1).fill_(2.0),
-    "type": lambda _, rows, ids: rows + ids.type(torch.FloatTensor)[..., None],
+    "type": lambda _, rows, ids: rows + ids.type(torch.FloatTensor)[..., None],  # type: ignore[call-overload]
     "a bool of one": lambda _, rows, ids: rows * torch.BoolTensor([True]).float(),
 }
 

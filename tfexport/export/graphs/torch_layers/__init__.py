@@ -17,7 +17,7 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from tfexport.export.graphs.torch_layers import encoder, multi_head
-from tfexport.export.graphs.torch_layers.capture import Baked, one_capture
+from tfexport.export.graphs.torch_layers.capture import Baked, recorded_lines
 from tfexport.export.graphs.torch_layers.conditions import of_number
 from tfexport.export.graphs.torch_layers.functions import functions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
@@ -56,7 +56,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
     with _ONE_EXPORT, contextlib.ExitStack() as stack:
         for owner, name, form in _FORWARDS:
             stack.enter_context(replaced(owner, name, form))
-        stack.enter_context(one_capture(baked))
+        stack.enter_context(recorded_lines(baked))
         stack.enter_context(split_weights(module))
         stack.enter_context(recurrent_operators(module, lengths))
         stack.enter_context(_Functions(lengths))
