@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from tfexport.bundle import is_bundle
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.model_src.checkpoint import claims, marian_file
@@ -65,6 +66,11 @@ def find_file(path: str | Path) -> Path:
         raise CheckpointError(f"{path}: no such file or folder.")
     found = [path / name for name in FILE_NAMES if (path / name).is_file()]
     if not found:
+        if is_bundle(path):
+            raise CheckpointError(
+                f"{path}: a bundle, which was exported already, not a checkpoint. translate, "
+                "serve, quantize and inspect take it; its weights are not made a checkpoint again."
+            )
         if (foreign := _describe_folder(path)) is not None:
             raise CheckpointError(f"{path}: {foreign}")
         raise CheckpointError(
@@ -119,9 +125,10 @@ def _load_file(path: Path) -> StateDict:
     if path.suffix == ".safetensors":
         return _load_safetensors(path)
     if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):
+        what = "an ONNX file, which was exported already, " if path.suffix == ".onnx" else ""
         raise CheckpointError(
-            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save wrote, "
-            "or a .safetensors file."
+            f"{path}: {what}not a checkpoint. Expected a .pt, .pth or .bin file that torch.save "
+            "wrote, or a .safetensors file."
         )
     return _load_pickle(path, head)
 
