@@ -185,6 +185,12 @@ class Manifest:
         version = values.pop("format_version")
         del values["format"]
         if problems := find_problems(values, version):
+            others = (other for other in range(1, FORMAT_VERSION + 1) if other != version)
+            for fitting in (other for other in others if not find_problems(values, other)):
+                raise BundleError(
+                    f"{path}: format_version is {version}, and what it holds is of version "
+                    f"{fitting}: it was changed. {REEXPORT}"
+                )
             raise BundleError(join_problems(str(path), problems, REEXPORT))
         entries = values.get("files", {}), values.get("tokenizers", {})
         values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}

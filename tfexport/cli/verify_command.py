@@ -53,6 +53,8 @@ def verify(
     if report is not None:
         check_new_file(report, force=True)  # before the comparison, which takes a while
     with needs("export"):
+        import torch  # noqa: F401 - so that torch is named first if several are missing
+
         from tfexport.cli.parity_page import save_report
         from tfexport.cli.tables import print_parity, verdict
         from tfexport.export import verify_artifact
