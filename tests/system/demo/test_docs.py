@@ -54,7 +54,7 @@ def folder(
 ) -> Path:
     """Where a reader is who has followed the page up to the block."""
     for name, fixture in FILES.items():
-        if name in block.text:
+        if re.search(rf"(?<!\.\./)(?<!examples/){re.escape(name)}", block.text):
             (tmp_path / name).symlink_to(request.getfixturevalue(fixture))
     for path in (REPOSITORY / "examples").glob("*/*"):
         # Folders of their own: `cd examples/node` and `../..` lead back here. A bundle is one link.

@@ -75,14 +75,14 @@ def test_it_translates_well(engine: Any, pairs: list[list[str]]) -> None:
         results = translator.translate([pair[0] for pair in pairs])
     bleu = sacrebleu.corpus_bleu([str(r.text) for r in results], [[pair[1] for pair in pairs]])
     gate = manifest_of(READY)["quantization"]["gate"]
-    assert bleu.score == pytest.approx(gate["bleu"], abs=0.2)
+    assert bleu.score == pytest.approx(gate["bleu"], abs=0.5)  # the gate is of onnxruntime
     assert gate["bleu"] > 53.7  # float32: 54.0
 
 
 def test_it_is_served_under_its_languages(tmp_path: Path) -> None:
     with serving(tmp_path, READY) as server:
         listed = server.ask("GET", "/languages")
-    assert [(each["code"], each["targets"]) for each in listed.json() if each["targets"]] == [
+    assert [(each["code"], each["targets"]) for each in listed.json if each["targets"]] == [
         ("de", ["en"])
     ]
 
