@@ -90,7 +90,7 @@ def rows(name: str) -> Iterator[tuple[str, ...]]:
         first = (published.requirement.replace("==", " "), way.name, written)
         if said:
             click.echo(f"{name}, {way.name}: {said}", err=True)
-            yield (*first, "", "refused", said, "", "", f"{seconds:.0f}")
+            yield (*first, "", "refused", said.replace("|", "/"), "", "", f"{seconds:.0f}")
             continue
         equal, near = compare(published, output, texts)
         parity = json.loads((output / "manifest.json").read_text(encoding="utf-8"))["parity"]
