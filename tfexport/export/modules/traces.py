@@ -67,7 +67,7 @@ def trace(
     memory = module.encode(given)
     _refuse_changed(module, "encode", given, inputs)
     kept = [tensor.clone() for tensor in memory]
-    state = module.start(memory)
+    state = module.start(memory, inputs[0].size(0))
     _refuse_changed(module, "start", memory, kept)
     started = tuple(tensor.clone() for tensor in state)
     states = [tuple(map(Shaped.of, state))]
