@@ -29,6 +29,7 @@ class Settings:
         key_file: with one key a line; None to serve everybody.
         languages: name of a model to its pair of languages, such as "de-en".
         cors_origins: whose pages may call the server from a browser.
+        allowed_hosts: names of a server that listens to its own machine alone, besides "localhost".
         engine: what computes the models; see ``Translator``.
     """
 
@@ -42,6 +43,7 @@ class Settings:
     key_file: Path | None = None
     languages: Mapping[str, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     engine: EngineName = "auto"
 
     def __post_init__(self) -> None:
