@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 
 def parity_table(report: "ParityReport", name: str) -> Table:
     """A table of a report, with a row for each shape and a column for each stage."""
-    from tfexport.export.parity import TOLERANCE
-
     present = report.stages()
     table = Table(
         title=f"{name} against {report.reference}",
-        caption=f"largest difference relative to max(1, |value|); allowed {TOLERANCE:g}"
-        + (f"\n{report.note}" if report.note else ""),
+        caption="\n".join(["largest difference relative to max(1, |value|)", *notes(report)]),
         title_justify="left",
         caption_justify="left",
     )
@@ -26,7 +23,7 @@ def parity_table(report: "ParityReport", name: str) -> Table:
     table.add_column("source", justify="right")
     for stage in present:
         # No word is broken, and no number.
-        longest = max(map(len, [*stage.split(), f"{TOLERANCE:.1e}"]))
+        longest = max(map(len, [*stage.split(), f"{0:.1e}"]))
         table.add_column(stage, justify="right", min_width=longest)
     shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
     for batch, length in shapes:
@@ -34,6 +31,22 @@ def parity_table(report: "ParityReport", name: str) -> Table:
         cells = [_cell([c for c in at if c.stage == stage]) for stage in present]
         table.add_row(str(batch), str(length), *cells)
     return table
+
+
+def notes(report: "ParityReport") -> list[str]:
+    """What a table of a report says below it: what was allowed and why, and what was not run."""
+    from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
+
+    allowed = [c.allowed for c in report.comparisons if c.allowed]
+    least, most = min(allowed, default=LEAST_ALLOWED), max(allowed, default=LEAST_ALLOWED)
+    said = f"allowed {least:.2g}" + (f" to {most:.2g}" if most > least else "")
+    if report.measured_by is not None:
+        worst = max((c.noise for c in report.comparisons), default=0.0)
+        said += (
+            f": {MULTIPLE} times what {report.reference} itself rounds by, {worst:.2g} at most (by "
+            f"{report.measured_by}), but {LEAST_ALLOWED:g} at least and {MOST_ALLOWED:g} at most"
+        )
+    return [said, *(note for note in (report.note, report.ill_conditioned) if note)]
 
 
 def _cell(found: "list[Comparison]") -> Text:
