@@ -99,6 +99,9 @@ class Manifest:
         generation: decoding option to its default in this bundle, as a JSON value; empty if the
             defaults are those of ``DecodingOptions``.
         languages: that the model is told of by tokens; None if it is told of none.
+        origins: setting of ``config`` that the weights do not show to where it comes from:
+            "assumed" (the layout's default), "settings", "module" or the name of a file; empty for
+            a user's module.
     """
 
     tfexport_version: str
@@ -116,6 +119,7 @@ class Manifest:
     module: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     languages: Languages | None = None
+    origins: dict[str, str] = field(default_factory=dict)
 
     @property
     def format_version(self) -> int:
@@ -158,7 +162,7 @@ class Manifest:
         head = {"format": FORMAT, "format_version": self.format_version}
         values = {**head, **dataclasses.asdict(self)}
         # Older readers know none of these keys, so they are there only if they say something.
-        for key in ("module", "generation", "languages"):
+        for key in ("module", "generation", "languages", "origins"):
             if not values[key]:
                 del values[key]
         if self.special_ids.start is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfexport.atomic import new_file
 from tfexport.cli.spelling import spell
-from tfexport.cli.tables import cell_text, notes, verdict
+from tfexport.cli.tables import cell_text, notes, settings_lines, verdict
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
@@ -42,7 +42,10 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         signature: of the comparison.
         path: of the page; it is replaced if it exists.
     """
-    notes = [report.note, None if report.own_code is None else report.own_code.spelled(spell)]
+    said = [
+        None if report.own_code is None else report.own_code.spelled(spell),
+        None if (failure := report.failure()) is None else failure.spelled(spell),
+    ]
     title = html.escape(f"{name}: {verdict(report)}")
     lines = [
         "<!doctype html>",
@@ -50,13 +53,19 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(name)}: parity</title><style>{_STYLE}</style>",
         f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(note)}</p>" for note in notes if note),
+        *(f"<p>{html.escape(note)}</p>" for note in said if note),
+        *_settings(report),
         f'<div class="map">{_table(report)}</div>',
         _scale(),
         f"<p>signature: <code>{html.escape(signature)}</code></p></html>",
     ]
     with new_file(path, force=True) as page:
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _settings(report: "ParityReport") -> list[str]:
+    lines = [f"<li>{html.escape(line)}</li>" for line in settings_lines(report.settings)]
+    return ["<p>Settings that the weights do not show:</p><ul>", *lines, "</ul>"] if lines else []
 
 
 def _table(report: "ParityReport") -> str:

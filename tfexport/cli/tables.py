@@ -1,13 +1,19 @@
 """Tables made with rich: as wide as the terminal, or plain if there is none."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tfexport.cli.spelling import spell
+from tfexport.errors import Option, shown
+
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
+
+NOT_OWN = "not compared with your code"
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
@@ -80,18 +86,31 @@ def verdict(report: "ParityReport") -> str:
     from tfexport.export.parity import TOKEN_STAGES
 
     summary = report.summary()
+    own = "" if report.own_code is None else f"{NOT_OWN}; "
     if not report.passed:
         failure = report.first_failure()
         stage = failure.stage if failure else "nothing compared"
-        return f"NOT equal to {report.reference}: first difference in {stage}"
+        return f"{own}NOT equal to {report.reference}: first difference in {stage}"
     differences = summary["largest_difference"].items()
     largest = max((v for k, v in differences if k not in TOKEN_STAGES), default=0.0)
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
     tokens = f"{summary['tokens']} greedy tokens over " if summary["tokens"] else ""
     return (
-        f"equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
+        f"{own}equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
         f"largest difference {largest:.1e}"
     )
+
+
+def settings_lines(settings: "Mapping[str, tuple[Any, str]]") -> list[str]:
+    """Settings that weights do not show, a line for each origin; nothing if there are none."""
+    by_origin: dict[str, list[str]] = {}
+    for key, (value, origin) in settings.items():
+        if origin == "assumed":
+            name = "assumed, as the layout has it"
+        else:
+            name = spell(Option(origin)) if origin == "settings" else origin
+        by_origin.setdefault(name, []).append(f"{key}={shown(value)}")
+    return [f"{name}: {', '.join(found)}" for name, found in by_origin.items()]
 
 
 def print_parity(report: "ParityReport", name: str, stderr: bool = False) -> None:

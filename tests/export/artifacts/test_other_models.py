@@ -1,4 +1,4 @@
-"""An artifact is held against the checkpoint of another model: it is said so, and nothing is run."""
+"""An artifact beside the checkpoint of another model: what differs is said, and nothing is run."""
 
 from pathlib import Path
 from typing import Any

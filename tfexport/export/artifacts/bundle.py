@@ -138,6 +138,7 @@ def write_bundle(
             tokenizers=contents.tokenizers.copy(folder),
             generation=dict(checkpoint.read_generation().defaults),
             languages=contents.tokenizers.languages,
+            origins=checkpoint.unseen,
         )
         manifest = write_manifest(folder, manifest)
         report = None

@@ -259,9 +259,14 @@ def run_batches(
         with torch.no_grad():
             found.extend(compare(eager, batch))
     tell(step, len(every), len(every))
-    reference = eager.reference
+    reference, values = eager.reference, checkpoint.config.to_dict()
     return ParityReport(
-        reference.title, found, reference.no_original, eager.not_run, eager.rounding.by
+        reference.title,
+        found,
+        reference.no_original,
+        eager.not_run,
+        eager.rounding.by,
+        {key: (values[key], origin) for key, origin in checkpoint.unseen.items()},
     )
 
 

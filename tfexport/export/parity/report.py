@@ -103,6 +103,7 @@ class ParityReport:
             original was run.
         not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
         measured_by: how the noise of the reference was measured; None if it was not.
+        settings: those that the weights do not show: key to value and origin, as JSON values.
     """
 
     reference: str
@@ -110,6 +111,7 @@ class ParityReport:
     no_original: str | None = None
     not_run: str | None = None
     measured_by: str | None = None
+    settings: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     @property
     def note(self) -> str | None:
@@ -206,7 +208,8 @@ class ParityReport:
     def to_dict(self) -> dict[str, Any]:
         """The summary and every comparison, as JSON values."""
         rows = [{**asdict(c), "allowed": c.allowed, "passed": c.passed} for c in self.comparisons]
-        return {**self.summary(), "comparisons": rows}
+        settings = {key: {"value": v, "origin": o} for key, (v, o) in self.settings.items()}
+        return {**self.summary(), "settings": settings, "comparisons": rows}
 
     def require(self, name: str) -> None:
         """Raise if anything differs.
