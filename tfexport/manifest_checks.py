@@ -147,6 +147,7 @@ _OPTIONAL: dict[str, Check] = {
     ),
     "parity": or_null(PARITY),
     "quantization": or_null(QUANTIZATION),
+    "origins": every(_TEXT),
 }
 _SIZES = {
     "d_model": whole(1),
