@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.manifests import rewrite, write
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, SpecialIds, new_bundle, open_bundle
+from tfexport.bundle import MANIFEST, SpecialIds, is_bundle, new_bundle, open_bundle
 from tfexport.errors import BundleError, OutputExistsError
 
 
@@ -84,6 +84,14 @@ def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(BundleError, match="not a bundle"):
         open_bundle(tmp_path / "file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(BundleError, match=r"manifest\.json: not a file"):
+        open_bundle(tmp_path)
+    assert not is_bundle(tmp_path)
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:

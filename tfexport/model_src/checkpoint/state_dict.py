@@ -136,8 +136,8 @@ def _load_file(path: Path) -> StateDict:
         return _load_safetensors(path)
     if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):
         raise CheckpointError(
-            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save wrote, "
-            "or a .safetensors file."
+            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save "
+            "wrote, or a .safetensors file."
         )
     return _load_pickle(path, head)
 
