@@ -84,13 +84,18 @@ def find_file(path: str | Path) -> Path:
 
 
 def _why_no_checkpoint(folder: Path) -> str:
+    inside = sorted(
+        place.name
+        for place in folder.iterdir()
+        if place.is_dir() and any((place / name).is_file() for name in FILE_NAMES)
+    )
     lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
     return (
         _describe_folder(folder)
         or describe_form_of_folder(folder, weights=False)
         or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
         or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-        "Name the file itself."
+        + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
     )
 
 
