@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
-# Defaults of what requests ask for; what a result shows is a request's own affair.
+# Defaults of what requests ask for: what a result shows is for them to say.
+_OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
 _DECODING = [
     name for name, spec in SPECS.items()
-    if spec.help is not None and not name.startswith(("return_", "max_input_length"))
+    if spec.help is not None and not name.startswith(_OF_REQUESTS)
 ]  # fmt: skip
 
 
