@@ -130,6 +130,8 @@ def onnx(
         return
     check_onnx_export(output, force, options)  # before torch is loaded, which takes a second
     with needs("export"):
+        import torch  # noqa: F401 - so that torch is named first if several are missing
+
         from tfexport.export.artifacts.onnx import export_onnx
     assert checkpoint is not None
     with plain_warnings(), progress_bar() as tell:

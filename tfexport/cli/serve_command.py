@@ -84,6 +84,9 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN",
               help="Let pages of an origin such as https://example.org, or '*' for all, call the "
               "server. Repeatable.")  # fmt: skip
+@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="Answer to this name too, or '*' for any, though the server listens to this "
+              "machine alone. Repeatable.")  # fmt: skip
 @decoding_options(_DECODING)
 @click.pass_context
 def serve(

@@ -87,6 +87,7 @@ class Settings:
         max_tokens: of a sentence's translation.
         key_file: with one key a line; None to serve everybody.
         cors_origins: whose pages may call the server from a browser.
+        allowed_hosts: names of a server that listens to its own machine alone, besides "localhost".
         engine: what computes the models; see ``Translator``.
         decoding: decoding options by name, for requests that give none; over those of a model.
         models: name of a model to settings of its own.
@@ -101,6 +102,7 @@ class Settings:
     max_tokens: int = 1024
     key_file: Path | None = None
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     engine: EngineName = "auto"
     decoding: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, ModelSettings] = field(default_factory=dict)

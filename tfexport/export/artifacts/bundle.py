@@ -19,6 +19,7 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.deprecation import renamed_keywords
+from tfexport.errors import BundleError, Message, Option
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
@@ -142,6 +143,7 @@ def write_bundle(
             generation=dict(checkpoint.read_generation().defaults),
             languages=contents.tokenizers.languages,
             reads=contents.reads,
+            origins=checkpoint.unseen,
         )
         manifest = write_manifest(folder, manifest)
         report = None
@@ -179,8 +181,17 @@ def verify_bundle(
     """
     check_keywords("verify_bundle", options, ReadKeywords)
     manifest = open_bundle(bundle)
-    info_of_bundle(manifest).refuse_quantized(Path(bundle))
+    if manifest.module is not None:
+        raise BundleError(
+            Message(
+                f"{bundle}: was exported from a module of its user's own; compare it with that (",
+                Option("module"), " on the command line, verify_module in Python).",
+            )
+        )  # fmt: skip
+    info = info_of_bundle(manifest)
+    info.refuse_quantized(Path(bundle))
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
+    info.require_same_model(Path(bundle), found.config)
     return compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), progress)
 
 
