@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from tests.support.tokenizer_folders import train_pieces
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.tokenizer_bounds import read_rules
@@ -156,3 +157,15 @@ def test_a_pipe_is_never_waited_for(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / "file")
     with pytest.raises(TokenizerError, match="a named pipe, and a file is expected"):
         load_tokenizer(tmp_path / "file", kind, 10, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+@pytest.mark.parametrize("kind", ["tokenizers", "sentencepiece"])
+def test_a_path_that_is_not_utf8_is_opened(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "m\udcf6del"
+    folder.mkdir()
+    if kind == "tokenizers":
+        (folder / "file").write_bytes(content())
+    else:
+        train_pieces(folder / "file")
+    assert load_tokenizer(folder / "file", kind, 500, None).encode("a")

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
-from tfexport.file_access import describe_substitute, open_file
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,
@@ -147,6 +147,8 @@ def _looks_like_pickle(path: Path, head: bytes) -> bool:
 
 
 def _load_safetensors(path: Path) -> StateDict:
+    if (reason := refuse_name(path, "safetensors")) is not None:
+        raise CheckpointError(f"{path}: {reason}")
     try:
         with path.open("rb") as head:
             (length,) = struct.unpack("<Q", head.read(8))

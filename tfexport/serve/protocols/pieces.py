@@ -74,7 +74,7 @@ def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
             texts.encode_target(tokens)
         except InputError as error:
             raise wrong(f"tokens[{place}]: {spelled(error)}") from None
-        surfaces = texts.source.split(sentence)
+        surfaces = texts.surfaces(sentence)
         found.append(
             {
                 "source": sentence,
