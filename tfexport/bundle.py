@@ -9,11 +9,14 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfexport import atomic
 from tfexport.errors import BundleError, Message, Option, OutputExistsError, join_problems
+from tfexport.file_access import describe_substitute, open_file
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
@@ -45,7 +48,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     folder = Path(folder)
     path = folder / MANIFEST
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(_no_bundle(folder)) from None
@@ -53,6 +56,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:  # a null byte, or half of a surrogate pair
         raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise BundleError(f"{path}: {other}")
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{path}: has more than {MAX_MANIFEST_BYTES} bytes. {REEXPORT}")
     try:
@@ -88,9 +93,11 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
         path = folder / name
         try:
             if not path.is_file():
-                problems.append(f"{name} is missing")
+                problems.append(f"{name} is {describe_substitute(path) or 'missing'}")
             elif path.stat().st_size != entry.size:
-                problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
+                other = describe_substitute(path)
+                has = f"has {path.stat().st_size} bytes instead of {entry.size}"
+                problems.append(f"{name} is {other}" if other else f"{name} {has}")
             elif _sha256(path) != entry.sha256:
                 problems.append(f"{name} was changed: its sha256 is not the manifest's")
         except OSError as error:
@@ -100,10 +107,76 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     return manifest
 
 
+class FileStamps:
+    """Which files those of an open bundle are, to see later whether they still are."""
+
+    def __init__(self, *files: Path) -> None:
+        self._stamps = {file: _stamp(file) for file in files}
+
+    def check(self) -> None:
+        """Refuse to go on reading a bundle that was replaced.
+
+        Raises:
+            BundleError: naming the first file that is another, or was written to.
+        """
+        for file, before in self._stamps.items():
+            if _stamp(file) != before:
+                raise BundleError(
+                    f"{file}: was replaced or changed since the bundle was opened. Open it again."
+                )
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Give a folder in which none of a bundle's files is a link: its own, or a temporary copy.
+
+    ONNX's libraries refuse weights behind symbolic and hard links, since a link may lead to any
+    file. Those of a bundle are known by their sum, so that links do no harm: ``cp -al``,
+    installers and the caches of model hubs make them.
+
+    Args:
+        folder: of the bundle.
+        names: of the files that are needed; those that are missing are left out.
+
+    Raises:
+        BundleError: there is no room for the copy.
+    """
+    files = [folder / name for name in names if (folder / name).exists()]
+    if not any(file.is_symlink() or file.stat().st_nlink > 1 for file in files):
+        yield folder
+        return
+    # On Windows a file that is mapped cannot be removed, and stays.
+    with tempfile.TemporaryDirectory(prefix="tfexport-", ignore_cleanup_errors=True) as name:
+        copy = Path(name)
+        try:
+            for file in files:
+                place = copy / file.relative_to(folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place)
+        except OSError as error:
+            raise BundleError(
+                f"{folder}: its files are links, which onnxruntime does not follow, and they "
+                f"cannot be copied to {copy.parent}: {error.strerror}. Make room there, name "
+                "another folder in the environment variable TMPDIR, or copy the bundle once "
+                "without links: cp -rL."
+            ) from None
+        yield copy
+
+
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
     try:
-        parse_manifest((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
+        with open_file(Path(path) / MANIFEST) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        parse_manifest(content.decode(), Path(path))
     except (OSError, ValueError):
         return False
     return True

@@ -147,6 +147,7 @@ _OPTIONAL: dict[str, Check] = {
     ),
     "parity": or_null(PARITY),
     "quantization": or_null(QUANTIZATION),
+    "origins": every(_TEXT),
 }
 _SIZES = {
     "d_model": whole(1),
@@ -169,6 +170,7 @@ _DECODING: dict[str, Check] = {
     **_OPTIONAL,
     "generation": GENERATION,
     "languages": LANGUAGES,
+    "reads": one_of("texts"),
 }
 _decoding_transformer = record({**_DECODED, "config": _CONFIG}, _DECODING)
 _decoding_module = record({**_DECODED, "config": record(_FRAMING), "module": MODULE}, _DECODING)

@@ -16,6 +16,7 @@ from tfexport.serve.choice import choose_named, use
 from tfexport.serve.failures import RequestError, wrong
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import add_probe, describe
+from tfexport.serve.protocols.own_results import cut_headers
 from tfexport.serve.protocols.tensors import (
     BYTES,
     INT64,
@@ -27,8 +28,9 @@ from tfexport.serve.protocols.tensors import (
     take_raw,
 )
 from tfexport.serve.row_ids import generate
+from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked
+from tfexport.serve.texts import Asked, Translated
 from tfexport.serve.translating import check_size, translate
 
 TEXT, TRANSLATION = "text", "translation"
@@ -63,7 +65,8 @@ class InferCall(StrictFields):
     outputs: list[OutputTensor] = pydantic.Field([], max_length=1)
     id: str | None = None
     parameters: dict[str, Any] = pydantic.Field(
-        {}, description="decoding options by name, source_language and target_language"
+        {},
+        description="decoding options by name, source_language, target_language, split_sentences",
     )
 
 
@@ -112,14 +115,18 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
         options = {"return_scores": False, **given}  # the protocol has none
+        headers: dict[str, str] = {}
         if output == TRANSLATION:
             shape = inputs[TEXT].shape
-            texts = await _translated(service, model, inputs[TEXT], options, call)
-            tensor = Tensor(output, shape, texts)
+            made = await _translated(service, model, inputs[TEXT], options, call)
+            tensor = Tensor(output, shape, [one.made[0].text for one in made])
+            headers = cut_headers(made)
         else:
             found = await generate(service.settings, model, _rows(inputs), options, call)
             tensor = Tensor(output, found.shape, found.reshape(-1))
-        return _answer(model, body.id, tensor, binary)
+        answer = _answer(model, body.id, tensor, binary)
+        answer.headers.update(headers)
+        return answer
 
 
 def _model(service: Service, request: Request) -> Model:
@@ -229,16 +236,18 @@ def _rows(inputs: Mapping[str, Tensor]) -> list[list[int]]:
 
 async def _translated(
     service: Service, model: Model, text: Tensor, options: dict[str, Any], call: Call
-) -> list[str]:
+) -> list[Translated]:
     texts = list(map(str, text.values))
     check_size(service.settings, call, texts)
+    split = options.pop("split_sentences", None)
+    if split not in (None, *SPLITS):
+        raise wrong(f"parameters: split_sentences is not one of {', '.join(SPLITS)}")
     source, target = options.pop("source_language", None), options.pop("target_language", None)
     if any(code is not None and not isinstance(code, str) for code in (source, target)):
         raise wrong("parameters: source_language and target_language are codes")
     choice = choose_named(service.models, model.name, source, target)
-    asked = Asked(texts, options, None, choice.spoken, choice.source)
-    found = await translate(service.metrics, model, asked, call)
-    return [one.made[0].text for one in found]
+    asked = Asked(texts, options, None, choice.spoken, choice.source, choice.target, split)
+    return await translate(service.metrics, model, asked, call)
 
 
 def _answer(model: Model, number: str | None, tensor: Tensor, binary: bool) -> Response:

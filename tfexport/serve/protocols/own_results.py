@@ -1,12 +1,14 @@
 """Results in the server's own JSON."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfexport.runtime.results import Hypothesis
+from tfexport.serve.detection import Answered
 from tfexport.serve.texts import Made, Translated
 
+UNFINISHED = "X-Unfinished-Texts"
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if they are asked for
 
 
@@ -16,7 +18,7 @@ def translation(found: Translated) -> dict[str, Any]:
     Attention stands beside the tokens of a single sentence. Of several sentences it is listed with
     each, under ``sentences``.
     """
-    values = _made(found, 0)
+    values = {**_made(found, 0), "unknown_tokens": found.unknown}
     if len(found.made) > 1:
         values["hypotheses"] = [_made(found, place) for place in range(len(found.made))]
     attends = any(one.hypotheses[0].attention is not None for one in found.sentences)
@@ -25,6 +27,13 @@ def translation(found: Translated) -> dict[str, Any]:
             _kept(sentence.to_dict(hypotheses=False)) for sentence in found.sentences
         ]
     return values
+
+
+def cut_headers(found: Sequence[Answered | Translated]) -> dict[str, str]:
+    """The header that counts texts whose translation was cut; for protocols that cannot say it."""
+    made = [one.found if isinstance(one, Answered) else one for one in found]
+    cut = sum(not one.made[0].finished for one in made)
+    return {UNFINISHED: str(cut)} if cut else {}
 
 
 def scored(found: Hypothesis) -> dict[str, Any]:
@@ -45,12 +54,14 @@ def _made(found: Translated, place: int) -> dict[str, Any]:
 
 def _basic(made: Made) -> dict[str, Any]:
     score = None if math.isnan(made.score) else made.score
-    values: dict[str, Any] = {"text": made.text, "score": score, "tokens": made.tokens}
+    values: dict[str, Any] = {
+        "text": made.text, "score": score, "tokens": made.tokens, "finished": made.finished,
+    }  # fmt: skip
     if made.token_scores is not None:
         values["token_scores"] = made.token_scores
     return values
 
 
 def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("text", "score", "tokens", *_MORE)
+    names = ("text", "score", "tokens", "finished", *_MORE)
     return {name: values[name] for name in names if name in values}

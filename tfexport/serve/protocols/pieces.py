@@ -14,6 +14,7 @@ from tfexport.serve.call import call_of
 from tfexport.serve.choice import Choice, choose_named, use
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.openapi import describe
+from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, prepare
 from tfexport.serve.translating import aside, check_size
@@ -30,6 +31,8 @@ class PiecesCall(StrictFields):
     tokens: list[list[int]] = pydantic.Field(description="of its translation, a row a sentence")
     source_language: str | None = None
     target_language: str | None = None
+    split_sentences: Split | None = pydantic.Field(None, description="as for the translation")
+    divide: bool = pydantic.Field(False, description="as for the translation")
 
 
 def routes(service: Service) -> APIRouter:
@@ -54,7 +57,11 @@ def routes(service: Service) -> APIRouter:
 
 
 def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
-    rows = prepare(choice.model, Asked([body.text], spoken=choice.spoken, language=choice.source))
+    asked = Asked(
+        [body.text], spoken=choice.spoken, language=choice.source,
+        split=body.split_sentences, divide=body.divide,
+    )  # fmt: skip
+    rows = prepare(choice.model, asked)
     ((layout,), texts) = rows.layouts, choice.model.engine.texts
     if len(body.tokens) != len(layout.sentences):
         raise wrong(
