@@ -26,6 +26,8 @@ def name_kind(path: Path) -> str:
         return "a folder with a checkpoint"
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder.")
+    if not path.is_file():  # reading a pipe might wait for ever
+        raise CheckpointError(f"{path}: neither a file nor a folder. {_EXPECTED}")
     try:
         with path.open("rb") as file:
             head = file.read(4096)

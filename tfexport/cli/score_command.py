@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.bars import file_bar
+from tfexport.cli.bars import ProblemLines, file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
     as_call,
@@ -94,12 +94,12 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     spoken = Spoken(call.source_language, call.target_language, call.ids)
     options = scorer.resolve(given(call.decoding, call.ids), spoken)
 
-    sums = _Sums()
+    sums, problems = _Sums(), ProblemLines(call.source)
     with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
 
         def tell(line: "LineScore") -> None:
             if line.problem is not None:
-                click.echo(f"{call.source}:{line.number}: {line.problem.spelled(spell)}", err=True)
+                problems.add(line.number, line.problem.spelled(spell))
             sums.add(line)
             advance(line.number, line.number)
 
@@ -110,6 +110,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
             options,
             line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
         )  # fmt: skip
+    problems.end()
     others = {"source_language": call.source_language, "target_language": call.target_language,
               "ids": call.ids or None}  # fmt: skip
     keywords = given(call.decoding, call.ids) | {k: v for k, v in others.items() if v is not None}
