@@ -101,6 +101,9 @@ class Manifest:
         languages: that the model is told of by tokens; None if it is told of none.
         reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
             reads sentences, or nobody knows.
+        origins: setting of ``config`` that the weights do not show to where it comes from:
+            "assumed" (the layout's default), "settings", "module" or the name of a file; empty for
+            a user's module.
     """
 
     tfexport_version: str
@@ -119,6 +122,7 @@ class Manifest:
     generation: dict[str, Any] = field(default_factory=dict)
     languages: Languages | None = None
     reads: str | None = None
+    origins: dict[str, str] = field(default_factory=dict)
 
     @property
     def format_version(self) -> int:
@@ -162,7 +166,7 @@ class Manifest:
         head = {"format": FORMAT, "format_version": self.format_version}
         values = {**head, **dataclasses.asdict(self)}
         # Older readers know none of these keys, so they are there only if they say something.
-        for key in ("module", "generation", "languages", "reads"):
+        for key in ("module", "generation", "languages", "reads", "origins"):
             if not values[key]:
                 del values[key]
         if self.special_ids.start is None:

@@ -189,6 +189,13 @@ def print_result(output: str, size: int | None, report: "ParityReport | None") -
 
 
 def print_own_code(report: "ParityReport", stderr: bool = False) -> None:
-    """Say so if no code of the user's own was run, and what to pass; nothing if it was."""
-    if report.own_code is not None:
-        click.echo(report.own_code.spelled(spell), err=stderr)
+    """Say so if no code of the user's own was run, and what nothing but settings says then."""
+    from tfexport.cli.tables import settings_lines
+
+    if report.own_code is None:
+        return
+    click.echo(report.own_code.spelled(spell), err=stderr)
+    if report.settings:
+        click.echo("Your weights do not show these settings; check each of them:", err=stderr)
+    for line in settings_lines(report.settings):
+        click.echo(f"  {line}", err=stderr)

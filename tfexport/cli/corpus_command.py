@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.cli.bars import LineTimer, bar_console, cut_lines
-from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
+from tfexport.cli.decoding_options import (
+    DecodingCommand,
+    as_call,
+    decoding_options,
+    given,
+    language_options,
+)
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
@@ -49,7 +55,10 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate folders of files, here or over a cluster. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Translate folders of files, here or over a cluster. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")

@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 @click.option("--source-split", metavar="HOW", help="How source text is split.")
 @click.option("--target-split", metavar="HOW", help="How target text is split.")
 @click.option(
+    "--reads",
+    type=click.Choice(["sentences", "texts"]),
+    help="What a server gives the model at a time; texts for one that summarises, or is told its "
+    "task in front of a text. Default: as its family was trained.",
+)
+@click.option(
     "--graph",
     type=click.Choice(["generate", "forward"]),
     help="Write one self-contained file instead of a bundle: generate decodes greedily in one "

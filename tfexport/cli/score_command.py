@@ -16,6 +16,7 @@ from tfexport.atomic import check_new_file
 from tfexport.cli.bars import ProblemLines, file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
@@ -49,7 +50,9 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Log-probability of given translations. Needs no torch.")
+@click.command(
+    cls=DecodingCommand, short_help="Log-probability of given translations. Needs no torch."
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())

@@ -10,6 +10,7 @@ import click
 
 from tfexport.cli.bars import ProblemLines, cut_lines, file_bar
 from tfexport.cli.decoding_options import (
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
@@ -55,7 +56,10 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(), default="-")
 @click.option(

@@ -15,6 +15,7 @@ from tfexport.cli.console import (
     reference_option,
 )
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
+from tfexport.cli.spelling import spell
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
@@ -80,9 +81,11 @@ def verify(
     if as_json:
         click.echo(json.dumps({**result.to_dict(), "signature": signature}, indent=2))
     else:
+        click.echo(f"{artifact}: {verdict(result)}")
+        if (failure := result.failure()) is not None:
+            click.echo(failure.spelled(spell))
         print_parity(result, artifact)
         print_own_code(result)
-        click.echo(f"{artifact}: {verdict(result)}")
         click.echo(f"signature: {signature}")
     if not result.passed:
         ctx.exit(1)

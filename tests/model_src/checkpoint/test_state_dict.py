@@ -12,7 +12,6 @@ from huggingface_hub import save_torch_state_dict
 from safetensors.torch import save_file, save_model
 from torch import nn
 
-from tests.support.paths import VERSION_1
 from tfexport.errors import CheckpointError
 from tfexport.model_src.checkpoint.state_dict import load_state_dict
 
@@ -208,11 +207,3 @@ def test_view_that_claims_more_than_it_holds_is_refused(tmp_path: Path) -> None:
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nothing\.pt: no such file or folder"):
         load_state_dict(tmp_path / "nothing.pt")
-
-
-def test_what_was_exported_already_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="a bundle, which was exported already, not a check"):
-        load_state_dict(VERSION_1)
-    (tmp_path / "a.onnx").write_bytes(b"\x08\x07")
-    with pytest.raises(CheckpointError, match="an ONNX file, which was exported already, not a"):
-        load_state_dict(tmp_path / "a.onnx")
