@@ -1,15 +1,15 @@
 """Translation over HTTP: several protocols over the schedulers of open bundles.
 
-It needs FastAPI, uvicorn, prometheus-client and sentencex, which the extra ``serve`` brings.
+It needs FastAPI, granian, prometheus-client and sentencex, which the extra ``serve`` brings.
 """
 
 from tfexport.errors import missing_dependency
 
 try:
     import fastapi as _fastapi  # noqa: F401
+    import granian as _granian  # noqa: F401
     import prometheus_client as _prometheus_client  # noqa: F401
     import sentencex as _sentencex  # noqa: F401
-    import uvicorn as _uvicorn  # noqa: F401
 except ImportError as error:
     need = f"serving needs {error.name or 'a web framework'}"
     raise missing_dependency(need, extra="serve") from None

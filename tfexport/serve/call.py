@@ -11,6 +11,8 @@ from typing import Any
 _SANE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 _SCOPE_KEY = "tfexport.call"
 
+Headers = Iterable[tuple[bytes, bytes]]
+
 
 @dataclass
 class Call:
@@ -39,7 +41,7 @@ class Call:
     problem: str = ""
 
     @classmethod
-    def begin(cls, headers: Iterable[tuple[bytes, bytes]], timeout: float) -> "Call":
+    def begin(cls, headers: Headers, timeout: float) -> "Call":
         """The call of a request that has arrived just now."""
         now = time.monotonic()
         given = header(headers, b"x-request-id").decode("latin-1")
@@ -52,7 +54,7 @@ class Call:
         return self.deadline - time.monotonic()
 
 
-def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+def header(headers: Headers, name: bytes) -> bytes:
     """The first header of this name, in lower case; empty if there is none."""
     return next((value for key, value in headers if key == name), b"")
 
