@@ -106,7 +106,7 @@ def _traced_once(once: Once) -> Iterator[None]:
     trace = exporter.export_graph_module
 
     def again(
-        module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+        module: nn.Module, spec: GraphSpec, opset: int, sizes: Sequence[Mapping[str, int]] | None = None
     ) -> ir.Model:
         packages = {type(part).__module__.partition(".")[0] for part in module.modules()}
         if not packages <= {"tests", "tfexport", "torch"}:  # one name may stand for several files

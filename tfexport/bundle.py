@@ -9,7 +9,9 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfexport import atomic
@@ -98,6 +100,43 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     if problems:
         raise BundleError(join_problems(str(folder), problems, REEXPORT))
     return manifest
+
+
+@contextlib.contextmanager
+def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Give a folder in which none of a bundle's files is a link: its own, or a temporary copy.
+
+    ONNX's libraries refuse weights behind symbolic and hard links, since a link may lead to any
+    file. Those of a bundle are known by their sum, so that links do no harm: ``cp -al``,
+    installers and the caches of model hubs make them.
+
+    Args:
+        folder: of the bundle.
+        names: of the files that are needed; those that are missing are left out.
+
+    Raises:
+        BundleError: there is no room for the copy.
+    """
+    files = [folder / name for name in names if (folder / name).exists()]
+    if not any(file.is_symlink() or file.stat().st_nlink > 1 for file in files):
+        yield folder
+        return
+    # On Windows a file that is mapped cannot be removed, and stays.
+    with tempfile.TemporaryDirectory(prefix="tfexport-", ignore_cleanup_errors=True) as name:
+        copy = Path(name)
+        try:
+            for file in files:
+                place = copy / file.relative_to(folder)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, place)
+        except OSError as error:
+            raise BundleError(
+                f"{folder}: its files are links, which onnxruntime does not follow, and they "
+                f"cannot be copied to {copy.parent}: {error.strerror}. Make room there, name "
+                "another folder in the environment variable TMPDIR, or copy the bundle once "
+                "without links: cp -rL."
+            ) from None
+        yield copy
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

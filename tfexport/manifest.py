@@ -99,6 +99,8 @@ class Manifest:
         generation: decoding option to its default in this bundle, as a JSON value; empty if the
             defaults are those of ``DecodingOptions``.
         languages: that the model is told of by tokens; None if it is told of none.
+        reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
+            reads sentences, or nobody knows.
     """
 
     tfexport_version: str
@@ -116,11 +118,13 @@ class Manifest:
     module: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     languages: Languages | None = None
+    reads: str | None = None
 
     @property
     def format_version(self) -> int:
         """The oldest version of the format that can say all of this."""
-        if self.special_ids.start is not None or self.generation or self.languages is not None:
+        more = self.generation, self.languages, self.reads
+        if self.special_ids.start is not None or any(more):
             return 3
         return 1 if self.module is None else 2
 
@@ -158,7 +162,7 @@ class Manifest:
         head = {"format": FORMAT, "format_version": self.format_version}
         values = {**head, **dataclasses.asdict(self)}
         # Older readers know none of these keys, so they are there only if they say something.
-        for key in ("module", "generation", "languages"):
+        for key in ("module", "generation", "languages", "reads"):
             if not values[key]:
                 del values[key]
         if self.special_ids.start is None:

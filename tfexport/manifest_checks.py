@@ -169,6 +169,7 @@ _DECODING: dict[str, Check] = {
     **_OPTIONAL,
     "generation": GENERATION,
     "languages": LANGUAGES,
+    "reads": one_of("texts"),
 }
 _decoding_transformer = record({**_DECODED, "config": _CONFIG}, _DECODING)
 _decoding_module = record({**_DECODED, "config": record(_FRAMING), "module": MODULE}, _DECODING)

@@ -70,6 +70,21 @@ def test_a_missing_bundle_and_input_are_named(tiny_bundle: Path, given: Path) ->
     assert "missing: no such file or folder" in done.stderr
 
 
+def test_an_edited_output_is_replaced_by_force_alone(tiny_bundle: Path, given: Path) -> None:
+    output = given.with_name("out")
+    assert invoke("corpus", tiny_bundle, given, output).exit_code == 0
+    made = (output / "a.txt").read_text()
+    (output / "a.txt").write_text("post-edited\n")
+    for options in ([], ["--beam-size", "2"]):
+        done = invoke("corpus", tiny_bundle, given, output, *options)
+        assert done.exit_code == 1
+        assert "a.txt was changed since a run has written it. Move it away, name" in done.stderr
+        assert "or replace it with --force. It was not translated." in done.stderr
+        assert (output / "a.txt").read_text() == "post-edited\n"
+    done = invoke("corpus", tiny_bundle, given, output, "--force")
+    assert (done.exit_code, (output / "a.txt").read_text()) == (0, made)
+
+
 def test_an_output_inside_the_input_is_refused(tiny_bundle: Path, given: Path) -> None:
     done = invoke("corpus", tiny_bundle, given, given / "out")
     assert done.exit_code == 2
@@ -87,8 +102,8 @@ def test_a_report_says_how_many_more_files_there_are(capsys: pytest.CaptureFixtu
     assert lines[:4] == [
         "b.txt:3: null is not a text",
         "101 files more with errors of rows",
-        "a.txt: cannot be read. It has no output.",
-        "149 files more without output",
+        "a.txt: cannot be read. It was not translated.",
+        "149 files more that were not translated",
     ]
     assert lines[-3:] == [
         "150 files could not be translated; see above.",

@@ -123,6 +123,24 @@ def test_input_and_output_have_to_lie_apart(
         find_partitions(input_.format(tmp_path), output.format(tmp_path))
 
 
+@pytest.mark.parametrize("target", ["out", ".", "out/deeper", "out/a.txt", "out/not there"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_from_the_input_to_the_output_is_refused(
+    tmp_path: Path, target: str, is_there: bool
+) -> None:
+    make(tmp_path, "in/a.txt", "in/b/c.txt", "elsewhere/d.txt")
+    if is_there:
+        make(tmp_path, "out/a.txt", "out/deeper/b.txt")
+    (tmp_path / "in/far").symlink_to("../elsewhere")
+    (tmp_path / "elsewhere/results").symlink_to(tmp_path / target)
+    (tmp_path / "in/b/too").symlink_to("../../out")
+    with pytest.raises(ConfigError) as caught:
+        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert "the output lies in the input, through links" in str(caught.value)
+    assert "in/far/results" in str(caught.value)
+    assert "in/b/too" in str(caught.value)
+
+
 def test_names_that_only_begin_alike_lie_apart(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt")
     (part,) = find_partitions(f"{tmp_path}/in", f"{tmp_path}/in-en")

@@ -42,6 +42,7 @@ class _Call:
     target_language: str | None
     target_prefix: str | None
     vocabulary_map: str | None
+    force: bool
     as_json: bool
     decoding: dict[str, Any]
 
@@ -76,6 +77,8 @@ class _Call:
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="File of the target tokens that each source token allows.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed since a run "
+              "has written them, or that none has written.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @decoding_options(_OPTIONS)
 @click.pass_context
@@ -107,7 +110,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             batch_rows=call.batch_rows,
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
-            tell=tell, spell=spell, **given(call.decoding),
+            force=call.force, tell=tell, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
         click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
@@ -134,9 +137,9 @@ def _print(report: "CorpusReport", output: str) -> None:
     if more := report.with_errors - len(report.row_errors):
         click.echo(f"{_files(more)} more with errors of rows", err=True)
     for name, reason in sorted(report.failed.items()):
-        click.echo(f"{name}: {reason.rstrip('.')}. It has no output.", err=True)
+        click.echo(f"{name}: {reason.rstrip('.')}. It was not translated.", err=True)
     if more := report.failures - len(report.failed):
-        click.echo(f"{_files(more)} more without output", err=True)
+        click.echo(f"{_files(more)} more that were not translated", err=True)
     values = report.to_dict()
     lines = [
         f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "

@@ -54,14 +54,15 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
             f"{public(input_)}: neither a file nor a folder; copy it into a file first."
         )
     one = found.type == fs.FileType.File
-    files = [found] if one else files_in(system, root)
+    same = system.equals(target_system)
+    if same:
+        _check_apart(input_, output, root, target_root)
+    files = [found] if one else files_in(system, root, target_root if same else None)
     if not files:
         raise InputError(
             f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with '.' "
             "or '_', do not count."
         )
-    if system.equals(target_system):
-        _check_apart(input_, output, root, target_root)
     _check_output(public(output), target_system.get_file_info(target_root), one)
     partitions, problems = list[Partition](), list[str]()
     for info in files:

@@ -5,8 +5,10 @@ A row that cannot be decoded gives an error, and never costs the others theirs.
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
@@ -57,6 +59,23 @@ class Task:
             "target_prefix": self.target_prefix,
             "vocabulary_map": None if shortlist is None else hashlib.sha256(shortlist).hexdigest(),
         }
+
+
+def make_task(
+    options: dict[str, Any],
+    source_language: str | None,
+    target_language: str | None,
+    target_prefix: str | None,
+    vocabulary_map: str | os.PathLike[str] | None,
+    spell: Callable[[Option], str] = str,
+) -> Task:
+    """A task for the workers; the shortlist's file is read here.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    shortlist = None if vocabulary_map is None else Path(vocabulary_map).read_bytes()
+    return Task(options, source_language, target_language, target_prefix, shortlist, spell)
 
 
 def _as_json(value: Any) -> Any:

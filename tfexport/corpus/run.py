@@ -4,37 +4,32 @@ Who translates is for ``Workers``: threads of this process, or processes of a Ra
 """
 
 import os
+import sys
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-
 from tfexport.corpus.assembly import Job
-from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, data_settings
+from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
 from tfexport.corpus.columns import Columns
-from tfexport.corpus.dataset import make_task
 from tfexport.corpus.partitions import Partition, find_partitions
 from tfexport.corpus.places import file_system, local_path
 from tfexport.corpus.progress import Progress
-from tfexport.corpus.ray_workers import RayWorkers
 from tfexport.corpus.report import CorpusReport, Tell
+from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
 from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.corpus.worker import open_decoder
 from tfexport.errors import (
-    ClusterError,
     ConfigError,
     Message,
     Option,
     Problem,
-    TfexportError,
     join_problems,
+    missing_dependency,
     shown,
 )
 from tfexport.locks import writing
@@ -65,6 +60,7 @@ def translate_corpus(
     target_language: str | None = None,
     target_prefix: str | None = None,
     vocabulary_map: str | os.PathLike[str] | None = None,
+    force: bool = False,
     tell: Tell = lambda advance: None,
     spell: Callable[[Option], str] = str,
     options: DecodingOptions | None = None,
@@ -96,8 +92,10 @@ def translate_corpus(
         target_language: see ``translate_dataset``.
         target_prefix: see ``translate_dataset``.
         vocabulary_map: see ``translate_dataset``.
+        force: replace files of the output that were changed since a run has written them, or that
+            none has written; by default they fail their partition.
         tell: called with the progress.
-        spell: writes the options in the errors of rows.
+        spell: writes the options in the errors of rows and partitions.
         options: see ``translate_dataset``.
         **keywords: see ``translate_dataset``.
 
@@ -106,6 +104,7 @@ def translate_corpus(
         ClusterError: the cluster has failed.
         ConfigError: naming every option that is wrong.
         InputError: there is no input, or it holds files of unknown format.
+        MissingDependencyError: Ray is asked for, and is not installed.
         OutputExistsError: another run is writing the output.
     """
     plan = WorkerPlan(workers, threads_per_worker, batch_rows)
@@ -130,22 +129,16 @@ def translate_corpus(
             "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
-        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex)
+        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
                 report = _run(threads, partitions, tell)
             report.cores = min(report.cores, usable_cores())
             return report
-        stack.enter_context(data_settings())
-        stack.enter_context(warnings.catch_warnings())
-        # Ray tells of every run that has fewer pieces than workers.
-        warnings.filterwarnings("ignore", category=UserWarning, module="ray")
-        try:
+        from tfexport.corpus.ray_workers import RayWorkers, running
+
+        with running():
             return _run(RayWorkers(plan, job, shipped, task, alone), partitions, tell)
-        except RayTaskError as error:
-            raise _named(error) from error
-        except RayError as error:
-            raise ClusterError(f"the cluster failed: {_first_line(error)}") from error
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
@@ -153,6 +146,7 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
 
     Raises:
         ConfigError: the engine is unknown, or has no address.
+        MissingDependencyError: it does, and is not installed.
     """
     if engine not in get_args(CorpusEngine):
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
@@ -160,7 +154,24 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
     if engine == "local" and address is not None:
         text = "the local engine is this machine alone; an address is one of a Ray cluster"
         raise ConfigError(join_problems("corpus", [Problem("address", text)]))
-    return engine == "ray" or address is not None or (engine == "auto" and ray.is_initialized())
+    found = sys.modules.get("ray")  # it takes seconds to import, and threads need none of it
+    connected_already = found is not None and found.is_initialized()
+    if engine == "ray" or address is not None or (engine == "auto" and connected_already):
+        require_ray()
+        return True
+    return False
+
+
+def require_ray() -> None:
+    """See that Ray Data can be imported.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import ray.data  # noqa: F401
+    except ImportError:
+        raise missing_dependency("a cluster's workers need Ray Data", "corpus") from None
 
 
 class Workers(Protocol):
@@ -204,18 +215,3 @@ def _run(workers: Workers, partitions: list[Partition], tell: Tell) -> CorpusRep
     while workers.joining and report.stopped is None:
         collect(wait=True)
     return progress.end()
-
-
-def _named(error: RayTaskError) -> TfexportError:
-    """The error that a worker raised on purpose; else that the cluster has failed."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, TfexportError):
-            return cause
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return ClusterError(f"a worker failed: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

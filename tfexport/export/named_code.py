@@ -21,6 +21,9 @@ _LIBRARIES = [
     Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib", "purelib", "platlib")
 ]
 _NOT_USERS = {path.resolve() for path in (*_LIBRARIES, _PACKAGE)}
+_INSTALLED = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
+# They export, and are named nowhere.
+_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxscript"}
 
 
 def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
@@ -137,3 +140,16 @@ def is_users(filename: str) -> bool:
     if filename.startswith("<") or not path.is_absolute():  # frozen, or compiled from a string
         return False
     return not any(path.resolve().is_relative_to(folder) for folder in _NOT_USERS)
+
+
+def library_of(filename: str) -> str | None:
+    """The installed library that a file is of, such as ``numpy``; None of torch and all others."""
+    path = Path(filename)
+    if filename.startswith("<") or not path.is_absolute():
+        return None
+    path = path.resolve()
+    for folder in _INSTALLED:
+        if path.is_relative_to(folder):
+            name = path.relative_to(folder).parts[0].removesuffix(".py")
+            return None if name in _EXPORTERS else name
+    return None

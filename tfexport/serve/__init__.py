@@ -14,8 +14,10 @@ except ImportError as error:
     need = f"serving needs {error.name or 'a web framework'}"
     raise missing_dependency(need, extra="serve") from None
 
+from tfexport.serve.models import model_name as model_name
 from tfexport.serve.server import bind as bind
 from tfexport.serve.server import run as run
 from tfexport.serve.server import url_of as url_of
 from tfexport.serve.service import Service as Service
+from tfexport.serve.settings import ModelSettings as ModelSettings
 from tfexport.serve.settings import Settings as Settings

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import SETTINGS
 from tests.export.conftest import make_wide
 from tests.support import tutorial
+from tests.support.links import LINKS
 from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
@@ -217,3 +219,11 @@ def test_command_needs_no_torch(tmp_path: Path, wide_bundle: Path, samples: Path
     assert "before quantising" in shown
     assert "int8, " in shown
     assert "tokens are those of float32; kept in float32: " in shown
+
+
+@pytest.mark.parametrize("make", LINKS.values(), ids=LINKS.keys())
+def test_a_bundle_of_links_is_quantised_as_any_other(
+    make: Callable[[Path, Path], Path], tmp_path: Path, wide_bundle: Path
+) -> None:
+    made = quantize_bundle(make(wide_bundle, tmp_path), tmp_path / "linked.bundle")
+    assert made.manifest.files == quantize_bundle(wide_bundle, tmp_path / "q.bundle").manifest.files

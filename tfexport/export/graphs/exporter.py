@@ -5,7 +5,7 @@ Callers use ``exporter.export_graph_module``, not an imported name, so that test
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tfexport import graph_io, slot_io
 from tfexport.errors import ExportError
+from tfexport.export.graphs.kernels import fit_kernels, run_once
 from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
@@ -55,7 +56,10 @@ def cache_shape(config: TransformerConfig) -> CacheShape:
 
 
 def export_graph_module(
-    module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+    module: nn.Module,
+    spec: GraphSpec,
+    opset: int,
+    sizes: Sequence[Mapping[str, int]] | None = None,
 ) -> ir.Model:
     """Export one module.
 
@@ -63,15 +67,17 @@ def export_graph_module(
         module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
         opset: of the standard operators.
-        sizes: of the named axes of the example that torch runs, at least 2 each.
+        sizes: of a user's module: of the named axes of the example that torch runs, at least 2
+            each, and of further ones, which onnxruntime runs too.
 
     Returns:
         The graph in memory; its initializers have the names of the module's parameters.
 
     Raises:
-        ExportError: torch.onnx.export failed.
+        ExportError: torch.onnx.export failed, or onnxruntime has no such operators.
     """
-    examples = tuple(_example(tensor, sizes or _EXAMPLE) for tensor in spec.inputs)
+    runs = [tuple(_example(tensor, each) for tensor in spec.inputs) for each in sizes or [_EXAMPLE]]
+    examples = runs[0]
     axes = tuple(_dynamic_axes(tensor, sizes is None) for tensor in spec.inputs)
     try:
         layers = contextlib.nullcontext() if sizes is None else exportable_layers(module)
@@ -101,6 +107,9 @@ def export_graph_module(
         for value, tensor in zip(model.graph.inputs, spec.inputs, strict=True):
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
+    if sizes is not None:
+        fit_kernels(model)
+        run_once(model, module, spec, runs)
     AFTER_EXPORT(model)
     return model
 

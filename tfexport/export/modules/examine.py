@@ -48,7 +48,7 @@ class Examination:
         inputs: as declared.
         io: tensors of the graphs.
         below: integer input to the smallest number that is too large.
-        sizes: of all named axes, of an example in the middle of decoding.
+        sizes: of all named axes, of examples in the middle of decoding.
         settings: sizes of the inputs' axes at which the module was run.
         vocab_size: V.
         longest_source: ids that ``encode`` takes at most; None if there is no limit that was found.
@@ -58,7 +58,7 @@ class Examination:
     inputs: tuple[Input, ...]
     io: ModuleIO
     below: Mapping[str, int]
-    sizes: Sizes
+    sizes: tuple[Sizes, ...]
     settings: tuple[Sizes, ...]
     vocab_size: int
     longest_source: int | None
@@ -117,16 +117,16 @@ def examine(
         inputs,
         io,
         runner.below,
-        example_sizes(names, growth, _example_setting(names, len(settings))),
+        tuple(example_sizes(names, growth, i) for i in _example_settings(names, len(settings))),
         tuple(settings),
         traces[0].vocab_size,
         _longest_source(runner, io, settings),
     )
 
 
-def _example_setting(names: AxisNames, count: int) -> int:
-    """The first setting without an axis of size 1, which torch would make a constant."""
-    return next((i for i in range(count) if min(names.sizes(i).values()) > 1), 0)
+def _example_settings(names: AxisNames, count: int) -> list[int]:
+    """All settings; the first has no axis of size 1, which torch would make a constant."""
+    return sorted(range(count), key=lambda i: min(names.sizes(i).values()) == 1)
 
 
 def _check_counts(module: UserModule, traces: Sequence[Trace]) -> None:

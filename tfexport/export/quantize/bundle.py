@@ -18,6 +18,7 @@ from tfexport.bundle import (
     check_output,
     new_bundle,
     open_bundle,
+    without_links,
     write_manifest,
 )
 from tfexport.errors import BundleError, ConfigError, QualityError
@@ -95,22 +96,24 @@ def quantize_bundle(
     tell = progress or silent
     check_weights(weights)
     check_output(output, force)
-    original = _Original(Path(bundle), open_bundle(bundle), weights)
-    original.check()
-    gate = None
-    if samples is not None:
-        tell("reading samples", 0, 1)
-        translator = Translator(original.path)
-        gate = QualityGate(translator, read_samples(Path(samples), translator))
-    with new_bundle(output, force) as folder:
-        if gate is None:
-            tell("quantising", 0, 1)
-            made = _Quantized(original.write(folder))
-        else:
-            made = _pass_gate(original, gate, folder, tell)
-        final = write_manifest(
-            folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
-        )
+    path, manifest = Path(bundle), open_bundle(bundle)
+    with without_links(path, manifest.files) as files:
+        original = _Original(path, files, manifest, weights)
+        original.check()
+        gate = None
+        if samples is not None:
+            tell("reading samples", 0, 1)
+            translator = Translator(path)
+            gate = QualityGate(translator, read_samples(Path(samples), translator))
+        with new_bundle(output, force) as folder:
+            if gate is None:
+                tell("quantising", 0, 1)
+                made = _Quantized(original.write(folder))
+            else:
+                made = _pass_gate(original, gate, folder, tell)
+            final = write_manifest(
+                folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
+            )
     return QuantizeResult(Path(output), final, made.quality, made.kept)
 
 
@@ -130,11 +133,13 @@ class _Original:
 
     Attributes:
         path: its folder.
+        files: where its files are, without links, which onnx_ir refuses.
         manifest: of the bundle.
         weights: the kind to quantise to, "int8" or "int4".
     """
 
     path: Path
+    files: Path
     manifest: Manifest
     weights: str
 
@@ -156,7 +161,7 @@ class _Original:
             )
 
     def _graph(self, file: str) -> ir.Model:
-        return ir.load(self.path / file)
+        return ir.load(self.files / file)
 
     def write(self, folder: Path, keep: Collection[str] = ()) -> Manifest:
         """Write the quantised bundle.
@@ -180,13 +185,13 @@ class _Original:
         if self.weights == "int8" and WEIGHT_TABLE in self.manifest.files:
             record_weights(list(graphs.values()), folder, self._parameters(), quantized=True)
         for entry in self.manifest.tokenizers.values():
-            shutil.copyfile(self.path / entry.file, folder / entry.file)
+            shutil.copyfile(self.files / entry.file, folder / entry.file)
         quantization = {"weights": self.weights}
         manifest = dataclasses.replace(self.manifest, opset=domains, quantization=quantization)
         return write_manifest(folder, manifest)
 
     def _parameters(self) -> dict[str, NDArray[Any]]:
-        file = np.memmap(self.path / WEIGHTS, np.uint8, "r")
+        file = np.memmap(self.files / WEIGHTS, np.uint8, "r")
         table = read_weight_table(self.path, file.size)
         return {name: weight.values(file) for name, weight in table.items()}
 
@@ -207,7 +212,7 @@ class _Original:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             # Parameters that stay float32 are read from a copy: links are refused for security.
-            shutil.copyfile(self.path / WEIGHTS, folder / WEIGHTS)
+            shutil.copyfile(self.files / WEIGHTS, folder / WEIGHTS)
             for done, parameter in enumerate(sorted(names)):
                 tell("measuring each parameter", done, len(names))
                 models = {file: self._graph(file) for file in files.values()}

@@ -34,6 +34,7 @@ from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
+    aliases,
     check_keys,
     flatten,
     follow,
@@ -142,6 +143,7 @@ def _load_safetensors(path: Path) -> StateDict:
             check_keys(keys, path)
             tensors = {key: file.get_tensor(key) for key in keys}
             metadata = dict(file.metadata() or {})
+        tensors |= aliases(tensors, metadata, path, path.stat().st_size)
     except CheckpointError:
         raise
     except Exception as error:  # also of torch, for types that it does not know

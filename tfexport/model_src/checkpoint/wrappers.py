@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
+from tfexport.model_src.checkpoint.claims import ALWAYS_ALLOWED, MAX_GROWTH
 from tfexport.model_src.checkpoint.renaming import MAX_KEY_LENGTH
 
 MAX_KEYS = 2**13
@@ -137,6 +138,37 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
     renamed = {short[key]: tensor for key, tensor in tensors.items()}
     notes = (f"weights taken from {'.'.join(map(str, way.path))}",) if way.guessed else ()
     return StateDict(path, renamed, others, metadata or {}, notes)
+
+
+def aliases(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
+) -> dict[str, Tensor]:
+    """Tensors of which a file's metadata says that another name has them.
+
+    ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
+    the others went.
+
+    Args:
+        tensors: those that are stored.
+        metadata: of the safetensors file, or of the index of its shards.
+        path: of that file, for messages.
+        size: bytes that are stored.
+
+    Raises:
+        CheckpointError: the metadata makes far more of them than is stored.
+    """
+    found = {
+        alias: tensors[stored]
+        for alias, stored in metadata.items()
+        if isinstance(stored, str) and stored in tensors and alias not in tensors
+    }
+    check_keys((*tensors, *found), path)
+    values = sum(tensor.numel() for tensor in (*tensors.values(), *found.values()))
+    if found and 4 * values > max(ALWAYS_ALLOWED, MAX_GROWTH * size):
+        raise CheckpointError(
+            f"{path}: its metadata names one tensor so often that {values} values would be read."
+        )
+    return found
 
 
 def check_keys(keys: Iterable[str], path: Path) -> None:

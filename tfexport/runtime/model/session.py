@@ -12,9 +12,13 @@ from weakref import WeakSet
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
 from tfexport.runtime.model.graph_check import check_graph, check_shapes
+from tfexport.runtime.model.mapped_memory import release_mapped_pages
+
+_LONGEST_REASON = 400  # characters of a message of onnxruntime's
 
 # Importing this package disables telemetry for a later import of onnxruntime; this is for an
 # earlier one.
@@ -46,6 +50,9 @@ def _release(version: str) -> tuple[int, ...]:
 def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     """Open one graph on the CPU.
 
+    Weights that onnxruntime refuses because they are links are copied for it, and the copy removed
+    again; see ``without_links``.
+
     Args:
         path: the .onnx file; its external weights are beside it.
         threads: threads inside an operator; 0 lets onnxruntime take the machine's cores.
@@ -60,14 +67,39 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options.enable_mem_pattern = False
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
-        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exceptions share no base but Exception
-        raise BundleError(
-            f"{path}: onnxruntime {ort.__version__} cannot load it: {error}"
-        ) from error
+        session = _load(path, path, options)
+    except BundleError:  # whatever it is: a copy that fails too says it again
+        with without_links(path.parent, (path.name, WEIGHTS)) as folder:
+            if folder == path.parent:
+                raise
+            session = _load(folder / path.name, path, options)
+            release_mapped_pages(folder / WEIGHTS)
     if threads != 1:
         _threaded.add(session)
     return session
+
+
+def _load(file: Path, path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
+    """Load ``path`` from a file that may be a copy of it."""
+    try:
+        return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base but Exception
+        raise BundleError(
+            f"{path}: onnxruntime {ort.__version__} cannot load it: {_reason_of(error)}"
+        ) from error
+
+
+def _reason_of(error: Exception) -> str:
+    """What onnxruntime's message says of the cause.
+
+    The description of a node that it begins with is kilobytes for a loop.
+    """
+    text = str(error)
+    text = text.rpartition(" , Error ")[2].partition("\n==> Context")[0].strip()
+    if len(text) <= _LONGEST_REASON:
+        return text
+    half = _LONGEST_REASON // 2
+    return f"{text[:half]} ... {text[-half:]}"
 
 
 _threaded: WeakSet[ort.InferenceSession] = WeakSet()
@@ -168,5 +200,5 @@ class Graph:
             yield
         except Exception as error:  # as in ``open_session``
             raise BundleError(
-                f"{self._path}: failed in onnxruntime {ort.__version__}: {error}"
+                f"{self._path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
             ) from error

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, Message, Option, TokenizerError, shown
+from tfexport.errors import (
+    InputError,
+    Message,
+    Option,
+    TokenizerError,
+    TooLongError,
+    shown,
+)
 from tfexport.runtime.text.framing import PLAIN, Framing
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -68,10 +75,7 @@ class TextCodec:
         limit = self._limit(limit)
         if limit is not None and len(ids) > limit:
             if not truncate:
-                raise InputError(Message(
-                    f"{len(ids)} tokens are more than the {limit} that the model takes; "
-                    "shorten the input, or cut it with ", Option("truncate", True),
-                ))  # fmt: skip
+                raise TooLongError(len(ids), limit)
             ids = ids[:limit]
         return ids
 

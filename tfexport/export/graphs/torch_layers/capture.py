@@ -10,22 +10,30 @@ import contextlib
 import re
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.export import dynamic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.proxy import TracerBase
 from torch.onnx._internal.exporter import _capture_strategies
 
 from tfexport.errors import ExportError
 from tfexport.export.graphs.torch_layers.replaced import replaced
+from tfexport.export.named_code import is_users, library_of
 
 _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
 _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
-_ROOT = Path(__file__).parents[3]
-_LIBRARIES = (str(Path(torch.__file__).parent), str(_ROOT / "export"))
+
+_OF_SIZES = (
+    "compute sizes with x.size(), and replace Python loops over an axis by operations on whole "
+    "tensors"
+)
+_OF_NUMPY = (
+    "numpy takes the numbers of the example: use torch's functions (torch.ones, torch.triu, "
+    "torch.arange), which keep sizes"
+)
 
 
 class Baked:
@@ -47,18 +55,30 @@ class Baked:
             return None
         places = ", ".join(dict.fromkeys(self._places))
         where = f"; at {places}" if places else ""
+        remedy = _OF_NUMPY if "(through numpy)" in places else _OF_SIZES
         return ExportError(
-            f"the code works for the example's size only, in {found[1]}{where}; compute sizes with "
-            "x.size(), and replace Python loops over an axis by operations on whole tensors"
+            f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
         )
 
 
 def _users_line() -> str | None:
-    """The innermost line that is neither torch's nor this package's."""
+    """The innermost line of the user's code, and the library that it calls."""
+    library = None
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_LIBRARIES):
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+        if is_users(frame.filename):
+            through = "" if library is None else f" (through {library})"
+            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}{through}"
+        library = library or library_of(frame.filename)
     return None
+
+
+def _own_frames(own: Any, tracer: Any, stack: Any) -> Any:
+    """In place of the function that chooses the lines which torch records for an operator.
+
+    It takes those of functions called ``forward`` only.
+    """
+    frames = [frame for frame in stack if is_users(frame.filename) or library_of(frame.filename)]
+    return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 
 
 def _refine(own: Any, message: str, *args: Any, **kwargs: Any) -> Any:
@@ -83,6 +103,7 @@ def one_capture(baked: Baked) -> Iterator[None]:
     with (
         replaced(dynamic_shapes, refine, _refine),
         replaced(ShapeEnv, "_set_replacement", baked.record),
+        replaced(TracerBase, "_filter_traceback_frames", _own_frames),
     ):
         _capture_strategies.CAPTURE_STRATEGIES = every[:1]
         try:
