@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.manifests import rewrite, write
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, SpecialIds, new_bundle, open_bundle
+from tfexport.bundle import MANIFEST, SpecialIds, is_bundle, new_bundle, open_bundle
 from tfexport.errors import BundleError, OutputExistsError
 
 
@@ -60,6 +60,22 @@ def test_file_of_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_bundle(tmp_path / "a.bundle")
 
 
+def test_files_that_git_lfs_has_not_fetched_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x.bundle"
+    write(folder)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"
+    (folder / "decoder.onnx").write_bytes(pointer)
+    (folder / "encoder.onnx").unlink()
+    (folder / "encoder.onnx").symlink_to("../.git/annex/objects/x/SHA256")
+    with pytest.raises(BundleError, match=r"decoder\.onnx is a Git LFS pointer, of a file of 5 by"):
+        open_bundle(folder)
+    with pytest.raises(BundleError, match=r"encoder\.onnx is a pointer of git-annex"):
+        open_bundle(folder)
+    (folder / "manifest.json").write_bytes(pointer)
+    with pytest.raises(BundleError, match=r"manifest\.json: a Git LFS pointer"):
+        open_bundle(folder)
+
+
 def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file or folder"):
         open_bundle(tmp_path / "nothing")
@@ -68,6 +84,14 @@ def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(BundleError, match="not a bundle"):
         open_bundle(tmp_path / "file")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(BundleError, match=r"manifest\.json: not a file"):
+        open_bundle(tmp_path)
+    assert not is_bundle(tmp_path)
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:

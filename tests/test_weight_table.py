@@ -94,3 +94,17 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / WEIGHT_TABLE).write_text(json.dumps(entries))
     with pytest.raises(BundleError, match=r"(?s)one.*two"):
         read_weight_table(tmp_path, 32)
+
+
+def test_a_small_file_is_not_shared_by_any_number_of_parameters(tmp_path: Path) -> None:
+    """What an engine makes of them is a multiple of all of them together."""
+    size = 1 << 16
+    entry = {"dtype": "float32", "offset": 0, "shape": [128, 128], "strides": [128, 1]}
+    for count, fits in ((300, True), (3000, False)):
+        table = {f"w{number}": entry for number in range(count)}
+        (tmp_path / WEIGHT_TABLE).write_text(json.dumps(table))
+        if fits:
+            assert len(read_weight_table(tmp_path, size)) == count
+            continue
+        with pytest.raises(BundleError, match=f"{count * size} bytes together, .* file of {size}"):
+            read_weight_table(tmp_path, size)

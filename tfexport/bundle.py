@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tfexport import atomic
 from tfexport.errors import BundleError, Message, Option, OutputExistsError, join_problems
+from tfexport.file_access import describe_substitute, open_file
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
@@ -47,7 +48,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     folder = Path(folder)
     path = folder / MANIFEST
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(_no_bundle(folder)) from None
@@ -55,6 +56,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:  # a null byte, or half of a surrogate pair
         raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise BundleError(f"{path}: {other}")
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{path}: has more than {MAX_MANIFEST_BYTES} bytes. {REEXPORT}")
     try:
@@ -90,9 +93,11 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
         path = folder / name
         try:
             if not path.is_file():
-                problems.append(f"{name} is missing")
+                problems.append(f"{name} is {describe_substitute(path) or 'missing'}")
             elif path.stat().st_size != entry.size:
-                problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
+                other = describe_substitute(path)
+                has = f"has {path.stat().st_size} bytes instead of {entry.size}"
+                problems.append(f"{name} is {other}" if other else f"{name} {has}")
             elif _sha256(path) != entry.sha256:
                 problems.append(f"{name} was changed: its sha256 is not the manifest's")
         except OSError as error:
@@ -100,6 +105,33 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
     if problems:
         raise BundleError(join_problems(str(folder), problems, REEXPORT))
     return manifest
+
+
+class FileStamps:
+    """Which files those of an open bundle are, to see later whether they still are."""
+
+    def __init__(self, *files: Path) -> None:
+        self._stamps = {file: _stamp(file) for file in files}
+
+    def check(self) -> None:
+        """Refuse to go on reading a bundle that was replaced.
+
+        Raises:
+            BundleError: naming the first file that is another, or was written to.
+        """
+        for file, before in self._stamps.items():
+            if _stamp(file) != before:
+                raise BundleError(
+                    f"{file}: was replaced or changed since the bundle was opened. Open it again."
+                )
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @contextlib.contextmanager
@@ -142,7 +174,9 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
     try:
-        parse_manifest((Path(path) / MANIFEST).read_text(encoding="utf-8"), Path(path))
+        with open_file(Path(path) / MANIFEST) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        parse_manifest(content.decode(), Path(path))
     except (OSError, ValueError):
         return False
     return True

@@ -20,6 +20,9 @@ from tfexport.manifest import REEXPORT
 
 WEIGHT_TABLE = "weights.json"
 _MOST_BYTES = 16 << 20
+# Parameters may share bytes: tied tables, equal layers, zeros. What an engine makes of them is a
+# multiple of all their values, and a small file may not claim any number of them.
+_MOST_SHARED, _ALWAYS_SHARED = 64, 16 << 20
 _SIZES = {"float32": 4, "int8": 1}
 _COUNT = whole(0, 2**48)
 _ENTRY = record(
@@ -62,6 +65,11 @@ class StoredWeight:
             return None
         return np.ndarray(self.shape[:1], np.float32, file, self.scales)
 
+    @property
+    def nbytes(self) -> int:
+        """Of its values."""
+        return math.prod(self.shape) * _SIZES[self.dtype]
+
     def find_problems(self, size: int) -> Iterator[str]:
         """Why these are not values in a file of ``size`` bytes."""
         if len(self.shape) not in (1, 2) or len(self.shape) != len(self.strides):
@@ -76,7 +84,7 @@ class StoredWeight:
         if self.scales is not None:
             offsets.append(self.scales)
             ends.append(self.scales + 4 * self.shape[0])
-        if math.prod(self.shape) * _SIZES[self.dtype] > size:
+        if self.nbytes > size:
             yield f"has more values, {self.shape}, than a file of {size} bytes"
         if any(offset % 4 for offset in offsets):
             yield "its float32 values are not aligned"
@@ -127,6 +135,12 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
             table[name] = StoredWeight(**{**entry, **sizes})
             wrong = [f"{name}: {problem}" for problem in table[name].find_problems(size)]
         problems += wrong
+    every = sum(weight.nbytes for weight in table.values())
+    if not problems and every > _MOST_SHARED * size + _ALWAYS_SHARED:
+        problems.append(
+            f"its parameters have {every} bytes together, which share a file of {size}; expected "
+            f"at most {_MOST_SHARED} times as many, and {_ALWAYS_SHARED} more"
+        )
     if problems:
         raise BundleError(join_problems(str(path), problems, REEXPORT))
     return table

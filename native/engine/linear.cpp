@@ -11,18 +11,19 @@ Linear::Linear(const Kernels& kernels, Tensors& tensors, const std::vector<Sourc
     k_ = inputs.width();
     n_ = width * parts;
     panels_ = (n_ + kernels.panel - 1) / kernels.panel;
-    bias_ = tensors.store.take<float>((size_t)panels_ * kernels.panel);
-    for (int part = 0; part < parts; part++) {
-        const Source& source = sources[part];
+    std::vector<Tensor> biases;
+    bool whole = true;
+    for (const Source& source : sources) {
         found.push_back(tensors.take(source.name + ".weight", outputs.size(), inputs.size()));
-        if (!source.bias) continue;
-        const Tensor bias = tensors.take(source.name + ".bias", 1, outputs.size());
-        if (!bias.data || tensors.store.filled()) continue;
-        for (int i = 0; i < outputs.size(); i++)
-            bias_[part * width + outputs.at(i)] = bias.at(0, i);
+        biases.push_back(source.bias ? tensors.take(source.name + ".bias", 1, outputs.size())
+                                     : Tensor{});
+        whole = whole && found.back().data && (!source.bias || biases.back().data);
     }
-    for (const Tensor& tensor : found)
-        if (!tensor.data) return;  // noted
+    if (!whole) return;  // noted
+    bias_ = tensors.store.take<float>((size_t)panels_ * kernels.panel);
+    for (int part = 0; part < parts && !tensors.store.filled(); part++)
+        for (int i = 0; biases[part].data && i < outputs.size(); i++)
+            bias_[part * width + outputs.at(i)] = biases[part].at(0, i);
     pack(kernels, tensors, found, outputs, inputs);
 }
 

@@ -10,6 +10,7 @@ struct Loader {
     const Kernels& kernels;
     Tensors& tensors;
     const Config& config;
+    Lookups& lookups;
 
     Heads plain(int n) const { return {1, n, n}; }
     Heads heads(int count, int dim) const {
@@ -34,7 +35,7 @@ struct Loader {
                              bool bidirectional) const {
         Attention a = attention(name, {"q_proj", "k_proj", "v_proj"}, heads, placement);
         if (config.relative_positions != Relative::buckets)
-            a.own = RelativePositions(kernels, tensors, name + ".relative", config, heads,
+            a.own = RelativePositions(tensors, name + ".relative", config, heads, lookups,
                                       bidirectional);
         return a;
     }
@@ -54,7 +55,7 @@ struct Loader {
     }
     RelativePositions of_stack(const std::string& name, Heads heads, bool bidirectional) const {
         if (config.relative_positions != Relative::buckets) return {};
-        return RelativePositions(kernels, tensors, name + ".relative", config, heads,
+        return RelativePositions(tensors, name + ".relative", config, heads, lookups,
                                  bidirectional);
     }
 };
@@ -66,7 +67,8 @@ Model::Model(const Config& given, Tensors& tensors, const Kernels& kernels, int 
       decoder_heads{given.decoder_num_heads, given.decoder_head_dim,
                     (int)round_up(given.decoder_head_dim, kernels.lanes)},
       workspaces(kernels, threads) {
-    Loader load{kernels, tensors, config};
+    Lookups lookups(config);
+    Loader load{kernels, tensors, config, lookups};
     const Heads heads = load.heads(config.num_heads, config.head_dim);
     source_embedding = Embedding(tensors, config, "source_embedding", config.source_vocab_size,
                                  config.source_scale, config.source_embedding_norm, -1);

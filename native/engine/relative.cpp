@@ -5,8 +5,8 @@
 
 namespace tfn {
 
-std::vector<int> bucket_lookup(int buckets, int max_distance, bool bidirectional) {
-    std::vector<int> lookup;
+Lookup bucket_lookup(int buckets, int max_distance, bool bidirectional) {
+    Lookup lookup;
     int each = bidirectional ? buckets / 2 : buckets, exact = each / 2;
     // In float32, as there: some distances at a boundary are in another bucket otherwise.
     float span = (float)std::log((double)max_distance / exact);
@@ -16,13 +16,22 @@ std::vector<int> bucket_lookup(int buckets, int max_distance, bool bidirectional
             float steps = std::log((float)std::max(away, 1) / (float)exact) / span * (each - exact);
             bucket = std::min(exact + (int)steps, each - 1);
         }
-        lookup.push_back(bucket + (bidirectional && d > 0 ? each : 0));
+        lookup.push_back((uint16_t)(bucket + (bidirectional && d > 0 ? each : 0)));
     }
     return lookup;
 }
 
-RelativePositions::RelativePositions(const Kernels&, Tensors& tensors, const std::string& name,
-                                     const Config& config, Heads heads, bool bidirectional)
+std::shared_ptr<const Lookup> Lookups::get(bool bidirectional) {
+    const int most = config_.relative_max_distance, buckets = config_.relative_buckets;
+    if (buckets < (bidirectional ? 4 : 2) || most <= buckets / (bidirectional ? 4 : 2)) return {};
+    auto& made = made_[bidirectional];
+    if (!made) made = std::make_shared<Lookup>(bucket_lookup(buckets, most, bidirectional));
+    return made;
+}
+
+RelativePositions::RelativePositions(Tensors& tensors, const std::string& name,
+                                     const Config& config, Heads heads, Lookups& lookups,
+                                     bool bidirectional)
     : heads_(heads) {
     const int most = config.relative_max_distance;
     switch (config.relative_positions) {
@@ -30,15 +39,20 @@ RelativePositions::RelativePositions(const Kernels&, Tensors& tensors, const std
         case Relative::buckets:
         case Relative::buckets_every_layer:
             kind_ = Kind::biases;
-            load_biases(tensors, name, config, bidirectional);
+            nearest_ = -most;
+            furthest_ = bidirectional ? most : 0;
+            buckets_ = lookups.get(bidirectional);
+            if (buckets_) load_biases(tensors, name, config);
+            else tensors.problem("'" + name + "': too few buckets, or too short a distance for them");
             return;
         case Relative::shaw: {
             kind_ = Kind::vectors;
             nearest_ = -most;
             furthest_ = most;
             Tensor table = tensors.take(name + ".table", 2 * most + 1, heads.dim);
+            if (!table.data) return;  // noted
             table_ = tensors.store.take<float>((size_t)(2 * most + 1) * heads.padded);
-            if (!table.data || tensors.store.filled()) return;
+            if (tensors.store.filled()) return;
             for (int i = 0; i <= 2 * most; i++)
                 table.copy_row(i, table_.data() + (size_t)i * heads.padded);
             return;
@@ -50,22 +64,16 @@ RelativePositions::RelativePositions(const Kernels&, Tensors& tensors, const std
     }
 }
 
-void RelativePositions::load_biases(Tensors& tensors, const std::string& name, const Config& config,
-                                    bool bidirectional) {
-    const int most = config.relative_max_distance, buckets = config.relative_buckets;
-    if (buckets < (bidirectional ? 4 : 2) || most <= buckets / (bidirectional ? 4 : 2)) {
-        tensors.problem("'" + name + "': too few buckets, or too short a distance for them");
-        return;
-    }
-    nearest_ = -most;
-    furthest_ = bidirectional ? most : 0;
+// As many values as the parameter has: distances are numbers of a config, which cost nothing.
+void RelativePositions::load_biases(Tensors& tensors, const std::string& name,
+                                    const Config& config) {
+    const size_t buckets = config.relative_buckets;
     Tensor table = tensors.take(name + ".table", buckets, heads_.count);
-    std::vector<int> lookup = bucket_lookup(buckets, most, bidirectional);
-    table_ = tensors.store.take<float>(lookup.size() * heads_.count);
-    if (!table.data || tensors.store.filled()) return;
+    if (!table.data) return;  // noted
+    table_ = tensors.store.take<float>(buckets * heads_.count);
+    if (tensors.store.filled()) return;
     for (int head = 0; head < heads_.count; head++)
-        for (size_t i = 0; i < lookup.size(); i++)
-            table_[head * lookup.size() + i] = table.at(lookup[i], head);
+        for (size_t i = 0; i < buckets; i++) table_[head * buckets + i] = table.at(i, head);
 }
 
 void RelativePositions::fill_bias(const Kernels& kernels, int head, int position, int n,
@@ -75,9 +83,10 @@ void RelativePositions::fill_bias(const Kernels& kernels, int head, int position
     auto key = [&](int distance) { return std::clamp(distance + position, 0, n - 1); };
     const int first = key(from), last = key(std::max(to, from));
     if (kind_ == Kind::biases) {
-        const float* strip = table_.data() + (size_t)head * (furthest_ - nearest_ + 1);
+        const float* biases = table_.data() + head * (table_.size() / heads_.count);
+        const uint16_t* buckets = buckets_->data();
         for (int i = first; i <= last; i++)
-            bias[i] = strip[std::clamp(i - position, nearest_, furthest_) - nearest_];
+            bias[i] = biases[buckets[std::clamp(i - position, nearest_, furthest_) - nearest_]];
     } else {
         const float* vectors = table_.data() + (size_t)(from - nearest_) * heads_.padded;
         kernels.dots({query, 0, 1, vectors, (size_t)heads_.padded, last - first + 1, heads_.padded,

@@ -1,5 +1,7 @@
 // Relative positions of a self-attention: biases, vectors and rotations.
 #pragma once
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "config.h"
@@ -7,12 +9,28 @@
 
 namespace tfn {
 
+// The bucket of every distance from -M to M, or to 0 in one direction. Source: T5, as in torch.
+using Lookup = std::vector<uint16_t>;
+Lookup bucket_lookup(int buckets, int max_distance, bool bidirectional);
+
+// Those of a model's encoder and decoder, which their layers share; made when they are first needed.
+class Lookups {
+public:
+    explicit Lookups(const Config& config) : config_(config) {}
+    // None if there are too few buckets, or too short a distance for them.
+    std::shared_ptr<const Lookup> get(bool bidirectional);
+
+private:
+    const Config& config_;
+    std::shared_ptr<const Lookup> made_[2];
+};
+
 class RelativePositions {
 public:
     RelativePositions() = default;
     // `name` is that of the module; `bidirectional` of an encoder.
-    RelativePositions(const Kernels& kernels, Tensors& tensors, const std::string& name,
-                      const Config& config, Heads heads, bool bidirectional);
+    RelativePositions(Tensors& tensors, const std::string& name, const Config& config, Heads heads,
+                      Lookups& lookups, bool bidirectional);
 
     bool adds_bias() const { return kind_ != Kind::none && kind_ != Kind::rotary; }
     bool adds_to_context() const { return kind_ == Kind::vectors; }
@@ -29,17 +47,14 @@ public:
 
 private:
     enum class Kind { none, biases, vectors, rotary };
-    void load_biases(Tensors& tensors, const std::string& name, const Config& config,
-                     bool bidirectional);
+    void load_biases(Tensors& tensors, const std::string& name, const Config& config);
 
     Kind kind_ = Kind::none;
     Heads heads_;
     int nearest_ = 0, furthest_ = 0;  // distances, key minus query, that are told apart
-    View<float> table_;  // biases [head][distance], vectors [distance][padded]
+    View<float> table_;  // biases [head][bucket], vectors [distance][padded]
+    std::shared_ptr<const Lookup> buckets_;  // of every distance, of biases
     std::vector<float> frequencies_;
 };
-
-// The bucket of every distance from -M to M, or to 0 in one direction. Source: T5, as in torch.
-std::vector<int> bucket_lookup(int buckets, int max_distance, bool bidirectional);
 
 }  // namespace tfn

@@ -61,7 +61,8 @@ Pages Pages::of_memory(size_t bytes) {
 }
 
 Pages Pages::of_file(const std::string& path) {
-    File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+    // A pipe would be waited for; what is no file is refused for its size.
+    File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
     if (file.descriptor < 0) fail(path, "open");
     struct stat status {};
     if (::fstat(file.descriptor, &status)) fail(path, "read");

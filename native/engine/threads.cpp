@@ -99,11 +99,12 @@ void Team::wake() {
 }
 
 void Team::run_shared(int tasks, Function function, void* with) {
-    constexpr int MOST = 1 << 15;
-    if (tasks > MOST) {  // the generation's neighbours in a word
-        for (int task = 0; task < tasks; task++) function(with, task, 0);
-        return;
-    }
+    constexpr int MOST = 1 << 15;  // at a time: the generation's neighbours in a word
+    for (first_ = 0; first_ < tasks; first_ += MOST)
+        run_some(std::min(MOST, tasks - first_), function, with);
+}
+
+void Team::run_some(int tasks, Function function, void* with) {
     function_ = function;
     with_ = with;
     done_.store(0, std::memory_order_relaxed);
@@ -123,7 +124,7 @@ bool Team::claim(int thread) {
         if (next >= tasks) return false;
         if (work_.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel)) {
             // The caller sets these anew only after this task is done.
-            function_(with_, (int)next, thread);
+            function_(with_, first_ + (int)next, thread);
             done_.fetch_add(1, std::memory_order_release);
             return true;
         }

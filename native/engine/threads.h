@@ -83,6 +83,7 @@ private:
             const_cast<void*>(static_cast<const void*>(&f)));
     }
     void run_shared(int tasks, Function function, void* with);
+    void run_some(int tasks, Function function, void* with);
     void wake();
     void help(int thread);
     bool work_for_a_while(int thread);
@@ -100,6 +101,7 @@ private:
     std::atomic<int> done_{0};
     Function function_ = nullptr;
     void* with_ = nullptr;
+    int first_ = 0;  // of the tasks that `work_` counts
     std::atomic<bool> needed_{false}, stop_{false};
     std::atomic<int> sleeping_{0};
     std::mutex mutex_;

@@ -108,25 +108,31 @@ void Vocabulary::logits(Workspace& w, const float* x, int rows, float* out, size
 
 void Vocabulary::logits_of(Workspace& w, const float* x, int rows, const int32_t* columns,
                            int count, float* out, size_t ld) const {
-    const double work = (double)rows * d_ * count;
+    // Columns lie anywhere, so that each is multiplied by itself; a task is some of them.
+    const int panel = w.kernels.panel;
+    const double work = (double)rows * d_ * (rows_ ? 1 : panel);
+    const int each = std::max(1, (int)(30e3 / std::max(1.0, work))), tasks = (count + each - 1) / each;
     if (rows_) {
-        w.team.run(count, work, [&](int i, int) {
-            w.kernels.dots({x, width(d_), rows, rows_ + columns[i] * stride_, stride_, 1, d_,
-                            bias_.data() + columns[i], out + i, ld});
+        w.team.run(tasks, work * count, [&](int task, int) {
+            for (int i = task * each; i < std::min(count, (task + 1) * each); i++)
+                w.kernels.dots({x, width(d_), rows, rows_ + columns[i] * stride_, stride_, 1, d_,
+                                bias_.data() + columns[i], out + i, ld});
         });
         return;
     }
-    const int panel = w.kernels.panel;
     const Input input = w.quantized.make(w.kernels, w.team, x, width(d_), rows, d_);
     float* room = w.bounds.reserve((size_t)w.team.threads() * rows * panel);
-    w.team.run(count, work * panel, [&](int i, int thread) {
-        const size_t first = columns[i] / panel * panel;
-        const Packed one{packed_.k, nullptr, packed_.int8 + first * packed_.k,
-                         packed_.scales + first, packed_.sums + first};
+    w.team.run(tasks, work * count, [&](int task, int thread) {
         float* found = room + (size_t)thread * rows * panel;
-        w.kernels.linear(one, input, rows, 0, 1, {found, (size_t)panel, bias_.data() + first, panel});
-        for (int row = 0; row < rows; row++)
-            out[row * ld + i] = found[(size_t)row * panel + columns[i] - first];
+        for (int i = task * each; i < std::min(count, (task + 1) * each); i++) {
+            const size_t first = columns[i] / panel * panel;
+            const Packed one{packed_.k, nullptr, packed_.int8 + first * packed_.k,
+                             packed_.scales + first, packed_.sums + first};
+            w.kernels.linear(one, input, rows, 0, 1,
+                             {found, (size_t)panel, bias_.data() + first, panel});
+            for (int row = 0; row < rows; row++)
+                out[row * ld + i] = found[(size_t)row * panel + columns[i] - first];
+        }
     });
 }
 

@@ -3,6 +3,7 @@
 ``--batches N`` draws more of them.
 """
 
+import dataclasses
 import random
 import threading
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from drawn import draw_config, draw_model, draw_sources, draw_weights, engine_config, engine_model
 from numpy.typing import NDArray
 from tfexport_native import CancelledError, Model, NativeError, instruction_sets
+from tfexport_native import model as native_model
 
 from tfexport.model_src import TransformerConfig
 
@@ -297,3 +299,61 @@ def test_threads_may_share_a_model() -> None:
     for thread in threads:
         thread.join()
     assert [found[number] for number in range(4)] == [expected] * 4
+
+
+@pytest.mark.parametrize("rules", [{}, {"last_token": 5}], ids=["plain", "forced last token"])
+@pytest.mark.parametrize("seed", range(8))
+def test_room_grows_with_what_is_decoded(
+    seed: int, rules: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tensors = draw_weights(seed)
+    model = Model(engine_config(config, **rules), tensors)
+    sources, beams = draw_sources(config, seed), 2
+    found = []
+    for room in (1024, 2):
+        monkeypatch.setattr(native_model, "_FIRST_ROOM", room)
+        monkeypatch.setattr(native_model, "_GROWTH", 2)
+        for most in (1, 2, 5, 19):
+            for scored in (True, False):
+                found.append([*map(np.asarray, model.generate(sources, most, scored))])
+            found.append([*model.beam(sources, beams, 2, most)])
+    half = len(found) // 2
+    for one, other in zip(found[:half], found[half:], strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_bound_that_is_none_takes_no_memory() -> None:
+    config = dataclasses.replace(draw_config(0), positions="none")
+    module, source = draw_model(config, 0), draw_sources(config, 1)[-1:]
+    tokens = engine_model(module).generate(source, 4, False)[0][0]
+    model = engine_model(module, {"eos_id": int(tokens[-1])})  # so that it ends
+    most = 2**31 - 1
+    for scored in (True, False):
+        plain, unbounded = (model.generate(source * 32, bound, scored) for bound in (9, most))
+        for one, other in zip(plain, unbounded, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    for one, other in zip(model.beam(source, 1, 1, 9), model.beam(source, 1, 1, most), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_more_columns_than_a_team_counts_at_a_time(
+    int8: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFEXPORT_NATIVE_SHARING", "together")
+    config, tensors = draw_weights(4, int8)
+    for threads in (1, 3):
+        model = Model(engine_config(config), tensors, threads)
+        sources = draw_sources(config, 0)
+        columns = np.random.default_rng(0).integers(0, model.vocab_size, 200_000).astype(np.int32)
+        tokens = np.full((len(sources), 1), config.bos_id, np.int32)
+        found = []
+        for chosen in (None, columns):
+            batch = model.new_batch()
+            batch.enter(sources)
+            width = model.vocab_size if chosen is None else len(chosen)
+            logits = np.full((len(sources), 1, width), np.nan, np.float32)
+            batch.step(tokens, logits=logits, columns=chosen)
+            found.append(logits)
+        np.testing.assert_allclose(found[1], found[0][:, :, columns], rtol=0, atol=1e-5)

@@ -1,11 +1,20 @@
 """Files of packed weights: the same results, or refused by name."""
 
+import dataclasses
 import multiprocessing
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn import draw_sources, draw_weights, engine_config
+from drawn import (
+    draw_config,
+    draw_model,
+    draw_sources,
+    draw_weights,
+    engine_config,
+    engine_model,
+)
 from tfexport_native import (
     Model,
     NativeError,
@@ -186,3 +195,30 @@ def test_processes_share_a_file(
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         found = pool.map(_first_tokens, [file] * 3)
     assert found == [_first_tokens(file)] * 3
+
+
+def test_distances_are_numbers_of_a_config_and_take_no_memory(tmp_path: Path) -> None:
+    """A bias belongs to a bucket, of which there are few, however far apart keys may lie."""
+    sizes = []
+    for distance in (20, 1 << 16):
+        config = dataclasses.replace(
+            draw_config(0),
+            relative_positions="buckets_every_layer",
+            relative_max_distance=distance,
+            relative_buckets=16,
+        )
+        file = PackedFile(tmp_path / f"{distance}.packed", "")
+        engine_model(draw_model(config, 0)).save(file)
+        sizes.append(file.path.stat().st_size)
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(
+    saved: tuple[TransformerConfig, dict[str, Tensor], PackedFile],
+) -> None:
+    config, tensors, file = saved
+    file.path.unlink()
+    os.mkfifo(file.path)
+    with pytest.raises(PackedFileError, match="is no file of packed weights"):
+        Model(engine_config(config), tensors, packed=file)

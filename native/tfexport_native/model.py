@@ -34,6 +34,11 @@ from tfexport_native.library import (
     instruction_sets,
 )
 
+# Positions that a whole search is first given room for, and by how much more where that is too
+# little: then it begins again, which gives the same tokens. Nearly all end before, and a bound that
+# a caller sets high to have none costs no memory.
+_FIRST_ROOM, _GROWTH = 1024, 4
+
 
 class PackedFile(NamedTuple):
     """A file of packed weights.
@@ -94,7 +99,7 @@ class Model:
         else:
             call("tfn_model_load", *given, *packed.encoded(), ctypes.byref(self._handle))
         self.vocab_size = int(str(config["target_vocab_size"]))
-        self._width = int(str(config["d_model"]))
+        self._width, self._pad_id = (int(str(config[key])) for key in ("d_model", "pad_id"))
         heads = ("num_decoder_layers", "decoder_num_heads")
         self.attention_shape = tuple(int(str(config[key])) for key in heads)
         self.instruction_set: str = LIBRARY.tfn_model_instruction_set(self._handle).decode()
@@ -137,6 +142,27 @@ class Model:
         Raises:
             CancelledError: ``cancelled`` was set.
         """
+        room = min(max_length, _FIRST_ROOM)
+        sequences, counts, scores = self._generate(sources, room, return_scores, cancelled)
+        while room < max_length and (rows := np.flatnonzero(counts == room)).size:
+            room = min(max_length, _GROWTH * room)
+            longer = [sources[int(i)] for i in rows]
+            again = self._generate(longer, room, return_scores, cancelled)
+            wider = np.full((len(sources), again[0].shape[1]), self._pad_id, np.int32)
+            wider[:, : sequences.shape[1]] = sequences
+            wider[rows], counts[rows] = again[0], again[1]
+            sequences = wider
+            if scores is not None and again[2] is not None:
+                scores[rows] = again[2]
+        return sequences, counts, scores
+
+    def _generate(
+        self,
+        sources: Sequence[Sequence[int]],
+        max_length: int,
+        return_scores: bool,
+        cancelled: Ints | None,
+    ) -> tuple[Ints, Ints, Floats | None]:
         given, count, steps = Sources(sources), len(sources), Int()
         sequences = np.empty((count, max_length), np.int32)
         counts = np.empty(count, np.int32)
@@ -166,15 +192,18 @@ class Model:
         Raises:
             CancelledError: ``cancelled`` was set.
         """
-        given, steps = Sources(sources), Int()
-        shape = (max_length, len(sources), 2 * beams)
-        tokens, parents = np.empty(shape, np.int32), np.empty(shape, np.int32)
-        log_probs = np.empty(shape, np.float32)
-        call("tfn_beam", self._handle, given.c, beams, enough, max_length, tokens.ctypes.data,
-             parents.ctypes.data, log_probs.ctypes.data, ctypes.byref(steps),
-             flag_address(cancelled))  # fmt: skip
-        made = steps.value
-        return tokens[:made], parents[:made], log_probs[:made]
+        given, steps, room = Sources(sources), Int(), min(max_length, _FIRST_ROOM)
+        while True:
+            shape = (room, len(sources), 2 * beams)
+            tokens, parents = np.empty(shape, np.int32), np.empty(shape, np.int32)
+            log_probs = np.empty(shape, np.float32)
+            call("tfn_beam", self._handle, given.c, beams, enough, room, tokens.ctypes.data,
+                 parents.ctypes.data, log_probs.ctypes.data, ctypes.byref(steps),
+                 flag_address(cancelled))  # fmt: skip
+            made = steps.value
+            if made < room or room == max_length:
+                return tokens[:made], parents[:made], log_probs[:made]
+            room = min(max_length, _GROWTH * room)
 
     def new_batch(self) -> "Batch":
         """Rows that are decoded step by step."""

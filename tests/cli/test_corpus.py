@@ -1,5 +1,6 @@
 """``tfexport corpus``: what is wrong is said before anything runs. tests/corpus has the runs."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,14 +52,58 @@ def test_wrong_options_leave_nothing(
     assert [path.name for path in given.parent.iterdir()] == ["in"]
 
 
-def test_wrong_inputs_are_named(tiny_bundle: Path, given: Path) -> None:
-    (given / "b.csv").write_text("w4\n")
+def test_files_of_no_format_are_told(tiny_bundle: Path, given: Path) -> None:
+    (given / "train.de").write_text("w4\n")
     (given / "c.xz").write_text("w4\n")
-    done = invoke("corpus", tiny_bundle, given, given.with_name("out"))
+    done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
+    assert done.exit_code == 0
+    told = "c.xz: .xz is not read, train.de: .de says no format"
+    assert f"2 files passed over: {told} (--format, --include)" in done.stderr
+    assert json.loads(done.stdout)["passed_over"] == told.split(", ")
+    done = invoke("corpus", tiny_bundle, given, given.with_name("new"), "--include", "*.de")
     assert done.exit_code == 1
-    assert "b.csv: .csv says no format" in done.stderr
-    assert "c.xz: .xz is not read" in done.stderr
+    assert "train.de: .de says no format" in done.stderr
     assert "--format says it for all files" in done.stderr
+    options = ["--include", "*.de", "--format", "text"]
+    done = invoke("corpus", tiny_bundle, given, given.with_name("new"), *options)
+    assert done.exit_code == 0
+    assert [path.name for path in given.with_name("new").glob("[a-z]*")] == ["train.de"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--column", "body"], ["--output-column", "en"], ["--column", "text", "--format", "text"]],
+)
+def test_options_of_columns_are_refused_for_text(
+    tiny_bundle: Path, given: Path, options: list[str]
+) -> None:
+    done = invoke("corpus", tiny_bundle, given, given.with_name("out"), *options)
+    assert done.exit_code == 2
+    said = f"{options[0]}: {options[1]!r}: the files are lines of text, which have no columns"
+    assert said in done.stderr
+    (given / "b.jsonl").write_text('{"body": "w4", "text": "w5", "score": 1}\n')
+    done = invoke("corpus", tiny_bundle, given, given.with_name("out"), *options)
+    assert ("--column" in done.stderr) == ("--format" in options)
+
+
+def test_a_column_that_is_there_already_is_told(tiny_bundle: Path, given: Path) -> None:
+    for name, content in (
+        ("b.jsonl", '{"text": "w5", "score": 1}\n'), ("c.csv", "text,score\nw5,1\n")
+    ):  # fmt: skip
+        (given / name).write_text(content)
+    output = given.with_name("out")
+    done = invoke("corpus", tiny_bundle, given, output)
+    assert done.exit_code == 1
+    named = "has 'score' already, where the result goes; name its columns with --output-column."
+    assert f"b.jsonl: row 1 {named}" in done.stderr
+    assert f"c.csv: {named}" in done.stderr
+    assert invoke("corpus", tiny_bundle, given, output, "--output-column", "en").exit_code == 0
+    (made,) = map(json.loads, (output / "b.jsonl").read_text().splitlines())
+    assert made["score"] == 1
+    assert made["en"]
+    header, row = (output / "c.csv").read_text().splitlines()
+    assert header == "text,score,en,en_score,en_error"
+    assert row.startswith(f"w5,1,{made['en']},")
 
 
 def test_a_missing_bundle_and_input_are_named(tiny_bundle: Path, given: Path) -> None:

@@ -56,6 +56,28 @@ def test_command_line_has_every_option_but_these() -> None:
     assert absent == {"callback", "return_scores"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "x", "--max-length", "abc"],
+         "'--max-length': 'abc' is not a whole number from 0 to 2147483647."),
+        (["serve", "x", "--port", "a"], "'--port': 'a' is not a whole number from 0 to 65535."),
+        (["translate", "x", "--length-penalty", "much"],
+         "'--length-penalty': 'much' is not a number."),
+        (["translate", "x", "--device", "cuda"], "No such option '--device': models are decoded on "
+         "the CPU; GPUs are not supported."),
+        (["corpus", "x", "y", "z", "--fp16"], "No such option '--fp16': models are decoded on"),
+        (["translate", "x", "--bean-size", "2"], "No such option '--bean-size'. (Did you mean"),
+    ],
+)  # fmt: skip
+def test_wrong_values_and_options_are_told_in_plain_words(
+    arguments: list[str], message: str
+) -> None:
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])
 def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
     for number in ("1" + "0" * 30, "9" * 5000):

@@ -1,6 +1,7 @@
 """``tfexport inspect``, of bundles, checkpoints, single files and things of other kinds."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -99,15 +100,27 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         ("README.md", b"# A page\n", "it holds text"),
         ("a.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "bytes of an unknown form"),
         ("empty", b"", "it is empty"),
+        ("encoder.onnx", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        ("b.bundle/manifest.json", b"<!doctype html>", "a web page (HTML)"),
     ],
 )
 def test_a_file_that_is_no_artifact_is_named_for_its_content(
     tmp_path: Path, name: str, content: bytes, what: str
 ) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
-    shown = invoke("inspect", tmp_path / name)
+    shown = invoke("inspect", tmp_path / name.partition("/")[0])
     assert shown.exit_code == 1
     assert what in shown.stderr
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "model.onnx", "x.bundle/manifest.json"])
+def test_a_pipe_is_never_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    shown = invoke("inspect", tmp_path / name.partition("/")[0])
+    assert shown.exit_code == 1
+    assert "a named pipe" in shown.stderr or "neither bundle nor checkpoint" in shown.stderr
 
 
 def test_folder_and_archive_of_other_things_are_named(tmp_path: Path) -> None:

@@ -242,7 +242,10 @@ def test_what_has_no_place_in_a_row_is_refused_by_name(
         (Task({"beam_size": 0}), "beam_size: 0 is less than 1"),
         (Task({"temperature": 2.0}), "sampling"),
         (Task(target_prefix="\ud800"), "target_prefix"),
-        (Task(source_language="de"), "source_language: the bundle's model is not told of one"),
+        (
+            Task(source_language="de"),
+            "source_language: 'de' is not told to this",
+        ),
     ],
 )
 def test_a_task_that_does_not_fit_is_refused(engine: Engine, task: Task, message: str) -> None:

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 

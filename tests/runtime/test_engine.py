@@ -1,18 +1,25 @@
 """The engine beneath the public calls: requests, batches and workers."""
 
+import gc
+import os
+import shutil
 import threading
-from collections.abc import Iterator
+import time
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfexport.errors import InputError
+from tfexport.errors import BundleError, InputError
 from tfexport.runtime import Translator
 from tfexport.runtime.call_rows import requests_of
 from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.scheduler import Scheduler
 
 ROWS = [[5, 6], [7], [8, 9, 4]]
 
@@ -86,3 +93,93 @@ def test_a_translator_stands_on_one(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, 1, workers=2, queue_size=3) as translator:
         assert translator.engine.layout == ThreadLayout(2, 1, 3)
         assert translator.engine.manifest is translator.manifest
+
+
+USES: dict[str, Callable[[Translator], object]] = {
+    "greedy": lambda opened: opened.generate(ROWS, max_length=4),
+    "beams": lambda opened: opened.generate(ROWS, max_length=4, beam_size=2),
+    "steps": lambda opened: opened.generate(ROWS, max_length=4, return_attention=True),
+    "submitted": lambda opened: opened.generate(ROWS, max_length=4, asynchronous=True).result(60),
+    "streamed": lambda opened: list(opened.stream("w5 w6", max_length=4)),
+    "scored": lambda opened: opened.score(["w5"], ["w6"]),
+    "scheduled": lambda opened: _schedule(opened.engine),
+}
+
+
+def _schedule(engine: Engine) -> None:
+    scheduler = Scheduler(engine)
+    for keywords in ({}, {"return_attention": True}):  # of both kinds of batches
+        options, prefixes = engine.resolver.resolve_rows({"max_length": 4, **keywords}, None, 3)
+        scheduler.submit(requests_of(engine, ROWS, prefixes, options, as_ids=True), options)
+    assert scheduler.drain(60)
+    scheduler.close()
+
+
+@pytest.fixture(name="counted")
+def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """How many models or graphs are in memory that were opened here, without a collector."""
+    made: list[weakref.ref[object]] = []
+
+    def count(where: str, name: str) -> None:
+        module = import_module(where)
+        make = getattr(module, name)
+
+        def watched(*arguments: Any, **keywords: Any) -> object:
+            found = make(*arguments, **keywords)
+            made.append(weakref.ref(found))
+            return found
+
+        monkeypatch.setattr(module, name, watched)
+
+    count("tfexport.runtime.model.session", "open_session")
+    count("tfexport.runtime.model.native_model", "open_native")
+    gc.collect()
+    gc.disable()
+    yield lambda: sum(each() is not None for each in made)
+    gc.enable()
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
+@pytest.mark.parametrize("ended", ["closed", "left to nobody"])
+def test_the_model_leaves_the_memory_at_once(
+    use: Callable[[Translator], object], ended: str, counted: Callable[[], int], tiny_bundle: Path
+) -> None:
+    translator = Translator(tiny_bundle, 1)
+    use(translator)
+    assert counted() > 0
+    if ended == "closed":
+        translator.close()
+    else:
+        del translator
+    for _ in range(100):  # a worker's thread may be about to end
+        if not counted():
+            break
+        time.sleep(0.05)
+    assert counted() == 0
+
+
+def test_what_was_closed_opens_again_unless_it_was_replaced(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    path = shutil.copytree(tiny_bundle, tmp_path / "a.bundle")
+    translator = Translator(path, 1)
+    before = translator.generate(ROWS, max_length=6)
+    translator.close()
+    assert translator.generate(ROWS, max_length=6) == before
+    translator.close()
+    os.utime(path / "weights.bin", ns=(1, 1))
+    with pytest.raises(BundleError, match=r"was replaced or changed .* Open it again"):
+        translator.generate(ROWS, max_length=6)
+
+
+@pytest.mark.onnxruntime
+def test_a_graph_that_is_loaded_late_is_of_the_bundle_that_was_opened(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    path, other = (shutil.copytree(tiny_bundle, tmp_path / name) for name in ("a", "b"))
+    translator = Translator(path, 1)
+    translator.generate(ROWS, max_length=6)
+    path.rename(tmp_path / "aside")
+    other.rename(path)
+    with pytest.raises(BundleError, match="was replaced"):
+        translator.generate(ROWS, max_length=6, beam_size=2)

@@ -140,6 +140,39 @@ def test_export_without_torch_says_what_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("from tfexport.export import export_bundle", "export_bundle needs "),
+        ("from tfexport.model_src import Transformer", "tfexport.model_src needs torch."),
+        ("import tfexport.model_src.checkpoint.read", "tfexport.model_src needs torch."),
+    ],
+)
+def test_python_without_torch_says_what_to_install(code: str, named: str) -> None:
+    done = run(code)
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("tfexport.errors.MissingDependencyError: ")
+    assert named in error
+    assert "Install it with: pip install 'torch>=2.10' 'onnx>=" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("onnx", "--checkpoint", "model.pt", "-o", "never"),
+        ("onnx", "--module", "json:loads", "-o", "never"),
+        ("torchscript", "--checkpoint", "model.pt", "-o", "never"),
+        ("verify", str(VERSION_1), "--checkpoint", "model.pt"),
+    ],
+)
+def test_a_verb_that_needs_torch_names_it_and_its_extra(arguments: tuple[str, ...]) -> None:
+    done = run("from tfexport.cli.main import main; main()", *arguments)
+    assert done.returncode == 1
+    assert (
+        "this needs torch, which is not installed; the extra 'export' brings it. Ins" in done.stderr
+    )
+
+
 def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
     libraries = ("tokenizers", "sentencepiece")
     code = (

@@ -12,7 +12,7 @@ import click
 from tfexport.cli.bars import LineTimer, bar_console
 from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
 from tfexport.cli.spelling import spell
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
@@ -31,7 +31,9 @@ class _Call:
     bundle: str
     input: str
     output: str
-    column: str
+    column: str | None
+    output_column: str | None
+    include: tuple[str, ...]
     file_format: str | None
     engine: "CorpusEngine"
     address: str | None
@@ -51,10 +53,17 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")
-@click.option("--column", default="text", show_default=True, metavar="NAME",
-              help="Column that holds the texts, in JSON lines and Parquet.")  # fmt: skip
-@click.option("--format", "file_format", type=click.Choice(["text", "jsonl", "parquet"]),
+@click.option("--column", metavar="NAME", help="Column that holds the texts, in all formats but "
+              "text.  [default: text]")  # fmt: skip
+@click.option("--output-column", metavar="NAME", help="Column for the translations; score and "
+              "error then go into NAME_score and NAME_error.  [default: translation, score and "
+              "error]")  # fmt: skip
+@click.option("--format", "file_format", metavar="[text|jsonl|parquet|csv|tsv]",
+              type=click.Choice(["text", "jsonl", "parquet", "csv", "tsv"]),
               help="Format of all files.  [default: what each file's suffix says]")  # fmt: skip
+@click.option("--include", multiple=True, metavar="GLOB", help="Take only files of a folder whose "
+              "name, or path in it, is like GLOB, such as '*.jsonl'. Repeatable.  "
+              "[default: all whose suffix says a format]")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "local", "ray"]), default="auto",
               show_default=True, help="What runs the workers: threads of this process, or Ray, "
               "which takes seconds to begin and starts lost workers again. 'auto' is 'ray' with "
@@ -85,9 +94,9 @@ class _Call:
 def corpus(ctx: click.Context, /, **values: Any) -> None:
     """Translate INPUT into OUTPUT: a file into a file, a folder of files into a folder.
 
-    Files are lines of text, JSON lines or Parquet, compressed or not; paths, or URIs such as
-    s3://bucket/folder. JSON lines and Parquet keep their columns, and get 'translation', 'score'
-    and 'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
+    Files are lines of text, JSON lines, Parquet, CSV or TSV, compressed or not; paths, or URIs such
+    as s3://bucket/folder. All but text keep their columns, and get 'translation', 'score' and
+    'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
     and the exit status is 1.
 
     A file of OUTPUT is whole or absent. The same command again goes on where one was killed: what
@@ -105,6 +114,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
+            output_column=call.output_column, include=call.include,
             file_format=call.file_format, engine=call.engine, address=call.address,
             workers=_bounds(call.workers), threads_per_worker=call.threads_per_worker,
             batch_rows=call.batch_rows,
@@ -155,6 +165,11 @@ def _print(report: "CorpusReport", output: str) -> None:
         f"{values['tokens_per_second']:,.0f} tokens a second, "
         f"{values['tokens_per_second_and_core']:,.0f} a core"
     )
+    if report.passed_over:
+        shown = join_some(report.passed_over, 3)
+        lines.append(
+            f"{_files(len(report.passed_over))} passed over: {shown} (--format, --include)"
+        )
     if report.failures:
         lines.append(f"{_files(report.failures)} could not be translated; see above.")
     if report.unfinished:

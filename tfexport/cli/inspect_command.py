@@ -85,7 +85,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     from rich.table import Table
 
     from tfexport.bundle import open_bundle
-    from tfexport.cli.tables import print_table
+    from tfexport.cli.tables import print_table, settings_lines
     from tfexport.cli.tuning import read_layout
 
     manifest = open_bundle(path)
@@ -121,6 +121,9 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
         facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
+    values = {key: (manifest.config.get(key), it) for key, it in manifest.origins.items()}
+    for number, line in enumerate(settings_lines(values)):
+        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
     files = Table()
     for column in ("file", "size", "sha256"):
         files.add_column(column, justify="right" if column == "size" else "left")
@@ -209,12 +212,14 @@ def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
 
 
 def _parity(parity: Any) -> str:
+    from tfexport.cli.tables import NOT_OWN
+
     if parity is None:
         return "not compared with eager PyTorch"
     try:
-        return (
-            f"equal to {parity['reference']} ({parity['tokens']} tokens, torch {parity['torch']})"
-        )
+        own = f"{NOT_OWN}; " if "own_code" in parity else ""
+        found = f"({parity['tokens']} tokens, torch {parity['torch']})"
+        return f"{own}equal to {parity['reference']} {found}"
     except (TypeError, LookupError):
         return f"said in an unknown way: {shown(parity)}"
 

@@ -9,7 +9,7 @@ import click
 
 from tfexport.cli.decoding_options import decoding_options, engine_option, given
 from tfexport.cli.spelling import spell
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, Message, Option
 from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
@@ -40,7 +40,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: str | None) -> "S
 
 def _in_file(option: click.Parameter) -> bool:
     return isinstance(option, click.Option) and option.name not in (
-        "config", "languages", "split", "help", *_DECODING,
+        "config", "languages", "split_sentences", "help", *_DECODING,
     )  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
               "whose bundle and name do not say them, or those of its own that it serves; several "
               "are de,fr-en. Repeatable.")  # fmt: skip
-@click.option("--split", multiple=True, metavar="NAME=none", help="How texts of a model are split "
-              "into sentences: at lines, at punctuation only, or none; by default as its bundle "
-              "says what it reads. Repeatable.")  # fmt: skip
+@click.option("--split-sentences", multiple=True, metavar="NAME=none",
+              help="How texts of a model are split into sentences: at lines, at punctuation only, "
+              "or none; by default as its bundle says what it reads. Repeatable.")  # fmt: skip
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN",
               help="Let pages of an origin such as https://example.org, or '*' for all, call the "
               "server. Repeatable.")  # fmt: skip
@@ -90,7 +90,8 @@ def _in_file(option: click.Parameter) -> bool:
 @click.pass_context
 def serve(
     ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None", host: str,
-    port: int, languages: tuple[str, ...], split: tuple[str, ...], **values: Any,
+    port: int, languages: tuple[str, ...], split_sentences: tuple[str, ...],
+    **values: Any,
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
@@ -115,7 +116,7 @@ def serve(
     decoding = given({name: values.pop(name) for name in _DECODING})
     key_file = values.pop("api_key_file")
     settings = Settings(
-        models=_models(config, names, languages, split),
+        models=_models(config, names, languages, split_sentences),
         decoding=decoding,
         key_file=None if key_file is None else Path(key_file),
         **values,
@@ -137,7 +138,10 @@ def _models(
     from tfexport.serve import ModelSettings
 
     models = {} if config is None else config.settings_of(names)
-    for option, several, form in (("languages", languages, "de-en"), ("split", split, "none")):
+    for option, several, form in (
+        ("languages", languages, "de-en"),
+        ("split_sentences", split, "none"),
+    ):
         for name, value in _named(option, several, form):
             own: dict[str, Any] = {option: value}
             models[name] = replace(models.get(name, ModelSettings()), **own)
@@ -148,5 +152,5 @@ def _named(option: str, several: tuple[str, ...], form: str) -> Iterator[tuple[s
     for text in several:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise ConfigError(f"--{option}: {text!r} is not NAME={form}")
+            raise ConfigError(Message(Option(option), f": {text!r} is not NAME={form}"))
         yield name, value

@@ -203,7 +203,7 @@ class Assembly:
 
         def write(stream: Any) -> Outcome:
             outcomes = list[Outcome]()
-            form.join(self._bodies(pieces, outcomes), partition.source, stream)
+            form.join(self._bodies(pieces, outcomes), partition.source, stream, self._job.columns)
             return sum(outcomes, Outcome())
 
         def hash_and_check(partial: str) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfexport.corpus.cluster import Bounds, WorkerPlan
+from tfexport.corpus.columns import added_columns
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.worker import TableWorker, open_decoder
@@ -21,6 +22,7 @@ def translate_dataset(
     bundle: str | os.PathLike[str],
     column: str = "text",
     *,
+    output_column: str | None = None,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
     batch_rows: int = 2048,
@@ -39,6 +41,8 @@ def translate_dataset(
             argument of that name. Languages count for models that are told them.
         bundle: its folder; nodes that do not see it are sent its files.
         column: with the texts.
+        output_column: for the translations; score and error then go into NAME_score and
+            NAME_error. By default ``translation``, ``score`` and ``error``.
         workers: actors, or the fewest and the most of them, which Ray starts as there is work; the
             fewest leave a CPU to the dataset's other steps. By default as many as the cluster has
             cores for, the last of which waits until reading and writing leave it its CPU.
@@ -76,6 +80,7 @@ def translate_dataset(
             "layout": plan.layout,
             "task": task,
             "column": column,
+            "added": added_columns(output_column),
         },
         batch_size=plan.batch_rows,
         batch_format="pyarrow",

@@ -51,6 +51,7 @@ class CorpusReport:
         failures: partitions that could not be translated.
         failed: partition to the reason why it could not be; of 100 of them.
         stopped: why the run ended early, such as a full disk; None if it did not.
+        passed_over: files of the input whose suffix says no format, each with what is wrong.
     """
 
     partitions: int = 0
@@ -68,6 +69,7 @@ class CorpusReport:
     failures: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
+    passed_over: list[str] = field(default_factory=list)
 
     @property
     def unfinished(self) -> int:
@@ -121,4 +123,6 @@ class CorpusReport:
             },
             "failed": dict(sorted(self.failed.items())),
             "stopped": self.stopped,
+            "passed_over": self.passed_over[:MOST_NAMED],
+            "files_passed_over": len(self.passed_over),
         }

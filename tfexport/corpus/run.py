@@ -6,15 +6,16 @@ Who translates is for ``Workers``: threads of this process, or processes of a Ra
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
-from tfexport.corpus.columns import Columns
-from tfexport.corpus.partitions import Partition, find_partitions
+from tfexport.corpus.columns import Columns, added_columns
+from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.partitions import Input, Partition, find_partitions
 from tfexport.corpus.places import file_system, local_path
 from tfexport.corpus.progress import Progress
 from tfexport.corpus.report import CorpusReport, Tell
@@ -38,7 +39,7 @@ from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
+_FORMAT_OF_PIECES = 3  # a new number when outputs of the same input would differ
 _JOINS = 8  # partitions that are joined at a time, before another piece is waited for
 
 CorpusEngine = Literal["auto", "local", "ray"]
@@ -48,8 +49,10 @@ def translate_corpus(
     bundle: str | os.PathLike[str],
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    column: str = "text",
+    column: str | None = None,
     *,
+    output_column: str | None = None,
+    include: Sequence[str] = (),
     file_format: str | None = None,
     engine: CorpusEngine = "auto",
     address: str | None = None,
@@ -76,8 +79,13 @@ def translate_corpus(
         bundle: its folder; nodes that do not see it are sent its files.
         source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
         output: likewise; each file is complete, or absent.
-        column: with the texts, of JSON lines and Parquet; see ``translate_dataset``.
-        file_format: "text", "jsonl" or "parquet"; by default what each file's suffix says.
+        column: with the texts, of all formats but text; "text" by default. See
+            ``translate_dataset``.
+        output_column: see ``translate_dataset``.
+        include: patterns, as of a shell, of the files of a folder that are translated, by name or
+            by path in the folder; by default all whose suffix says a format.
+        file_format: "text", "jsonl", "parquet", "csv" or "tsv", of all files; by default what each
+            file's suffix says.
         engine: "local" for threads of this process; "ray" for processes that Ray starts, here or
             on a cluster; "auto" for Ray where there is an address, or where the program has
             connected itself to a cluster, and threads elsewhere.
@@ -114,11 +122,13 @@ def translate_corpus(
         vocabulary_map, spell,
     )  # fmt: skip
     place = os.fspath(output)
-    partitions = find_partitions(os.fspath(source), place, file_format)
+    found = find_partitions(os.fspath(source), place, file_format, include)
+    partitions = found.partitions
+    _check_has_columns(partitions, {"column": column, "output_column": output_column})
     # Opened here for what is wrong with it, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
     decoder = open_decoder(Path(bundle), layout, task)
-    columns = Columns(column, decoder.row_columns)
+    columns = Columns(column or "text", decoder.row_columns, added_columns(output_column), spell)
     with ExitStack() as stack:
         alone = stack.enter_context(connected(address)) if on_ray else True
         if local := local_path(*file_system(place)):
@@ -126,19 +136,37 @@ def translate_corpus(
             stack.enter_context(writing(local))
         shipped = ship(bundle, shared=alone)
         made_of = {
-            "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
+            "bundle": shipped.digest, "column": columns.text, "added": columns.added,
+            "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
         job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
-                report = _run(threads, partitions, tell)
+                report = _run(threads, found, tell)
             report.cores = min(report.cores, usable_cores())
             return report
         from tfexport.corpus.ray_workers import RayWorkers, running
 
         with running():
-            return _run(RayWorkers(plan, job, shipped, task, alone), partitions, tell)
+            return _run(RayWorkers(plan, job, shipped, task, alone), found, tell)
+
+
+def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
+    """Refuse options of columns where all files are text.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if any(FORMATS[found.format].has_scores for found in partitions):
+        return
+    problems = [
+        Problem(name, f"{value!r}: the files are lines of text, which have no columns")
+        for name, value in asked.items()
+        if value is not None
+    ]
+    if problems:
+        raise ConfigError(join_problems("corpus", problems))
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
@@ -195,11 +223,12 @@ class Workers(Protocol):
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
-def _run(workers: Workers, partitions: list[Partition], tell: Tell) -> CorpusReport:
+def _run(workers: Workers, given: Input, tell: Tell) -> CorpusReport:
     """Translate all partitions, and count what comes of it."""
+    partitions = given.partitions
     progress, named = Progress(partitions), {found.name: found for found in partitions}
     report = progress.report
-    report.cores = workers.cores
+    report.cores, report.passed_over = workers.cores, given.passed_over
 
     def collect(wait: bool) -> None:
         for step, last in workers.joined(wait):

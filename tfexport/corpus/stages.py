@@ -150,7 +150,7 @@ class PieceTranslator:
         if self.ended:
             raise StartError("the run has ended")
         outcome = _outcome(decoded, piece)
-        assembly.keep(piece.index, outcome, form.write(given, decoded))
+        assembly.keep(piece.index, outcome, form.write(given, decoded, self._job.columns))
         return outcome, False
 
 

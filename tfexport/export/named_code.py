@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ _LIBRARIES = [
 _NOT_USERS = {path.resolve() for path in (*_LIBRARIES, _PACKAGE)}
 _INSTALLED = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
 # They export, and are named nowhere.
-_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxscript"}
+_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxruntime", "onnxscript"}
 
 
 def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
@@ -134,6 +135,7 @@ def _place(error: BaseException) -> str | None:
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether a file is neither Python's, nor an installed library's, nor this package's."""
     path = Path(filename)
@@ -142,6 +144,7 @@ def is_users(filename: str) -> bool:
     return not any(path.resolve().is_relative_to(folder) for folder in _NOT_USERS)
 
 
+@cache
 def library_of(filename: str) -> str | None:
     """The installed library that a file is of, such as ``numpy``; None of torch and all others."""
     path = Path(filename)

@@ -86,7 +86,8 @@ class Engine:
     @cached_property
     def resolver(self) -> Resolver:
         """The check of options against this bundle."""
-        return Resolver(self.manifest, self.texts, lambda: self.model.has_attention)
+        model = self.model  # without the engine, which would be kept by itself
+        return Resolver(self.manifest, self.texts, lambda: model.has_attention)
 
     def request(
         self,
@@ -245,11 +246,15 @@ class Engine:
         return TranslationResult(texts[0], hypotheses, ids, texts, around)
 
     def close(self) -> None:
-        """Wait for submitted batches and stop the workers; a later call starts new ones."""
+        """Wait for submitted batches, stop the workers and give back the model's memory.
+
+        A later call starts workers and opens the model again, if its files are still the same.
+        """
         with self._opening:
             workers, self._workers = self._workers, None
         if workers is not None:  # outside the lock, which a worker may need to finish
             workers.close()
+        self.model.close()
 
     def _decode(
         self, requests: Sequence[Request | None], batch: Sequence[int], options: ResolvedOptions

@@ -46,8 +46,8 @@ Result = TypeVar("Result")
 class Translator:
     """A bundle, opened for decoding. Safe to use from several threads.
 
-    ``close``, or leaving the ``with`` block, waits for submitted batches. After a fork the child
-    process has to open a translator of its own.
+    ``close``, or leaving the ``with`` block, waits for submitted batches and gives back the model's
+    memory. After a fork the child process has to open a translator of its own.
 
     Attributes:
         engine: the interface beneath, for programs such as servers that batch requests themselves.
@@ -432,7 +432,11 @@ class Translator:
         return self.engine.texts.decode(tokens)
 
     def close(self) -> None:
-        """Wait for submitted batches and stop the workers; a later call starts new ones."""
+        """Wait for submitted batches, stop the workers and give back the model's memory.
+
+        A later call starts workers and opens the model again, which raises ``BundleError`` if its
+        files are others by then.
+        """
         self.engine.close()
 
     def _run(

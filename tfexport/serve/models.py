@@ -68,7 +68,7 @@ class Model:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
         reads_texts = manifest.reads == "texts"
-        self.split: Split = own.split or ("none" if reads_texts else "lines")
+        self.split: Split = own.split_sentences or ("none" if reads_texts else "lines")
         self.options = OptionCache(self._resolver())
         limits = SchedulerLimits(own.max_queue, own.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)

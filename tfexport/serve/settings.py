@@ -27,7 +27,7 @@ class ModelSettings:
 
     Attributes:
         languages: that it reads and writes, such as "de-en", or "de,fr-en".
-        split: how texts are split; by default as the bundle says what the model reads.
+        split_sentences: how texts are split; by default as the bundle says what the model reads.
         join: how the translations of sentences follow one another; "auto" as in their language.
         threads: see ``Settings``.
         slots: see ``Settings``.
@@ -38,7 +38,7 @@ class ModelSettings:
     """
 
     languages: str | None = None
-    split: Split | None = None
+    split_sentences: Split | None = None
     join: Join = "auto"
     threads: int | None = None
     slots: int | None = None
@@ -58,7 +58,7 @@ class ModelSettings:
         ):
             text = f"{shown(self.languages)} of {name} is not a pair such as de-en, or de,fr-en"
             yield Problem("languages", text)
-        for option, words in (("split", SPLITS), ("join", JOINS), ("engine", ENGINES)):
+        for option, words in (("split_sentences", SPLITS), ("join", JOINS), ("engine", ENGINES)):
             value = getattr(self, option)
             if value is not None and value not in words:
                 yield Problem(option, f"{shown(value)} of {name} is not one of {', '.join(words)}")
@@ -139,7 +139,9 @@ class Settings:
             one: getattr(self, one) if getattr(own, one) is None else getattr(own, one)
             for one in ("threads", "engine", *_COUNTS)
         }
-        return ModelSettings(own.languages, own.split, own.join, decoding=decoding, **shared)
+        return ModelSettings(
+            own.languages, own.split_sentences, own.join, decoding=decoding, **shared
+        )
 
     @property
     def max_body(self) -> int:

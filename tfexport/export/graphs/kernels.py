@@ -1,15 +1,16 @@
 """A user's graph in onnxruntime, as soon as it is there: every operator has a kernel, and runs.
 
-Torch's exporter writes operators for types for which onnxruntime has no kernel, such as ``Trilu`` of
+Torch's exporter writes operators for types that onnxruntime has no kernel for, such as ``Trilu`` of
 bytes. Integers and truth values that a wider integer holds are computed as that; half precision as
 float32. What has no form is refused, with the lines of the user's code that it comes from.
 """
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import torch
@@ -123,13 +124,13 @@ def place_of(node: ir.Node) -> str:
             continue
         seen.add(id(node))
         if trace := node.metadata_props.get(_TRACE):
-            return f" at {_as_place(trace)}"
+            return f" at {as_place(trace)}"
         producers = [value.producer() for value in node.inputs if value is not None]
         pending += [producer for producer in producers if producer is not None]
     return ""
 
 
-def _as_place(trace: str) -> str:
+def as_place(trace: str) -> str:
     """The last of torch's lines ``File "a.py", line 1, in f``, as ``a.py:1 in f: code``."""
     place, _, code = trace.rpartition("File ")[2].partition("\n")
     file, line, function = (part.strip() for part in place.split(",", 2))
@@ -153,7 +154,9 @@ def _weights_outside(model: ir.Model) -> Iterator[dict[str, Any]]:
         graph.initializers.pop(name)
         graph.inputs.append(value)
     try:
-        yield {name: value.const_value.numpy() for name, value in large.items()}
+        yield {
+            name: weight.numpy() for name, value in large.items() if (weight := value.const_value)
+        }
     finally:
         del graph.inputs[count:]
         for value in large.values():
@@ -180,27 +183,56 @@ def _load_failure(model: ir.Model) -> str | None:
         return str(error).splitlines()[0]
 
 
-def _loads(model: ir.Model, node: ir.Node, wider: Mapping[Any, Any] | None = None) -> bool:
+@dataclass(frozen=True)
+class _Wider:
+    """A node whose values of one type are of another.
+
+    Attributes:
+        kind: the type.
+        wide: that takes its place.
+        first: the first input of that type is one of them; it is not where it is a condition.
+        outputs: so are the outputs; they are not of comparisons.
+    """
+
+    kind: ir.DataType
+    wide: ir.DataType
+    first: bool
+    outputs: bool
+
+    def inputs(self, node: ir.Node) -> list[int]:
+        """The inputs of a node that are cast."""
+        found = [i for i, value in enumerate(node.inputs) if value and value.dtype == self.kind]
+        return found if self.first else found[1:]
+
+    def results(self, node: ir.Node) -> list[int]:
+        """The outputs of a node that are cast back."""
+        found = [i for i, value in enumerate(node.outputs) if value.dtype == self.kind]
+        return found if self.outputs else []
+
+
+def _loads(model: ir.Model, node: ir.Node, wider: _Wider | None = None) -> bool:
     """Whether onnxruntime has a kernel for one node, whose types may be taken as others."""
-    if any(isinstance(a, ir.Attr) and a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-           for a in node.attributes.values()):  # fmt: skip
+    kinds = {attribute.type for attribute in node.attributes.values()}
+    if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
         return True  # its own nodes are looked at
     values = [*(value for value in node.inputs if value is not None), *node.outputs]
     if any(not isinstance(value.type, ir.TensorType) for value in values):
         return True
-    changed = wider or {}
 
-    def alone(value: ir.Value | None, name: str) -> ir.Value | None:
-        if value is None:
-            return None
-        return ir.val(name, changed.get(value.dtype, value.dtype))
+    def alone(values: Sequence[ir.Value | None], wide: Sequence[int]) -> list[ir.Value | None]:
+        return [
+            value and ir.val(f"value_{i}", wider.wide if wider and i in wide else value.dtype)
+            for i, value in enumerate(values)
+        ]
 
-    inputs = [alone(value, f"input_{i}") for i, value in enumerate(node.inputs)]
-    outputs = [alone(value, f"output_{i}") for i, value in enumerate(node.outputs)]
+    inputs = alone(node.inputs, wider.inputs(node) if wider else ())
+    outputs = alone(node.outputs, wider.results(node) if wider else ())
     made = ir.Node(
         node.domain, node.op_type, inputs, list(node.attributes.values()),
         outputs=[value for value in outputs if value is not None], version=node.version,
     )  # fmt: skip
+    for i, value in enumerate(made.outputs):
+        value.name = f"output_{i}"
     graph = ir.Graph(
         [value for value in inputs if value is not None], list(made.outputs), nodes=[made],
         opset_imports=model.opset_imports, name="one_operator",
@@ -214,31 +246,33 @@ def _widen(model: ir.Model, node: ir.Node) -> bool:
     """Compute a node by a wider type that has a kernel; whether there is one."""
     narrow = [value.dtype for value in node.inputs if value and value.dtype in _WIDER]
     for kind in dict.fromkeys(narrow):
-        for wide in _WIDER[kind]:
-            if _loads(model, node, {kind: wide}):
-                _cast(node, kind, wide)
+        for wide, first, outputs in product(_WIDER[kind], (True, False), (True, False)):
+            wider = _Wider(kind, wide, first, outputs)
+            if wider.inputs(node) and _loads(model, node, wider):
+                _cast(node, wider)
                 return True
     return False
 
 
-def _cast(node: ir.Node, kind: ir.DataType, wide: ir.DataType) -> None:
+def _cast(node: ir.Node, wider: _Wider) -> None:
     """Cast the inputs and outputs of one type to another and back."""
     graph = node.graph
     assert graph is not None
-    for number, value in enumerate(node.inputs):
-        if value is not None and value.dtype == kind:
-            cast = _cast_node(value, wide, f"{node.name}_wide_{number}", node)
-            graph.insert_before(node, cast)
-            node.replace_input_with(number, cast.outputs[0])
-    for value in node.outputs:
-        if value.dtype == kind:
-            name = value.name
-            back = _cast_node(value, kind, f"{name}_narrow", node)
-            ir.convenience.replace_all_uses_with(value, back.outputs[0], replace_graph_outputs=True)
-            back.replace_input_with(0, value)
-            value.name, value.type = f"{name}_wide", ir.TensorType(wide)
-            back.outputs[0].name = name
-            graph.insert_after(node, back)
+    inputs, results = wider.inputs(node), wider.results(node)
+    for number in inputs:
+        value = node.inputs[number]
+        assert value is not None
+        cast = _cast_node(value, wider.wide, f"{node.name}_wide_{number}", node)
+        graph.insert_before(node, cast)
+        node.replace_input_with(number, cast.outputs[0])
+    for number in results:
+        value, name = node.outputs[number], node.outputs[number].name
+        back = _cast_node(value, wider.kind, f"{name}_narrow", node)
+        ir.convenience.replace_all_uses_with(value, back.outputs[0], replace_graph_outputs=True)
+        back.replace_input_with(0, value)
+        value.name, value.type = f"{name}_wide", ir.TensorType(wider.wide)
+        back.outputs[0].name = name
+        graph.insert_after(node, back)
 
 
 def _cast_node(value: ir.Value, kind: ir.DataType, name: str, source: ir.Node) -> ir.Node:

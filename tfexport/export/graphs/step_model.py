@@ -66,7 +66,7 @@ class StepModel(Protocol):
         memory: of a greedy step.
         beam_memory: of a step of beams.
         record_width: W of the records of ``choose``.
-        sizes: of the axes of examples, of which the first is traced; None for those of ``exporter``.
+        sizes: of the axes of examples, the first of which is traced; None for ``exporter``'s own.
         rules: that greedy search keeps.
     """
 

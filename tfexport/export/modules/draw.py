@@ -107,8 +107,10 @@ def _draw(each: Input, below: int, shape: tuple[int, ...], random: np.random.Gen
 
 
 def as_tensors(inputs: Sequence[Input], batch: Mapping[str, Array]) -> tuple[Tensor, ...]:
-    """A batch in the order of ``encode``'s parameters."""
-    return tuple(torch.from_numpy(batch[each.name]) for each in inputs)
+    """A batch in the order of ``encode``'s parameters; in float64 where torch computes in that."""
+    exact = torch.get_default_dtype() == torch.float64
+    found = (torch.from_numpy(batch[each.name]) for each in inputs)
+    return tuple(it.double() if exact and it.is_floating_point() else it for it in found)
 
 
 __all__ = ["BATCH", "BATCHES", "LARGEST_ID", "Sizes", "as_tensors", "axes_of", "candidate_sizes",

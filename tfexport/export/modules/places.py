@@ -12,8 +12,8 @@ from torch import nn
 from tfexport.errors import ExportError
 from tfexport.export.named_code import is_users, library_of
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
-_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (<?\w+>?))?')
+_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (<?\w+>?)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
@@ -21,6 +21,7 @@ _FIXED = (
     "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), x.unflatten) "
     "instead of numbers, and leave loops over an axis to torch's own layers"
 )
+_NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
     (
         "data-dependent expression",
@@ -30,6 +31,9 @@ _HINTS = (
     ("Constraints violated", _FIXED),
     ("specialized", _FIXED),
     ("static shape", _FIXED),
+    ("nested_tensor", "ONNX has no rows of unequal length; pad them, with a mask"),
+    ("numpy() is not supported", _NUMPY),
+    ("numpy.object_", _NUMPY),
     ("No ONNX function found", "write it with operators that ONNX has"),
 )
 
@@ -54,12 +58,14 @@ def export_failure(model: nn.Module, methods: Sequence[str], error: BaseExceptio
     """Why some methods could not be exported: method, line and reason, in one line."""
     told = [place for place in _told(error) if is_users(place[0])]
     called = [name for _, _, name in told if name in methods]
-    inside = [name for name in methods if told and _holds(getattr(type(model), name), told[-1])]
+    inside = [
+        name for name in methods if told and _holds(getattr(type(model), name, None), told[-1])
+    ]
     name = (called or inside or list(methods[:1]))[-1]
     return f"{where(model, name, error)}: {one_line(error)}."
 
 
-def _holds(method: Callable[..., Any], place: tuple[str, int, str]) -> bool:
+def _holds(method: Any, place: tuple[str, int, str]) -> bool:
     """Whether a line of code is one of a method's own."""
     try:
         lines, first = inspect.getsourcelines(method)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from tfexport import graph_io, slot_io
-from tfexport.bundle import WEIGHTS, Manifest
+from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.runtime.model.decoder_state import DecoderState
 from tfexport.runtime.model.graph_check import check_range
 from tfexport.runtime.model.interface import BeamRecord, Floats, Generated, Ids, Source
@@ -38,6 +38,7 @@ class OnnxModel:
         check_onnxruntime(folder, manifest.minimum_onnxruntime)
         self._files = {role: folder / name for role, name in manifest.graphs.items()}
         self._weights = folder / WEIGHTS
+        self._stamps = FileStamps(self._weights, *self._files.values())
         self._threads = threads
         self._pad_id = manifest.special_ids.pad
         self._sessions: dict[str, Graph] = {}
@@ -68,9 +69,15 @@ class OnnxModel:
     def _session(self, role: str) -> Graph:
         with self._opening:
             if role not in self._sessions:
+                self._stamps.check()
                 self._sessions[role] = Graph(self._files[role], self._specs[role], self._threads)
                 release_mapped_pages(self._weights)
             return self._sessions[role]
+
+    def close(self) -> None:
+        """See ``interface.Model``."""
+        with self._opening:
+            self._sessions = {}
 
     def _inputs(self, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
         """Inputs of every graph with an encoder: rows padded on the right, and their mask."""

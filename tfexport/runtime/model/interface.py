@@ -181,3 +181,9 @@ class Model(Protocol):
 
     def running_rows(self, capacity: int) -> RunningRows:
         """Rows that enter and leave at any step."""
+
+    def close(self) -> None:
+        """Give back its memory, as soon as calls and rows that still need it have ended.
+
+        A later call opens it again, if the files are still the same.
+        """

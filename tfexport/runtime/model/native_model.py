@@ -6,13 +6,14 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from tfexport.bundle import Manifest
+from tfexport.bundle import WEIGHTS, FileStamps, Manifest
 from tfexport.errors import BundleError
 from tfexport.runtime.model.interface import (
     BeamRecord,
@@ -24,6 +25,7 @@ from tfexport.runtime.model.interface import (
 )
 from tfexport.runtime.model.native_engine import open_native
 from tfexport.runtime.model_shape import ModelShape
+from tfexport.weight_table import WEIGHT_TABLE
 
 if TYPE_CHECKING:
     import tfexport_native
@@ -46,11 +48,27 @@ class NativeModel:
             BundleError: the engine cannot read it.
         """
         self.vocab_size = manifest.limits.target_vocab_size
-        self._folder, shape = folder, ModelShape.of(manifest)
+        self._folder, self._manifest, self._threads = folder, manifest, threads
+        shape = ModelShape.of(manifest)
         self._layers, self._heads = shape.num_decoder_layers, shape.num_heads
+        self._stamps = FileStamps(folder / WEIGHTS, folder / WEIGHT_TABLE)
+        self._opening = threading.Lock()
+        self._opened: tfexport_native.Model | None = None
         with self.failures():
-            self._model = open_native(folder, manifest, threads)
-        self.engine = f"native {self._model.instruction_set}"
+            self.engine = f"native {self._model.instruction_set}"
+
+    @property
+    def _model(self) -> tfexport_native.Model:
+        with self._opening:
+            if self._opened is None:
+                self._stamps.check()
+                self._opened = open_native(self._folder, self._manifest, self._threads)
+            return self._opened
+
+    def close(self) -> None:
+        """See ``interface.Model``."""
+        with self._opening:
+            self._opened = None
 
     def generate(
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True

@@ -3,9 +3,10 @@
 import math
 import os
 import platform
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
-CGROUPS, CPUINFO = Path("/sys/fs/cgroup"), Path("/proc/cpuinfo")
+PROCESS, CPUINFO = Path("/proc/self"), Path("/proc/cpuinfo")
 # Flags of Linux that matter to products of matrices, least first: of x86 and of ARM.
 _FLAGS = (
     "avx", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
@@ -14,12 +15,12 @@ _FLAGS = (
 
 
 def usable_cores() -> int:
-    """Cores by the process' affinity and, in a container on Linux, by its CPU quota."""
+    """Cores by the process' affinity and, on Linux, by the CPU quotas of its control groups."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    return max(1, math.ceil(min(cores, _share(CGROUPS))))
+    return max(1, math.ceil(min([cores, *_quotas()])))
 
 
 def are_restricted() -> bool:
@@ -51,14 +52,47 @@ def instruction_set() -> str:
     return "+".join(found) or platform.machine() or "unknown"
 
 
-def _share(root: Path) -> float:
-    """The CPU quota of the control group in cores (cgroup v2, then v1); infinity if unlimited."""
+def _quotas() -> Iterator[float]:
+    """In cores, of the process' control group and of those around it, of version 2 or 1.
+
+    In a container what is mounted may be a part of the hierarchy. Source: cgroups(7), proc(5).
+    """
     try:
-        quota, period = (root / "cpu.max").read_text().split()
+        groups = (PROCESS / "cgroup").read_text().splitlines()
+        mounts = (PROCESS / "mountinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    # Version 2 names no controllers.
+    paths = {
+        name: path
+        for _, names, path in (line.split(":", 2) for line in groups)
+        for name in names.split(",")
+    }
+    for mount in mounts:
+        root, point = mount.split()[3:5]
+        kind, _, options = mount.partition(" - ")[2].split(" ", 2)
+        controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind)
+        named = controller == "" or "cpu" in options.split(",")
+        if controller is None or not named or controller not in paths:
+            continue
+        try:
+            inside = PurePosixPath(paths[controller]).relative_to(root).parts
+        except ValueError:  # not in what is mounted
+            inside = ()
+        folder = Path(point)
+        for part in ("", *(() if ".." in inside else inside)):
+            folder /= part
+            yield _quota(folder)
+
+
+def _quota(group: Path) -> float:
+    """Of one control group in cores; infinity if it has none."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text()
+            quota = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
         except OSError:
             return math.inf
     try:

@@ -124,7 +124,7 @@ def gather(
 ) -> "Future[Result]":
     """Combine futures into one; it has the exception of the first that failed."""
     whole: Future[Result] = Future()
-    left = len(parts)
+    left, parts = len(parts), list(parts)
     lock = threading.Lock()
 
     def complete() -> None:
@@ -132,6 +132,7 @@ def gather(
             whole.set_result(assemble([part.result() for part in parts]))
         except BaseException as error:
             whole.set_exception(error)
+        parts.clear()  # whose callbacks keep them, and with them the model
 
     def one_done(_: object) -> None:
         nonlocal left
@@ -144,6 +145,6 @@ def gather(
     whole.set_running_or_notify_cancel()
     if not parts:
         complete()
-    for part in parts:
+    for part in tuple(parts):
         part.add_done_callback(one_done)
     return whole

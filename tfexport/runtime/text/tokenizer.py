@@ -6,11 +6,12 @@ from typing import Protocol
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
-from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.lower_bpe_tokenizer import LowerBpeTokenizer
 from tfexport.runtime.text.moses_bpe_tokenizer import MosesBpeTokenizer
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
+from tfexport.runtime.text.tokenizer_bounds import read_rules
 from tfexport.runtime.text.vocabulary_files import (
     Vocabulary,
     describe_foreign,
@@ -67,10 +68,12 @@ class JsonTokenizer:
         except ImportError:
             raise missing_library(path, "tokenizers") from None
         self._path = path
+        content = read_file(path)
         with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
         ):
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            read_rules(content)
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
         # A file may hold truncation settings from training, which would silently cut inputs.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -121,10 +124,11 @@ class SentencePieceTokenizer:
         except ImportError:
             raise missing_library(path, "sentencepiece") from None
         self._path = path
+        content = read_file(path)
         with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
         ):
-            self._processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
         self.size = int(self._processor.get_piece_size())
         self.unknown_is_word = self.whole_words = False
 

@@ -66,7 +66,8 @@ class InferCall(StrictFields):
     outputs: list[OutputTensor] = pydantic.Field([], max_length=1)
     id: str | None = None
     parameters: dict[str, Any] = pydantic.Field(
-        {}, description="decoding options by name, source_language, target_language and split"
+        {},
+        description="decoding options by name, source_language, target_language, split_sentences",
     )
 
 
@@ -250,9 +251,9 @@ async def _translated(
 ) -> list[Translated]:
     texts = list(map(str, text.values))
     check_size(service.settings, call, texts)
-    split = options.pop("split", None)
+    split = options.pop("split_sentences", None)
     if split not in (None, *SPLITS):
-        raise wrong(f"parameters: split is not one of {', '.join(SPLITS)}")
+        raise wrong(f"parameters: split_sentences is not one of {', '.join(SPLITS)}")
     source, target = options.pop("source_language", None), options.pop("target_language", None)
     if any(code is not None and not isinstance(code, str) for code in (source, target)):
         raise wrong("parameters: source_language and target_language are codes")

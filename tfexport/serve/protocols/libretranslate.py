@@ -60,7 +60,7 @@ class TranslateCall(Fields):
     target: str = pydantic.Field(min_length=1)
     format: Literal["text"] = pydantic.Field("text", description="HTML is not translated here")
     alternatives: int = pydantic.Field(0, ge=0)
-    split: Split | None = pydantic.Field(
+    split_sentences: Split | None = pydantic.Field(
         None, description="of this server only; by default as the model reads texts"
     )
     api_key: str | None = None
@@ -76,6 +76,7 @@ class DetectCall(Fields):
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
+    can_detect()  # loads the library now, not for the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
@@ -85,7 +86,7 @@ def routes(service: Service) -> APIRouter:
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
-        wanted = Wanted(source, body.target, _options(body.alternatives), body.split)
+        wanted = Wanted(source, body.target, _options(body.alternatives), body.split_sentences)
         found = await translate_between(service, call, texts, wanted)
         return JSONResponse(_answer(service, found, body), headers=cut_headers(found))
 

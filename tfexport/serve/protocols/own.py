@@ -51,8 +51,11 @@ class TranslateCall(Call):
     """A request to translate."""
 
     texts: Texts = pydantic.Field(description="of any number of sentences and lines")
-    split: Split | None = pydantic.Field(
+    split_sentences: Split | None = pydantic.Field(
         None, description="texts into sentences; by default as the model reads texts"
+    )
+    divide: bool = pydantic.Field(
+        False, description="sentences that are too long for the model, instead of refusing them"
     )
     stream: bool = pydantic.Field(False, description="one text, as server-sent events")
 
@@ -116,7 +119,7 @@ def routes(service: Service) -> APIRouter:
         use(call, choice.model)
         asked = Asked(
             body.texts, options.decoding, options.prefixes, choice.spoken, choice.source,
-            choice.target, body.split, stream=body.stream,
+            choice.target, body.split_sentences, body.divide, stream=body.stream,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)
@@ -191,7 +194,7 @@ def _listed(model: Model) -> dict[str, Any]:
             "source": list(languages.sources) or [UNKNOWN],
             "target": list(languages.targets) or [UNKNOWN],
         },
-        "split": model.split,
+        "split_sentences": model.split,
         "input": "text" if model.engine.gives_text else "ids",
         "engine": model.engine.model.engine,
         "batching": "continuous" if scheduler.continuous else "dynamic",

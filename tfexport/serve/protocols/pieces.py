@@ -34,7 +34,8 @@ class PiecesCall(StrictFields):
     tokens: _Rows = pydantic.Field(description="of its translation, a row a sentence")
     source_language: str | None = None
     target_language: str | None = None
-    split: Split | None = pydantic.Field(None, description="as for the translation")
+    split_sentences: Split | None = pydantic.Field(None, description="as for the translation")
+    divide: bool = pydantic.Field(False, description="as for the translation")
 
 
 def routes(service: Service) -> APIRouter:
@@ -59,7 +60,10 @@ def routes(service: Service) -> APIRouter:
 
 
 def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
-    asked = Asked([body.text], spoken=choice.spoken, language=choice.source, split=body.split)
+    asked = Asked(
+        [body.text], spoken=choice.spoken, language=choice.source,
+        split=body.split_sentences, divide=body.divide,
+    )  # fmt: skip
     rows = prepare(choice.model, asked)
     ((layout,), texts) = rows.layouts, choice.model.engine.texts
     if len(body.tokens) != len(layout.sentences):

@@ -1,22 +1,16 @@
-"""One way of capturing a module, in which no axis becomes a constant.
+"""Lines of a user's code while torch traces it: of operators, and of sizes that became constants.
 
-``torch.onnx.export`` captures a module by tracing it with tensors that have no values. Where the
-code needs the size of the example for an axis that is declared as dynamic, torch says so, and the
-exporter tries again with that axis as a constant; where tracing fails it tries to compile the code
-instead, which bypasses the forms of this package. Here neither is tried.
+Both are found by functions that are private to torch; where a version has none, messages say less.
 """
 
 import contextlib
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.export import dynamic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.proxy import TracerBase
-from torch.onnx._internal.exporter import _capture_strategies
 
 from tfexport.errors import ExportError
 from tfexport.export.graphs.torch_layers.replaced import replaced
@@ -30,9 +24,14 @@ _OF_SIZES = (
     "compute sizes with x.size(), and replace Python loops over an axis by operations on whole "
     "tensors"
 )
-_OF_NUMPY = (
-    "numpy takes the numbers of the example: use torch's functions (torch.ones, torch.triu, "
-    "torch.arange), which keep sizes"
+_REMEDIES = (
+    (
+        r"\(through \w+\)",
+        "the library takes the numbers of the example: use torch's functions (torch.ones, "
+        "torch.triu, torch.einsum), which keep sizes",
+    ),
+    (r"\b[A-Z]\w*Tensor\(", "torch.tensor([x.size(1)]) keeps sizes, torch.LongTensor does not"),
+    (r"\bint\(", "int(x.size(1)) takes the number of the example: leave int out"),
 )
 
 
@@ -55,7 +54,7 @@ class Baked:
             return None
         places = ", ".join(dict.fromkeys(self._places))
         where = f"; at {places}" if places else ""
-        remedy = _OF_NUMPY if "(through numpy)" in places else _OF_SIZES
+        remedy = next((each for form, each in _REMEDIES if re.search(form, places)), _OF_SIZES)
         return ExportError(
             f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
         )
@@ -81,32 +80,22 @@ def _own_frames(own: Any, tracer: Any, stack: Any) -> Any:
     return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 
 
-def _refine(own: Any, message: str, *args: Any, **kwargs: Any) -> Any:
-    """In place of torch's function that changes dynamic axes as its error suggests.
-
-    A smallest or largest size, such as that of a kernel, is accepted; a constant is not.
-    """
-    if _CONSTANT.search(message):
-        raise ValueError("an axis that is declared as dynamic stays dynamic")
-    return own(message, *args, **kwargs)
-
-
 @contextlib.contextmanager
-def one_capture(baked: Baked) -> Iterator[None]:
-    """Capture by tracing only, and with all axes dynamic, inside the block.
+def recorded_lines(baked: Baked) -> Iterator[None]:
+    """Record lines of the user's code inside the block.
 
     Args:
-        baked: records where the size of an axis becomes a constant.
+        baked: where the size of an axis becomes a constant.
     """
-    refine = "refine_dynamic_shapes_from_suggested_fixes"
-    every = _capture_strategies.CAPTURE_STRATEGIES
     with (
-        replaced(dynamic_shapes, refine, _refine),
-        replaced(ShapeEnv, "_set_replacement", baked.record),
-        replaced(TracerBase, "_filter_traceback_frames", _own_frames),
+        _replaced_if_there(ShapeEnv, "_set_replacement", baked.record),
+        _replaced_if_there(TracerBase, "_filter_traceback_frames", _own_frames),
     ):
-        _capture_strategies.CAPTURE_STRATEGIES = every[:1]
-        try:
-            yield
-        finally:
-            _capture_strategies.CAPTURE_STRATEGIES = every
+        yield
+
+
+def _replaced_if_there(
+    owner: Any, name: str, form: Callable[..., Any]
+) -> contextlib.AbstractContextManager[None]:
+    there = hasattr(owner, name)
+    return replaced(owner, name, form) if there else contextlib.nullcontext()

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers import attention, complex_numbers, multi_head, pooling
+from tfexport.export.graphs.torch_layers.conditions import conditions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
@@ -45,7 +46,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.squeeze: _squeeze,
         torch.repeat_interleave: _repeat_interleave,
         Tensor.repeat_interleave: _repeat_interleave,
+        torch.isin: _isin,
         Tensor.data.__get__: _data,  # type: ignore[attr-defined]
+        **conditions(),
     }
 
 
@@ -155,7 +158,16 @@ def _repeat_interleave(own: Any, *args: Any, **kwargs: Any) -> Tensor:
         axis = given["dim"] % inputs.dim()
     sizes = [-1] * (inputs.dim() + 1)
     sizes[axis + 1] = repeats
-    return inputs.unsqueeze(axis + 1).expand(sizes).flatten(axis, axis + 1)
+    repeated: Tensor = inputs.unsqueeze(axis + 1).expand(sizes)
+    return repeated.flatten(axis, axis + 1)
+
+
+def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """By comparing with each: ONNX has no sorted search."""
+    given = _by_name(("elements", "test_elements"), args, kwargs)
+    elements, wanted = (torch.as_tensor(given[name]) for name in ("elements", "test_elements"))
+    found = (elements.unsqueeze(-1) == wanted.flatten()).any(-1)
+    return found.logical_not() if given.get("invert") else found
 
 
 def _data(_own: Any, values: Tensor) -> Tensor:
