@@ -67,6 +67,7 @@ class Gate:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
+            call.ended = True
             self._service.metrics.active.dec()
             self._record(scope, call, answer.status)
 
@@ -79,7 +80,7 @@ class Gate:
         self._refused += 1
 
     def _log_refused(self) -> None:
-        journal.write("refused", requests=self._refused, problem=CROWDED)
+        journal.write("refused", level="warning", requests=self._refused, problem=CROWDED)
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
@@ -180,9 +181,10 @@ class Gate:
         self._service.metrics.answered(route, status, call.model, seconds)
         if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
+        level = {} if status < 400 else {"level": "error" if status == 500 else "warning"}
         journal.write(
-            "request", request_id=call.id, method=scope["method"], route=route, status=status,
-            seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
+            "request", **level, request_id=call.id, method=scope["method"], route=route,
+            status=status, seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
             characters=call.characters, problem=call.problem or None,
         )  # fmt: skip
 

@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
+LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
 _END_SECONDS = 2.0  # for which a server that ends waits for its last lines to be written
 
 
 def write(event: str, **values: Any) -> None:
-    """Write one line."""
+    """Write one line, unless it is of less than the level that is kept."""
+    if LEVELS.index(values.get("level", LEVELS[0])) < _least:
+        return
     line = _line(event, **values)
     if _writer is not None:
         _writer.add(line)
@@ -36,6 +39,12 @@ def write_fault(event: str, error: BaseException, **values: Any) -> None:
     """Write one line of an error that should not be, with where it came from."""
     where = traceback.format_exception(error)
     write(event, level="error", error=repr(error)[:500], trace="".join(where)[-4000:], **values)
+
+
+def keep(level: str) -> None:
+    """Write lines of this level and above alone."""
+    global _least
+    _least = LEVELS.index(level)
 
 
 @contextlib.contextmanager
@@ -97,6 +106,7 @@ class _Writer:
 
 
 _writer: _Writer | None = None
+_least = 0  # number of the lowest level that is written
 
 
 def _line(event: str, **values: Any) -> str:
@@ -109,7 +119,8 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        values = {"level": record.levelname.lower(), "message": record.getMessage()}
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        values = {"level": level, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             write_fault(record.name, record.exc_info[1], message=record.getMessage())
         else:
