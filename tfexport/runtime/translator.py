@@ -230,9 +230,12 @@ class Translator:
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
+            given = [request.ids if request else [] for request in requests]
             return [
-                TranslationResult(None, hypotheses, request.ids if request else [])
-                for request, hypotheses in zip(requests, found, strict=True)
+                TranslationResult(
+                    None, hypotheses, ids, unknown_tokens=self.engine.count_unknown(ids)
+                )
+                for ids, hypotheses in zip(given, found, strict=True)
             ]
 
         return self._run(requests, resolved, assemble, asynchronous)
