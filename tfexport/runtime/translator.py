@@ -23,6 +23,7 @@ from tfexport.runtime.options import (
     ScoringKeywords,
     TranslationKeywords,
     given_options,
+    naming_options,
 )
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
@@ -126,6 +127,7 @@ class Translator:
         **keywords: Unpack[DecodingKeywords],
     ) -> Future[list[TranslationResult]]: ...
 
+    @naming_options(DecodingKeywords)
     def translate(
         self,
         texts: Iterable[str],
@@ -196,6 +198,7 @@ class Translator:
         **keywords: Unpack[DecodingKeywords],
     ) -> Future[list[TranslationResult]]: ...
 
+    @naming_options(DecodingKeywords)
     def generate(
         self,
         ids: Iterable[Sequence[int]],
@@ -240,6 +243,7 @@ class Translator:
 
         return self._run(requests, resolved, assemble, asynchronous)
 
+    @naming_options(DecodingKeywords)
     def generate_from(
         self,
         rows: Iterable[Mapping[str, Any]],
@@ -278,6 +282,7 @@ class Translator:
             return [TranslationResult(None, hypotheses) for hypotheses in found]
         return [self.engine.result("", [], hypotheses, resolved) for hypotheses in found]
 
+    @naming_options(ScoringKeywords)
     def score(
         self,
         sources: Iterable[str | Sequence[int]],
@@ -318,6 +323,7 @@ class Translator:
         """The scorer behind ``score``, for programs that score pairs as they arrive."""
         return Scorer(self.engine)
 
+    @naming_options(DecodingKeywords)
     def stream(
         self,
         text: str,
@@ -353,6 +359,7 @@ class Translator:
         request = self.engine.request(text, 0, prefix, resolved, as_ids=False)
         return stream_text(self.engine, request, resolved)
 
+    @naming_options(DecodingKeywords)
     def translate_iterable(
         self,
         texts: Iterable[str],
@@ -385,6 +392,7 @@ class Translator:
         resolved, _ = self.engine.resolver.resolve(given, spoken=spoken)
         return translate_texts(self.engine, texts, target_prefix, resolved)
 
+    @naming_options(TranslationKeywords)
     def translate_file(
         self,
         source: str | os.PathLike[str],
