@@ -1,5 +1,6 @@
 # A server for bundles, without torch. Build: docker build -t tfexport .
-# Run: docker run --rm -p 8000:8000 -v "$PWD/de-en.bundle:/models/de-en.bundle:ro" tfexport
+# Run: docker run --rm -p 8000:8000 tfexport, which serves the demo model; or your own in its place:
+#      docker run --rm -p 8000:8000 -v "$PWD/my.bundle:/models/my.bundle:ro" tfexport /models/my.bundle
 FROM python:3.13-slim AS build
 WORKDIR /source
 # Of the repository only what the wheel is made of. The version comes from tags, which are not here.
@@ -13,6 +14,7 @@ RUN python -m venv /opt/tfexport \
 
 FROM python:3.13-slim
 COPY --from=build /opt/tfexport /opt/tfexport
+COPY examples/de-en.bundle /models/de-en.bundle
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin tfexport
 USER 10001
 ENV PATH=/opt/tfexport/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1

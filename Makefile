@@ -15,10 +15,11 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native sanitize optional release-check clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
+	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
 	@echo "make test   run all tests"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
@@ -29,11 +30,17 @@ help:
 	@echo "make overload  a server under ten times the load that it can take, for a minute"
 	@echo "make bench  measure start-up and decoding speed on this machine, beside CTranslate2 and Transformers"
 	@echo "make bench-serving  ways of batching behind HTTP under a Poisson load, beside CTranslate2"
+	@echo "make real   export published models of the package index, compare them with their own code"
 	@echo "make release-check  build the distributions, and try them in fresh environments"
 	@echo "make clean  remove the virtual environments and caches"
 
 demo: .venv/ready .venv-runtime/ready
 	$(BIN)/tfexport demo --runtime-python $(RUNTIME)/python
+
+# tests/system/demo/test_ready_bundle.py says when it has to be made again.
+ready-bundle: .venv/ready
+	$(BIN)/tfexport onnx --checkpoint examples/de-en -o examples/de-en.bundle --force \
+		--quantize int8 --samples examples/de-en/test.tsv
 
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
 test: .venv/ready .venv-runtime/ready optional
@@ -129,6 +136,10 @@ overload: .venv/ready
 	@mkdir -p build/overload
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/overload/de-en.bundle --force
 	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
+
+# The packages are fetched into build/real, and never installed.
+real: .venv/ready
+	$(BIN)/python -m benchmarks.real
 
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready build/native/ready

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,10 @@ def _traced_once(once: Once) -> Iterator[None]:
     trace = exporter.export_graph_module
 
     def again(
-        module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+        module: nn.Module,
+        spec: GraphSpec,
+        opset: int,
+        sizes: Sequence[Mapping[str, int]] | None = None,
     ) -> ir.Model:
         packages = {type(part).__module__.partition(".")[0] for part in module.modules()}
         if not packages <= {"tests", "tfexport", "torch"}:  # one name may stand for several files

@@ -2,14 +2,15 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.manifests import rewrite, write
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, SpecialIds, is_bundle, new_bundle, open_bundle
-from tfexport.errors import BundleError, OutputExistsError
+from tfexport.bundle import MANIFEST, SpecialIds, check_output, is_bundle, new_bundle, open_bundle
+from tfexport.errors import BundleError, ConfigError, OutputExistsError
 
 
 def test_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -60,6 +61,22 @@ def test_file_of_a_bundle_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_bundle(tmp_path / "a.bundle")
 
 
+def test_files_that_git_lfs_has_not_fetched_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x.bundle"
+    write(folder)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"
+    (folder / "decoder.onnx").write_bytes(pointer)
+    (folder / "encoder.onnx").unlink()
+    (folder / "encoder.onnx").symlink_to("../.git/annex/objects/x/SHA256")
+    with pytest.raises(BundleError, match=r"decoder\.onnx is a Git LFS pointer, of a file of 5 by"):
+        open_bundle(folder)
+    with pytest.raises(BundleError, match=r"encoder\.onnx is a pointer of git-annex"):
+        open_bundle(folder)
+    (folder / "manifest.json").write_bytes(pointer)
+    with pytest.raises(BundleError, match=r"manifest\.json: a Git LFS pointer"):
+        open_bundle(folder)
+
+
 def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file or folder"):
         open_bundle(tmp_path / "nothing")
@@ -73,7 +90,7 @@ def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Pat
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(BundleError, match=r"manifest\.json: not a file"):
+    with pytest.raises(BundleError, match=r"manifest\.json: cannot be read: it is a named pipe"):
         open_bundle(tmp_path)
     assert not is_bundle(tmp_path)
 
@@ -196,3 +213,9 @@ def test_everything_is_flushed_before_the_rename(
     assert {"encoder.onnx", "decoder.onnx", MANIFEST} <= set(before)
     assert any(name.startswith(".a.bundle.partial") for name in before), "the folder itself"
     assert after == [tmp_path.name]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_an_output_that_onnxruntime_could_not_open_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="its path is not UTF-8 text, and onnxruntime"):
+        check_output(tmp_path / "m\udcf6del", force=False)

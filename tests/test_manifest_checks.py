@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.support.manifests import manifest, rewrite, write
+from tests.support.paths import VERSION_1
 from tfexport import bundle
 from tfexport.bundle import FORMAT_VERSION, MANIFEST, SpecialIds, open_bundle, read_manifest
 from tfexport.errors import BundleError
 from tfexport.languages import Languages
+from tfexport.manifest import Manifest, digest_of
 
 
 def test_any_changed_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
@@ -202,7 +204,8 @@ def test_older_versions_have_no_such_keys(
     write(tmp_path / "a.bundle")
     rewrite(tmp_path / "a.bundle", change)
     rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=version))
-    with pytest.raises(BundleError, match="not a key that belongs here"):
+    told = f"format_version is {version}, and what it holds is of version 3"
+    with pytest.raises(BundleError, match=rf"{told}|languages: not a key that belongs here"):
         open_bundle(tmp_path / "a.bundle")
 
 
@@ -237,3 +240,15 @@ def test_what_a_hand_says_about_decoding_is_checked(
     rewrite(tmp_path / "a.bundle", lambda m: m.update(format_version=3, **change))
     with pytest.raises(BundleError, match=message):
         open_bundle(tmp_path / "a.bundle")
+
+
+def test_a_version_that_does_not_fit_is_told_alone() -> None:
+    values = json.loads((VERSION_1 / "manifest.json").read_text())
+    del values["digest"]
+    values["format_version"] = 2
+    values["digest"] = digest_of(values)
+    with pytest.raises(BundleError) as caught:
+        Manifest.from_json(json.dumps(values), Path("manifest.json"))
+    assert str(caught.value).startswith(
+        "manifest.json: format_version is 2, and what it holds is of version 1: it was"
+    )

@@ -1,5 +1,5 @@
 """``python -m tfexport``."""
 
-from tfexport.cli.main import main
+from tfexport.cli.start import main
 
 main()

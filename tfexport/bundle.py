@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfexport import atomic
-from tfexport.errors import BundleError, Message, Option, OutputExistsError, join_problems
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    Message,
+    Option,
+    OutputExistsError,
+    join_problems,
+)
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
@@ -46,10 +54,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
     """
     folder = Path(folder)
     path = folder / MANIFEST
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise BundleError(f"{path}: not a file.")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise BundleError(_no_bundle(folder)) from None
@@ -57,6 +63,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         raise BundleError(f"{path}: cannot be read: {error.strerror}.") from None
     except ValueError as error:  # a null byte, or half of a surrogate pair
         raise BundleError(f"{str(path)!r}: not the name of a file: {error}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise BundleError(f"{path}: {other}")
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{path}: has more than {MAX_MANIFEST_BYTES} bytes. {REEXPORT}")
     try:
@@ -92,9 +100,11 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
         path = folder / name
         try:
             if not path.is_file():
-                problems.append(f"{name} is missing")
+                problems.append(f"{name} is {describe_substitute(path) or 'missing'}")
             elif path.stat().st_size != entry.size:
-                problems.append(f"{name} has {path.stat().st_size} bytes instead of {entry.size}")
+                other = describe_substitute(path)
+                has = f"has {path.stat().st_size} bytes instead of {entry.size}"
+                problems.append(f"{name} is {other}" if other else f"{name} {has}")
             elif _sha256(path) != entry.sha256:
                 problems.append(f"{name} was changed: its sha256 is not the manifest's")
         except OSError as error:
@@ -170,9 +180,10 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds the manifest of a tfexport bundle, valid or not."""
-    manifest = Path(path) / MANIFEST
     try:
-        parse_manifest(manifest.read_text(encoding="utf-8") if manifest.is_file() else "", manifest)
+        with open_file(Path(path) / MANIFEST) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        parse_manifest(content.decode(), Path(path))
     except (OSError, ValueError):
         return False
     return True
@@ -184,8 +195,11 @@ def check_output(path: str | os.PathLike[str], force: bool) -> None:
     Raises:
         OutputExistsError: it exists and ``force`` is false, it is not a bundle, or another process
             writes it.
+        ConfigError: its name is not UTF-8.
     """
     path = Path(path)
+    if (reason := refuse_name(path.absolute(), "onnxruntime")) is not None:
+        raise ConfigError(f"{path}: {reason}")
     _check_replaceable(path, force)
     check_unlocked(path)
 

@@ -10,6 +10,7 @@ TfexportError
 ├── BundleError              (ValueError)       a bundle that is damaged, foreign or too new
 ├── TokenizerError           (ValueError)       a tokenizer that is unreadable or does not fit
 ├── InputError               (ValueError)       one input that cannot be decoded
+│   └── TooLongError                            an input of more tokens than the model takes
 ├── ForkError                (RuntimeError)     a translator used in a fork of its process
 ├── ClusterError             (RuntimeError)     a cluster that failed under a run
 ├── QueueFullError           (RuntimeError)     a scheduler that takes no more work for now
@@ -151,6 +152,26 @@ class TokenizerError(TfexportError, ValueError):
 
 class InputError(TfexportError, ValueError):
     """One input that cannot be decoded: bad ids, too long, not text."""
+
+
+class TooLongError(InputError):
+    """An input of more tokens than the model takes.
+
+    Attributes:
+        found: its tokens.
+        most: that the model takes.
+    """
+
+    def __init__(self, found: int, most: int) -> None:
+        self.found, self.most = found, most
+        super().__init__(Message(
+            f"{found} tokens are more than the {most} that the model takes; "
+            "shorten the input, or cut it with ", Option("truncate", True),
+        ))  # fmt: skip
+
+    def __reduce__(self) -> tuple[type["TooLongError"], tuple[int, int]]:
+        """Copied between processes by its numbers."""
+        return TooLongError, (self.found, self.most)
 
 
 class ForkError(TfexportError, RuntimeError):

@@ -99,6 +99,11 @@ class Manifest:
         generation: decoding option to its default in this bundle, as a JSON value; empty if the
             defaults are those of ``DecodingOptions``.
         languages: that the model is told of by tokens; None if it is told of none.
+        reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
+            reads sentences, or nobody knows.
+        origins: setting of ``config`` that the weights do not show to where it comes from:
+            "assumed" (the layout's default), "settings", "module" or the name of a file; empty for
+            a user's module.
     """
 
     tfexport_version: str
@@ -116,11 +121,14 @@ class Manifest:
     module: dict[str, Any] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     languages: Languages | None = None
+    reads: str | None = None
+    origins: dict[str, str] = field(default_factory=dict)
 
     @property
     def format_version(self) -> int:
         """The oldest version of the format that can say all of this."""
-        if self.special_ids.start is not None or self.generation or self.languages is not None:
+        more = self.generation, self.languages, self.reads
+        if self.special_ids.start is not None or any(more):
             return 3
         return 1 if self.module is None else 2
 
@@ -158,7 +166,7 @@ class Manifest:
         head = {"format": FORMAT, "format_version": self.format_version}
         values = {**head, **dataclasses.asdict(self)}
         # Older readers know none of these keys, so they are there only if they say something.
-        for key in ("module", "generation", "languages"):
+        for key in ("module", "generation", "languages", "reads", "origins"):
             if not values[key]:
                 del values[key]
         if self.special_ids.start is None:
@@ -181,6 +189,12 @@ class Manifest:
         version = values.pop("format_version")
         del values["format"]
         if problems := find_problems(values, version):
+            others = (other for other in range(1, FORMAT_VERSION + 1) if other != version)
+            for fitting in (other for other in others if not find_problems(values, other)):
+                raise BundleError(
+                    f"{path}: format_version is {version}, and what it holds is of version "
+                    f"{fitting}: it was changed. {REEXPORT}"
+                )
             raise BundleError(join_problems(str(path), problems, REEXPORT))
         entries = values.get("files", {}), values.get("tokenizers", {})
         values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}

@@ -147,6 +147,7 @@ _OPTIONAL: dict[str, Check] = {
     ),
     "parity": or_null(PARITY),
     "quantization": or_null(QUANTIZATION),
+    "origins": every(_TEXT),
 }
 _SIZES = {
     "d_model": whole(1),
@@ -169,6 +170,7 @@ _DECODING: dict[str, Check] = {
     **_OPTIONAL,
     "generation": GENERATION,
     "languages": LANGUAGES,
+    "reads": one_of("texts"),
 }
 _decoding_transformer = record({**_DECODED, "config": _CONFIG}, _DECODING)
 _decoding_module = record({**_DECODED, "config": record(_FRAMING), "module": MODULE}, _DECODING)
@@ -254,8 +256,8 @@ def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]
     inputs = {tensor["name"] for tensor in module["inputs"]}
     for name in sorted(inputs & {*RESERVED}):
         yield f"module.inputs: {shown(name)} is an input that the graphs add"
-    if module["padded"] and inputs != {INPUT_IDS, ATTENTION_MASK}:
-        yield "module.padded: only rows of ids with a mask can be padded"
+    if module["padded"] and inputs - {ATTENTION_MASK} != {INPUT_IDS}:
+        yield "module.padded: only rows of ids can be padded"
     known = {axis for tensor in tensors for axis in tensor["axes"]} - {BATCH}
     for name, axis in module["growth"].items():
         if name not in known or (isinstance(axis["start"], str) and axis["start"] not in known):

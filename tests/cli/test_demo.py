@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.conftest import SETTINGS
 from tests.support import tutorial
 from tests.support.command import invoke, run
+from tfexport.cli.demo import DEMO, DemoFiles, find_demo
+from tfexport.errors import ConfigError
 
 
 def test_demo_runs_on_a_model_of_the_right_form(tmp_path: Path, words: list[str]) -> None:
@@ -31,3 +34,18 @@ def test_demo_outside_a_clone_says_where_its_model_is(tmp_path: Path) -> None:
     done = invoke("demo", "--model", tmp_path)
     assert done.exit_code == 2
     assert "ships with the repository" in done.stderr
+
+
+def test_installed_package_finds_the_demo_of_the_clone_that_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "site-packages/tfexport/cli/demo.py"
+    monkeypatch.setattr("tfexport.cli.demo.__file__", str(installed))
+    clone = tmp_path / "clone"
+    (clone / DEMO).mkdir(parents=True)
+    (clone / DEMO / "test.tsv").write_text("ja\tyes\n")
+    monkeypatch.chdir(clone)
+    assert find_demo(None) == DemoFiles(Path(DEMO), ["ja"], ["yes"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="run this in the folder of a clone"):
+        find_demo(None)

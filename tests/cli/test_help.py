@@ -10,6 +10,7 @@ import pytest
 from tests.support.command import invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
+from tfexport.cli.decoding_options import SECTIONS
 from tfexport.cli.main import cli
 from tfexport.runtime.model import native_engine
 from tfexport.runtime.options import SPECS
@@ -57,6 +58,28 @@ def test_command_line_has_every_option_but_these() -> None:
     assert absent == {"callback", "return_scores"}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "x", "--max-length", "abc"],
+         "'--max-length': 'abc' is not a whole number from 0 to 2147483647."),
+        (["serve", "x", "--port", "a"], "'--port': 'a' is not a whole number from 0 to 65535."),
+        (["translate", "x", "--length-penalty", "much"],
+         "'--length-penalty': 'much' is not a number."),
+        (["translate", "x", "--device", "cuda"], "No such option '--device': models are decoded on "
+         "the CPU; GPUs are not supported."),
+        (["corpus", "x", "y", "z", "--fp16"], "No such option '--fp16': models are decoded on"),
+        (["translate", "x", "--bean-size", "2"], "No such option '--bean-size'. (Did you mean"),
+    ],
+)  # fmt: skip
+def test_wrong_values_and_options_are_told_in_plain_words(
+    arguments: list[str], message: str
+) -> None:
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
 @pytest.mark.parametrize("option", ["batch-size", "beam-size", "threads", "workers", "seed"])
 def test_huge_numbers_are_refused_with_the_bound(option: str) -> None:
     for number in ("1" + "0" * 30, "9" * 5000):
@@ -85,7 +108,7 @@ def test_every_command_and_option_stands_in_the_docs() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 long = max(parameter.opts, key=len)
-                decodes = name in ("translate", "corpus") and parameter.name in SPECS
+                decodes = name in ("translate", "corpus", "serve") and parameter.name in SPECS
                 page = decoding if decodes else section
                 assert f"`{long}`" in page, f"{name}: {long}"
 
@@ -112,3 +135,20 @@ def test_every_command_has_a_test_file_that_runs_it(name: str) -> None:
     file = Path(__file__).with_name(f"test_{name}.py")
     assert file.exists()
     assert f'("{name}", ' in file.read_text(encoding="utf-8")
+
+
+def test_options_of_decoding_stand_in_sections() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted({*listed})
+    assert {name for name, spec in SPECS.items() if spec.help is not None} <= {*listed}
+    for verb in ("translate", "corpus", "score", "bench"):
+        shown = invoke(verb, "--help").stdout
+        titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
+        assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
+        for option in cli.commands[verb].params:
+            if isinstance(option, click.Option):
+                (title,) = (t for t in ("Options", *SECTIONS)
+                            if (option.name in SECTIONS.get(t, ())) or
+                            (t == "Options" and option.name not in listed))  # fmt: skip
+                section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+                assert option.opts[-1] in section, (verb, option.name)

@@ -1,6 +1,7 @@
 """``tfexport inspect``, of bundles, checkpoints, single files and things of other kinds."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -47,10 +48,13 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
     assert ready["config"]["head_dim"]["value"] == 4
 
 
-def test_problems_are_counted_first_and_told_last(checkpoint: Path) -> None:
+def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
     lines = invoke("inspect", checkpoint).stdout.splitlines()
-    assert lines[3] == "problems:   1, listed at the end"
+    assert lines[-2] == "problems:   1"
     assert lines[-1].startswith("problem: needed, and not in the file: num_heads")
+    *_, last = invoke("inspect", VERSION_1).stdout.rpartition("┘")
+    assert last.splitlines()[1].startswith(f"{VERSION_1}: a bundle of tfexport ")
+    assert "parity:" in last
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
@@ -99,15 +103,27 @@ def test_layers_and_heads_alike_share_a_row(checkpoint: Path) -> None:
         ("README.md", b"# A page\n", "it holds text"),
         ("a.png", b"\x89PNG\r\n\x1a\n\xff\xfe", "bytes of an unknown form"),
         ("empty", b"", "it is empty"),
+        ("encoder.onnx", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        ("b.bundle/manifest.json", b"<!doctype html>", "a web page (HTML)"),
     ],
 )
 def test_a_file_that_is_no_artifact_is_named_for_its_content(
     tmp_path: Path, name: str, content: bytes, what: str
 ) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(content)
-    shown = invoke("inspect", tmp_path / name)
+    shown = invoke("inspect", tmp_path / name.partition("/")[0])
     assert shown.exit_code == 1
     assert what in shown.stderr
+
+
+@pytest.mark.parametrize("name", ["model", "model.pt", "model.onnx", "x.bundle/manifest.json"])
+def test_a_pipe_is_never_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    shown = invoke("inspect", tmp_path / name.partition("/")[0])
+    assert shown.exit_code == 1
+    assert "a named pipe" in shown.stderr or "neither bundle nor checkpoint" in shown.stderr
 
 
 def test_folder_and_archive_of_other_things_are_named(tmp_path: Path) -> None:
@@ -117,6 +133,14 @@ def test_folder_and_archive_of_other_things_are_named(tmp_path: Path) -> None:
     assert "a zip archive that torch.save did not write; it holds notes.txt" in shown
     shown = invoke("inspect", tmp_path).stderr
     assert "a folder with neither bundle nor checkpoint; it holds a.zip" in shown
+
+
+def test_options_of_checkpoints_are_refused_for_what_was_exported() -> None:
+    options = ("--set=num_heads=2", "--config", "x.json", "--format", "bart")
+    done = invoke("inspect", VERSION_1, *options)
+    assert done.exit_code == 2
+    for option in ("--set", "--config", "--format"):
+        assert f"{option} is of checkpoints; {VERSION_1} was exported already" in done.stderr
 
 
 def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:

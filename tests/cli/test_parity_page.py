@@ -27,15 +27,19 @@ def written(folder: Path, *more: Comparison) -> str:
     return (folder / "page.html").read_text(encoding="utf-8")
 
 
-def test_cells_are_hotter_the_nearer_they_are_to_the_tolerance(tmp_path: Path) -> None:
-    page = written(tmp_path)
+def test_cells_are_warm_only_where_most_of_the_allowance_is_taken(tmp_path: Path) -> None:
+    least = [Comparison("beam", 4, 9 + i, it, 9) for i, it in enumerate((5e-5, 6e-5, 8e-5, 1e-4))]
+    wide = Comparison("beam", 4, 20, 3e-4, 9, noise=2e-4)
+    page = written(tmp_path, *least, wide)
     heats = {text: float(heat) for heat, text in
              re.findall(r'<td style="--heat: ([\d.]+)">([^<]+)</td>', page)}  # fmt: skip
-    assert heats["1.0e-04"] == 1
-    assert heats["1.0e-08"] == 0
     assert heats["9 equal"] == 0
-    in_order = [heats[f"1.0e-0{digit}"] for digit in (8, 7, 6, 5, 4)]
+    assert {heats[f"1.0e-0{digit}"] for digit in (5, 6, 7, 8)} == {0}
+    assert heats["5.0e-05"] == 0
+    in_order = [heats[text] for text in ("6.0e-05", "8.0e-05", "1.0e-04")]
     assert in_order == sorted(set(in_order))
+    assert heats["1.0e-04"] == 1
+    assert heats["3.0e-04"] == 0, "it takes little of what this model is allowed"
     assert "✗ 1" not in page
 
 

@@ -16,8 +16,12 @@ from tests.system.test_imports import run
     [
         (["--languages", "tiny"], 2, "--languages: 'tiny' is not NAME=de-en"),
         (["--languages", "tiny=german"], 2, "--languages: 'german' of tiny is not a pair"),
-        (["--languages", "other=de-en"], 2, "no model 'other'; there are tiny"),
-        (["--timeout", "0"], 2, "--timeout: 0.0 is not in 0 to 86400 seconds"),
+        (
+            ["--languages", "other=de-en"],
+            2,
+            "no model 'other', of which there are settings; there are tiny",
+        ),
+        (["--timeout", "0"], 2, "--timeout: 0 is not a number of seconds above 0"),
         (["--timeout", "nan"], 2, "--timeout: nan"),
         (["--port", "70000"], 2, "70000 is not in the range"),
         (["--max-queue", "0"], 2, "0 is not in the range"),

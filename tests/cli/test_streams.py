@@ -37,6 +37,10 @@ def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
         ("tfexport translate BUNDLE in.txt >/dev/full", "stdout: No space left on device"),
         ("tfexport inspect BUNDLE >/dev/full", "stdout: No space left on device"),
         ("tfexport score BUNDLE in.txt in.txt >/dev/full", "stdout: No space left on device"),
+        ("tfexport --help >/dev/full", "stdout: No space left on device"),
+        ("tfexport --version >/dev/full", "stdout: No space left on device"),
+        ("tfexport translate --help >/dev/full", "stdout: No space left on device"),
+        ("tfexport --help >&-", "stdout: is closed"),
     ],
 )
 def test_a_stream_that_cannot_be_used_is_named(command: str, message: str, tmp_path: Path) -> None:
@@ -116,3 +120,25 @@ def test_an_output_without_a_folder_is_refused_by_its_own_name(tmp_path: Path) -
     if Path("/proc").is_dir():  # where not even root may write
         done = invoke("translate", VERSION_1, source, "-o", "/proc/out.txt")
         assert done.stderr == "Error: /proc/out.txt: No such file or directory\n"
+
+
+@pytest.mark.parametrize("module", ["click", "tfexport.cli.translate_command"])
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(
+    tmp_path: Path, module: str
+) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv[1:] = ['translate', sys.argv[1]]\n"
+        "from tfexport.cli.start import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(VERSION_1)],
+        cwd=tmp_path, input="w4\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")

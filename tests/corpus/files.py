@@ -56,13 +56,13 @@ def read_all(
         assert [row.number for row in found] == [*range(len(rows), len(rows) + len(found))]
         assert 1 <= len(found) <= batch_rows
         rows += found
-        bodies.append(form.write(given, marked(found)))
+        bodies.append(form.write(given, marked(found), columns))
     return rows, bodies
 
 
-def joined(name: str, source: Source, bodies: Sequence[bytes]) -> bytes:
+def joined(name: str, source: Source, bodies: Sequence[bytes], columns: Columns = COUNTED) -> bytes:
     sink = pa.BufferOutputStream()
-    FORMATS[name].join(bodies, source, sink)
+    FORMATS[name].join(bodies, source, sink, columns)
     return bytes(sink.getvalue().to_pybytes())
 
 

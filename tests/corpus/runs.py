@@ -13,13 +13,14 @@ from pyarrow import fs
 from pyarrow import parquet as pq
 
 from tests.corpus.files import COUNTED, LOCAL, marked, source_of
-from tfexport.corpus import stages
+from tfexport.corpus import ray_workers
 from tfexport.corpus.assembly import Job, Outcome
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import Source
+from tfexport.corpus.ray_workers import PieceWorker, scan
 from tfexport.corpus.row_decoder import Decoded, Row, Task
 from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan
+from tfexport.corpus.stages import Coordinator, Step
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
 JOB = Job({"bundle": "b", "options": {}}, COUNTED, 2)
@@ -90,8 +91,8 @@ def translated(
         begin=SimpleNamespace(remote=counts.begin), end=SimpleNamespace(remote=counts.end)
     )
     with (
-        patch.object(stages, "open_decoder", lambda *given: decoder),
-        patch.object(stages, "ray", SimpleNamespace(get=lambda found: found)),
+        patch.object(ray_workers, "open_decoder", lambda *given: decoder),
+        patch.object(ray_workers, "ray", SimpleNamespace(get=lambda found: found)),
     ):
         worker = PieceWorker(ShippedBundle("", "", {}), ThreadLayout(), Task(), job, remote)
         rows = worker({"step": [pickle.dumps(step) for step in steps]})

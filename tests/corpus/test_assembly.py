@@ -4,6 +4,8 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -19,11 +21,14 @@ from tests.corpus.runs import (
     keep_pieces,
     partition_of,
     run,
+    scanned,
     with_inputs,
 )
-from tfexport.corpus.assembly import Assembly, DamagedError, Job, Outcome
+from tfexport.corpus import assembly, places
+from tfexport.corpus.assembly import Assembly, DamagedError, ForeignError, Job, Outcome
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import PartitionError
+from tfexport.corpus.stages import Coordinator
 
 
 @pytest.fixture(name="folder")
@@ -91,59 +96,105 @@ def test_a_damaged_piece_is_noticed_and_made_again(folder: Path, damage: str, wh
 
 
 def test_a_missing_piece_is_noticed(folder: Path) -> None:
-    assembly = Assembly(partition_of(folder), "digest", JOB)
-    assembly.keep(0, Outcome(2), b"a\nb\n")
-    assert (assembly.piece(0), assembly.piece(1)) == ((Outcome(2), False), None)
+    output = Assembly(partition_of(folder), "digest", JOB)
+    output.keep(0, Outcome(2), b"a\nb\n")
+    assert (output.piece(0), output.piece(1)) == ((Outcome(2), False), None)
     with pytest.raises(DamagedError, match=r"piece 2 is missing from .*which every machine of"):
-        assembly.join(2)
+        output.join(2)
     assert not (folder / "out/o.txt").exists()
-    assembly.keep(1, Outcome(1, 2, 1, ((3, "why"),)), b"\n")
-    assert assembly.join(2) == Outcome(3, 2, 1, ((3, "why"),))
-    assert assembly.finished() == Outcome(3, 2, 1, ((3, "why"),))
+    output.keep(1, Outcome(1, 2, 1, ((3, "why"),)), b"\n")
+    assert output.join(2) == Outcome(3, 2, 1, ((3, "why"),))
+    assert output.finished() == Outcome(3, 2, 1, ((3, "why"),))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("which", ["o.txt", ".o.txt.done"])
-def test_an_output_that_is_not_as_it_was_is_made_again(
-    folder: Path, damage: str, which: str
+@pytest.mark.parametrize("bundle", ["b", "another"])
+def test_an_output_that_is_not_as_it_was_is_replaced_by_force_alone(
+    folder: Path, damage: str, which: str, bundle: str
 ) -> None:
     partition = partition_of(folder)
     expected, _ = run(partition)
     whole, path = in_output(folder), folder / "out" / which
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
-    outcome, made = run(partition)
+    changed = in_output(folder)
+    job = replace(JOB, made_of={**JOB.made_of, "bundle": bundle}, spell=lambda option: "--force")
+    why = "exists, and no run" if which[0] == "." else "was changed since a run"
+    with pytest.raises(FailedError, match=f"o.txt {why} has written it. Move .*with --force$"):
+        run(partition, job)
+    assert in_output(folder) == changed
+    outcome, made = run(partition, replace(job, force=True))
     assert (outcome, made) == (expected, 3)
-    assert in_output(folder) == whole
+    if bundle == "b":
+        assert in_output(folder) == whole
+    assert run(partition, job) == (expected, 0)
 
 
-def states(assembly: Assembly) -> tuple[bool, bool, bool]:
-    return assembly.finished() is not None, assembly.is_outdated(), assembly.is_foreign()
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlier: bool) -> None:
+    partition = partition_of(folder)
+    if earlier:
+        run(partition, Job({"bundle": "old"}, COUNTED, 2))
+    (step, *_) = scanned(partition)
+    keep_pieces(partition)
+    Path(partition.target.path).write_bytes(b"mine")
+    why = "was changed since a run" if earlier else "exists, and no run"
+    joined = Coordinator(JOB).join(partition, step.digest, step.pieces)
+    assert f"o.txt {why} has written it" in str(joined.failed)
+    assert Path(partition.target.path).read_bytes() == b"mine"
+    Path(partition.target.path).unlink()
+    assert run(partition)[1] == 0
+
+
+def test_an_output_whose_record_a_kill_has_prevented_is_a_runs(folder: Path) -> None:
+    partition, old = partition_of(folder), Job({"bundle": "old"}, COUNTED, 2)
+    write = places.write_whole
+
+    def killed(system: Any, path: str, *given: Any, **told: Any) -> Any:
+        if path.endswith(".done"):
+            raise KeyboardInterrupt
+        return write(system, path, *given, **told)
+
+    for job in (old, JOB):  # the second finds what the first has left
+        with patch.object(assembly, "write_whole", killed), pytest.raises(KeyboardInterrupt):
+            run(partition, job)
+    assert sorted(in_output(folder))[-1] == "o.txt"
+    run(partition)
+    assert Path(partition.target.path).read_text().startswith("ab→0")
+
+
+def states(output: Assembly) -> tuple[bool, bool, bool]:
+    try:
+        output.check_replaceable()
+    except ForeignError:
+        foreign = True
+    else:
+        foreign = False
+    return output.finished() is not None, output.is_outdated(), foreign
 
 
 def test_an_output_is_known_by_what_it_is_made_of(folder: Path) -> None:
     partition = partition_of(folder)
-    scanned = FORMATS["text"].scan(partition.source, 2, COUNTED)
-    mine = Assembly(partition, scanned.digest, JOB)
+    digest = FORMATS["text"].scan(partition.source, 2, COUNTED).digest
+    mine = Assembly(partition, digest, JOB)
     assert states(mine) == (False, False, False)
     run(partition)
     assert states(mine) == (True, False, False)
-    for digest, job in (
+    for other, job in (
         ("other", JOB),
-        (scanned.digest, Job({"bundle": "c", "options": {}}, COUNTED, 2)),
-        (scanned.digest, Job({"bundle": "b", "options": {"beam_size": 2}}, COUNTED, 2)),
-        (scanned.digest, Job({**JOB.made_of, "column": "other"}, COUNTED, 2)),
+        (digest, Job({"bundle": "c", "options": {}}, COUNTED, 2)),
+        (digest, Job({"bundle": "b", "options": {"beam_size": 2}}, COUNTED, 2)),
+        (digest, Job({**JOB.made_of, "column": "other"}, COUNTED, 2)),
     ):
-        assert states(Assembly(partition, digest, job)) == (False, True, False)
+        assert states(Assembly(partition, other, job)) == (False, True, False)
     # The same, in another order and in other pieces.
     turned = Job({name: JOB.made_of[name] for name in reversed([*JOB.made_of])}, COUNTED, 999)
-    assert states(Assembly(partition, scanned.digest, turned)) == (True, False, False)
+    assert states(Assembly(partition, digest, turned)) == (True, False, False)
     Path(partition.target.path).unlink()
     assert states(mine) == (False, False, False)
     (folder / "out/.o.txt.done").unlink()
     Path(partition.target.path).write_bytes(b"mine")
     assert states(mine) == (False, False, True)
-    mine.keep(0, Outcome(), b"")
-    assert states(mine) == (False, False, False)
 
 
 def test_pieces_of_another_size_or_job_are_not_taken(folder: Path) -> None:

@@ -233,3 +233,15 @@ def test_formats_are_known_by_their_suffixes() -> None:
     suffixes = [suffix for form in FORMATS.values() for suffix in form.suffixes]
     assert len(set(suffixes)) == len(suffixes)
     assert all(name == form.name for name, form in FORMATS.items())
+
+
+def test_zeros_behind_a_gzip_file_are_no_content(tmp_path: Path) -> None:
+    path, two = tmp_path / "a.txt.gz", packed(b"a\n", "gzip") + packed(b"b\n", "gzip")
+    for content in (packed(b"a\nb\n", "gzip") + bytes(10_240), two + bytes(5), two):
+        path.write_bytes(content)
+        rows, _ = read_all("text", source_of(path, "gzip"), 1)
+        assert texts(rows) == ["a", "b"]
+    for content in (two[:-3], two + b"x", b"no gzip"):
+        path.write_bytes(content)
+        with pytest.raises(PartitionError, match="cannot be read: "):
+            read_all("text", source_of(path, "gzip"), 1)

@@ -52,7 +52,10 @@ def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.Monk
         patch.setattr(assembly, "write_whole", write_and_replace)
         expected, _ = run(partition)
     assert Path(partition.target.path).read_bytes() == b"somebody's"
-    assert run(partition) == (expected, 3)
+    with pytest.raises(FailedError, match=r"o.txt was changed since a run has written it\. Move"):
+        run(partition)
+    assert Path(partition.target.path).read_bytes() == b"somebody's"
+    assert run(partition, replace(JOB, force=True)) == (expected, 3)
     assert Path(partition.target.path).read_text().startswith("ab→0\n")
 
 

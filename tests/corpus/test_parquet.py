@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from tests.corpus.files import COUNTED, damaged, joined, packed, read_all, source_of, texts
+from tfexport.corpus.columns import ADDED
 from tfexport.corpus.formats import FORMATS, parquet
 from tfexport.corpus.pieces import PartitionError, Source
 from tfexport.corpus.row_decoder import Decoded
@@ -181,7 +182,10 @@ def repeated(*names: str) -> pa.Table:
         (pa.table({"text": range(N)}), ["column 'text' is of int64, and has to be of text"]),
         (pa.table({"text": COLUMNS["list"]}), ["column 'text' is of list<"]),
         (pa.table({"text": COLUMNS["numbers"]}), ["column 'text' is of int64, and"]),
-        (repeated("text", "error"), ["has 'error' already, where the result goes; rename it"]),
+        (
+            repeated("text", "error"),
+            ["has 'error' already, where the result goes; name its columns with output_column"],
+        ),
         (
             pa.table({"target_prefix": range(N), "score": range(N), "translation": TEXTS}),
             [
@@ -272,6 +276,7 @@ def test_a_table_of_parts_gets_its_results(tmp_path: Path) -> None:
     table = pa.concat_tables([pa.table({"text": ["a"]}), pa.table({"text": ["b", None]})])
     rows = rows_of(table, COUNTED, 7)
     assert [(row.source, row.number) for row in rows] == [("a", 7), ("b", 8), (None, 9)]
-    made = with_results(table, [Decoded("x", 1.0), Decoded(None, None, "why"), Decoded("", 0.0)])
+    decoded = [Decoded("x", 1.0), Decoded(None, None, "why"), Decoded("", 0.0)]
+    made = with_results(table, decoded, ADDED)
     assert made.to_pylist()[1] == {"text": "b", "translation": None, "score": None, "error": "why"}
-    assert with_results(table.slice(0, 0), []).schema == made.schema
+    assert with_results(table.slice(0, 0), [], ADDED).schema == made.schema

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tfexport.corpus.partitions import find_partitions
+from tfexport.corpus.partitions import Partition
+from tfexport.corpus.partitions import find_partitions as find_input
 from tfexport.errors import ConfigError, InputError
+
+
+def find_partitions(input_: str, output: str, kind: str | None = None) -> list[Partition]:
+    return find_input(input_, output, kind).partitions
 
 
 def make(folder: Path, *names: str) -> None:
@@ -73,36 +78,58 @@ def test_a_link_that_leads_nowhere_is_a_partition(tmp_path: Path) -> None:
     assert [(part.name, part.size) for part in found] == [("a.txt", 5), ("b.txt", 0)]
 
 
-def test_all_files_of_unknown_format_are_named(tmp_path: Path) -> None:
-    make(tmp_path / "in", "a.csv", "b.json", "c.txt", "d/e.xz", "f.zip", "g.parquet.gz", "h.tar.gz",
-         "i.txt.7z")  # fmt: skip
-    with pytest.raises(InputError) as caught:
-        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
-    assert str(caught.value).splitlines() == [
-        f"{tmp_path}/in: 7 problems:",
-        "  - a.csv: .csv says no format",
-        "  - b.json: .json says no format",
-        "  - d/e.xz: .xz is not read",
-        "  - f.zip: .zip is not read",
-        "  - g.parquet.gz: a Parquet file is compressed inside, not as a whole",
-        "  - h.tar.gz: .tar says no format",
-        "  - i.txt.7z: .7z is not read",
-        "Suffixes: .txt, none, .jsonl, .ndjson, .parquet, .pq, and with a compression .gz, .bz2, "
-        ".zst, .lz4, .br. format says it for all files.",
-    ]
-    for packed in ("a.txt.xz", "b.tgz"):
-        make(tmp_path, packed)
-        with pytest.raises(InputError, match=" is not read"):
-            find_partitions(f"{tmp_path}/{packed}", f"{tmp_path}/out.txt", "text")
+def test_files_of_unknown_format_are_passed_over(tmp_path: Path) -> None:
+    make(tmp_path / "in", "a.de", "b.json", "c.txt", "d/e.xz", "f.zip", "h.tar.gz", "i.txt.7z")
+    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert [part.name for part in found.partitions] == ["c.txt"]
+    assert found.passed_over == [
+        "a.de: .de says no format", "b.json: .json says no format", "d/e.xz: .xz is not read",
+        "f.zip: .zip is not read", "h.tar.gz: .tar says no format", "i.txt.7z: .7z is not read",
+    ]  # fmt: skip
+    make(tmp_path / "in", "g.parquet.gz")
+    with pytest.raises(InputError, match=r"g.parquet.gz: a Parquet file is compressed inside"):
+        find_input(f"{tmp_path}/in", f"{tmp_path}/out")
 
 
-def test_of_many_unknown_files_ten_are_named(tmp_path: Path) -> None:
-    make(tmp_path / "in", *(f"{i:03d}.csv" for i in range(100)))
+@pytest.mark.parametrize(
+    ("patterns", "taken"),
+    [
+        (["*.txt"], ["a.txt", "b/c.txt", "b/d/e.txt"]),
+        (["b/*"], ["b/c.txt", "b/d/e.txt", "b/f.jsonl"]),
+        (["c.*", "*.jsonl"], ["b/c.txt", "b/f.jsonl"]),
+        (["?.txt", "a.txt"], ["a.txt", "b/c.txt", "b/d/e.txt"]),
+    ],
+)
+def test_patterns_say_which_files_are_taken(
+    tmp_path: Path, patterns: list[str], taken: list[str]
+) -> None:
+    make(tmp_path / "in", "a.txt", "b/c.txt", "b/d/e.txt", "b/f.jsonl", "g.de")
+    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=patterns)
+    assert [part.name for part in found.partitions] == taken
+    assert found.passed_over == []
+
+
+def test_patterns_that_do_not_do_are_refused(tmp_path: Path) -> None:
+    make(tmp_path / "in", "a.txt", "g.de")
+    with pytest.raises(InputError, match=r"in: g.de: .de says no format"):
+        find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=["*"])
+    found = find_input(f"{tmp_path}/in", f"{tmp_path}/out", "text", include=["*.de"])
+    assert [part.name for part in found.partitions] == ["g.de"]
+    with pytest.raises(InputError, match=r"holds no file whose name is like '\*.fr'"):
+        find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=["*.fr"])
+    with pytest.raises(ConfigError, match=r"include: .*a.txt is one file"):
+        find_input(f"{tmp_path}/in/a.txt", f"{tmp_path}/out.txt", include=["*"])
+
+
+def test_all_files_of_unknown_format_are_named_if_there_are_no_others(tmp_path: Path) -> None:
+    make(tmp_path / "in", *(f"{number:03}.de" for number in range(100)))
     with pytest.raises(InputError) as caught:
         find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
-    assert "009.csv" in str(caught.value)
-    assert "010.csv" not in str(caught.value)
+    assert "009.de: .de says no format" in str(caught.value)
+    assert "010.de" not in str(caught.value)
     assert "90 more" in str(caught.value)
+    remedy = "Suffixes: .txt, none, .jsonl, .ndjson, .parquet, .pq, .csv, .tsv, and with a"
+    assert remedy in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +150,24 @@ def test_input_and_output_have_to_lie_apart(
         find_partitions(input_.format(tmp_path), output.format(tmp_path))
 
 
+@pytest.mark.parametrize("target", ["out", ".", "out/deeper", "out/a.txt", "out/not there"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_from_the_input_to_the_output_is_refused(
+    tmp_path: Path, target: str, is_there: bool
+) -> None:
+    make(tmp_path, "in/a.txt", "in/b/c.txt", "elsewhere/d.txt")
+    if is_there:
+        make(tmp_path, "out/a.txt", "out/deeper/b.txt")
+    (tmp_path / "in/far").symlink_to("../elsewhere")
+    (tmp_path / "elsewhere/results").symlink_to(tmp_path / target)
+    (tmp_path / "in/b/too").symlink_to("../../out")
+    with pytest.raises(ConfigError) as caught:
+        find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
+    assert "the output lies in the input, through links" in str(caught.value)
+    assert "in/far/results" in str(caught.value)
+    assert "in/b/too" in str(caught.value)
+
+
 def test_names_that_only_begin_alike_lie_apart(tmp_path: Path) -> None:
     make(tmp_path, "in/a.txt")
     (part,) = find_partitions(f"{tmp_path}/in", f"{tmp_path}/in-en")
@@ -135,7 +180,9 @@ def test_names_that_only_begin_alike_lie_apart(tmp_path: Path) -> None:
         ("a.txt", "a.parquet", ConfigError, "its name says parquet, and the input is text"),
         ("b.pq", "b.txt", ConfigError, "its name says text, and the input is parquet"),
         ("c.jsonl.gz", "c.gz", ConfigError, "its name says text, and the input is jsonl"),
-        ("a.txt", "a.csv", InputError, r"a.csv: .csv says no format"),
+        ("a.txt", "a.csv", ConfigError, "its name says csv, and the input is text"),
+        ("a.txt", "a.de", InputError, r"^a.de: .de says no format"),
+        ("x.de", "b.txt", InputError, r"^x.de: .de says no format"),
         ("a.txt", "a.txt.xz", InputError, r"a.txt.xz: .xz is not read"),
         ("b.pq", "b.pq.gz", InputError, "a Parquet file is compressed inside"),
         ("a.txt", "folder", ConfigError, "folder: is a folder, and the input is one file"),
@@ -152,7 +199,16 @@ def test_what_cannot_be_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, input_: str, output: str,
     kind: type[Exception], message: str,
 ) -> None:  # fmt: skip
-    make(tmp_path, "a.txt", "b.pq", "c.jsonl.gz", "folder/a.txt", "hidden/.a", "hidden/_b/c.txt")
+    make(
+        tmp_path,
+        "a.txt",
+        "b.pq",
+        "c.jsonl.gz",
+        "x.de",
+        "folder/a.txt",
+        "hidden/.a",
+        "hidden/_b/c.txt",
+    )
     (tmp_path / "empty/inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(kind, match=message):

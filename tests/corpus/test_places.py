@@ -94,7 +94,29 @@ def test_links_are_followed_but_not_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "in/b/near").symlink_to("../../elsewhere/d.txt")
     (tmp_path / "elsewhere/back").symlink_to("../in")
     assert names_in(LOCAL, (tmp_path / "in").as_posix()) == [
-        "a.txt", "b/c.txt", "b/near", "far/d.txt", "up/elsewhere/d.txt"
+        "a.txt", "b/c.txt", "b/near", "far/d.txt"
+    ]  # fmt: skip
+
+
+def test_links_to_pipes_and_devices_are_passed_over_as_these_are(tmp_path: Path) -> None:
+    make(tmp_path, "in/a.txt")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "in/pipe.txt").symlink_to("../pipe")
+    (tmp_path / "in/zero.txt").symlink_to("/dev/zero")
+    (tmp_path / "in/twice.txt").symlink_to("zero.txt")
+    assert names_in(LOCAL, (tmp_path / "in").as_posix()) == ["a.txt"]
+
+
+def test_folders_that_link_to_one_another_are_entered_once(tmp_path: Path) -> None:
+    count = 9  # 9! paths lead through them
+    make(tmp_path, *(f"in/d{i}/e/a.txt" for i in range(count)), "far/g/b.txt")
+    for one in range(count):
+        for other in range(count):
+            (tmp_path / f"in/d{one}/l{other}").symlink_to(f"../d{other}")
+        (tmp_path / f"in/d{one}/m").symlink_to("../../far")
+        (tmp_path / f"in/d{one}/n").symlink_to("../../far/g")
+    assert names_in(LOCAL, (tmp_path / "in").as_posix()) == [
+        "d0/e/a.txt", "d0/m/g/b.txt", *(f"d{i}/e/a.txt" for i in range(1, count))
     ]  # fmt: skip
 
 

@@ -242,7 +242,10 @@ def test_what_has_no_place_in_a_row_is_refused_by_name(
         (Task({"beam_size": 0}), "beam_size: 0 is less than 1"),
         (Task({"temperature": 2.0}), "sampling"),
         (Task(target_prefix="\ud800"), "target_prefix"),
-        (Task(source_language="de"), "source_language: the bundle's model is not told of one"),
+        (
+            Task(source_language="de"),
+            "source_language: 'de' is not told to this",
+        ),
     ],
 )
 def test_a_task_that_does_not_fit_is_refused(engine: Engine, task: Task, message: str) -> None:
@@ -273,3 +276,9 @@ def test_a_bundle_without_a_tokenizer_has_no_corpus(
     monkeypatch.setattr(engine.texts, "encode_target", refuse)
     with pytest.raises(TokenizerError):
         RowDecoder(engine, Task())
+
+
+def test_a_translation_without_an_end_is_called_cut(engine: Engine) -> None:
+    for scores in (True, False):
+        found = decoder(engine, max_length=1).decode(rows_of(["w5", ""]), scores)
+        assert [row.cut for row in found] == [True, False]

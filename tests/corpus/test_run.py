@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +186,3 @@ def test_datasets_by_workers_that_do_not_see_the_bundle(tiny_bundle: Path, tmp_p
     assert "weights" in found["damaged"]
     assert found["left"] == []
     assert found["torch"] is False
-
-
-def test_without_ray_the_command_says_what_to_install(tiny_bundle: Path, tmp_path: Path) -> None:
-    (tmp_path / "ray.py").write_text("raise ImportError('no ray')\n")
-    (tmp_path / "in.txt").write_text("w4\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
-    done = subprocess.run(
-        [sys.executable, "-m", "tfexport", "corpus", tiny_bundle, "in.txt", "out.txt"],
-        capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "a corpus needs Ray Data and pyarrow. Install it with: pip install" in done.stderr
-    assert not (tmp_path / "out.txt").exists()

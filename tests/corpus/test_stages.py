@@ -22,7 +22,8 @@ from tests.corpus.runs import (
     translated,
     with_inputs,
 )
-from tfexport.corpus.stages import MOST_ATTEMPTS, Coordinator
+from tfexport.corpus.ray_workers import MOST_ATTEMPTS
+from tfexport.corpus.stages import Coordinator
 
 
 @pytest.fixture(name="folder")

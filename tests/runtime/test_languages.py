@@ -151,7 +151,7 @@ def test_lengths_count_the_tokens_of_languages(opened: Opened) -> None:
         (NLLB, {"target_language": 3}, "3 is not a language code"),
         (NLLB, {"source_language": "es", "target_language": "en"}, "source_language: 'es' is not"),
         (Languages(IDS, None, "first"), {"source_language": "de", "target_language": "en"},
-         "source_language: the bundle's model is not told of one"),
+         "source_language: 'de' is not told to this model, which has one"),
         (Languages(source="de", target="en"), {"source_language": "fr"},
          "source_language: 'fr' is not 'de', the model's only one"),
     ],
@@ -177,7 +177,7 @@ def test_the_only_language_of_a_model_may_be_named(opened: Opened) -> None:
 
 def test_a_bundle_without_languages_takes_none(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, threads=1)
-    with pytest.raises(ConfigError, match="target_language: the bundle's model is not told"):
+    with pytest.raises(ConfigError, match="target_language: 'en' is not told to this model"):
         translator.translate(["w5"], target_language="en")
 
 

@@ -19,6 +19,7 @@ from typing import cast
 
 import click
 
+from tests.serve.probe import probing
 from tests.serve.servers import Server, serving
 from tests.support.paths import REPOSITORY
 from tfexport.runtime import Translator
@@ -222,7 +223,7 @@ def make_cases(bundle: Path, texts: Sequence[str]) -> list[Case]:
     for text, result in zip(texts, found, strict=True):
         body = json.dumps({"texts": [text]}).encode()
         head = (
-            "POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            "POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         cases.append(Case(head.encode() + body, result.text or ""))
@@ -245,10 +246,12 @@ async def run(
     capacity = await load.capacity(5.0)
     click.echo(f"capacity: {capacity:.0f} requests a second")
     before = resident(server)
-    working = asyncio.ensure_future(load.put(times * capacity, seconds, most))
-    await asyncio.sleep(seconds)
-    after = await load.recovery()
-    outcome = await working
+    with probing(server.port) as waits:
+        working = asyncio.ensure_future(load.put(times * capacity, seconds, most))
+        await asyncio.sleep(seconds)
+        after = await load.recovery()
+        outcome = await working
+    click.echo(str(waits))
     click.echo(
         f"{outcome.sent} requests in {outcome.sending:.1f} s, {outcome.sent / outcome.sending:.0f} "
         f"a second: {outcome.sent / outcome.sending / capacity:.1f} times the capacity"
@@ -278,9 +281,7 @@ async def run(
 @click.option("--seconds", default=60.0, show_default=True)
 def main(bundle: Path, times: float, seconds: float) -> None:
     """Overload a server of BUNDLE, a model from German to English."""
-    import resource
-
-    import uvloop  # neither is on Windows, where tests import this module
+    import resource  # not on Windows, where tests import this module
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -289,7 +290,7 @@ def main(bundle: Path, times: float, seconds: float) -> None:
         tempfile.TemporaryDirectory() as folder,
         serving(Path(folder), bundle, "--threads", 2) as (server),
     ):
-        good = uvloop.run(run(server, cases, times, seconds, most - FILES))
+        good = asyncio.run(run(server, cases, times, seconds, most - FILES))
         log = server.log.read_text()
         good = good and "Traceback" not in log and '"fault"' not in log and server.end() == 0
     sys.exit(0 if good else 1)

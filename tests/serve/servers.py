@@ -107,15 +107,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *args: object) -> Iterator[Server]:
+def serving(folder: Path, *args: object, program: str = "tfexport") -> Iterator[Server]:
     """A server of bundles and options, which ends with the block.
 
     Args:
         folder: for its log.
         *args: of ``tfexport serve``.
+        program: a module that is run as ``tfexport`` is.
     """
     log = folder / f"serve-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "tfexport", "serve", "--port", "0", "--threads", "1"]
+    command = [sys.executable, "-m", program, "serve", "--port", "0", "--threads", "1"]
     with log.open("wb") as file:
         process = subprocess.Popen([*command, *map(str, args)], stderr=file)
     try:
@@ -138,7 +139,7 @@ def _port(process: subprocess.Popen[bytes], log: Path) -> int:
 
 def request_of(body: bytes) -> bytes:
     """A request to translate, as bytes."""
-    head = f"POST /v1/translate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

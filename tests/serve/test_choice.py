@@ -63,7 +63,7 @@ def test_languages_choose_the_model(
 def test_a_source_that_may_be_several_has_to_be_said(several: Server) -> None:
     answer = several.post("/translate", {"q": "w4", "source": "auto", "target": "en"})
     assert answer.status == 400
-    assert "has to be said: one of de, fr" in answer.json["error"]
+    assert "its language cannot be told; say it: one of de, fr" in answer.json["error"]
 
 
 def test_all_languages_are_listed(several: Server) -> None:

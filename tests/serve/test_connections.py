@@ -1,174 +1,194 @@
-"""Connections within this process: heads that do not end, clients that take nothing, too many."""
+"""Connections: what is no request, sends too much, too slowly, or takes nothing."""
 
-import asyncio
-import logging
+import re
 import socket
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from tests.serve.in_process import HEAD, REFUSED, RefusesSome, serving, talk
-from tfexport.serve import connections
-from tfexport.serve.connections import Connection
+from tests.serve.servers import Server, request_of, serving
+from tfexport.serve import server as serve_server
+from tfexport.serve.server import bind
 
-LONG = 8 << 20  # more than the system keeps of what a client does not take
+HEAD = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+LAST = HEAD + b"Connection: close\r\n\r\n"
+CHUNKED = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+TEXTS = b'{"texts": ["w4"]}'
+
+
+@pytest.fixture(scope="module", name="own")
+def _own(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose memory is measured."""
+    with serving(tmp_path_factory.mktemp("own"), tiny_bundle, "--max-queue", 4) as running:
+        yield running
+
+
+def talk(server: Server, *parts: bytes, pause: float = 0.0, wait: float = 20.0) -> bytes:
+    """What a server sends until it closes, or nothing came for a while."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as client:
+        with suppress(ConnectionError):
+            for part in parts:
+                client.sendall(part)
+                time.sleep(pause)
+        with suppress(OSError):
+            while part := client.recv(1 << 16):
+                received += part
+    return received
+
+
+def statuses(received: bytes) -> list[int]:
+    return [int(one) for one in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
+
+
+def resident(server: Server) -> float:
+    """MB of the server's memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) / 1024
+
+
+MANY = b"a: b\r\n" * 20_000
 
 
 @pytest.mark.parametrize(
-    ("parts", "answer"),
+    "parts",
     [
-        ([], b""),
-        ([b"\r\n"] * 20, b""),
-        ([HEAD], b"HTTP/1.1 408"),
-        ([HEAD, *[b"a: b\r\n"] * 20], b"HTTP/1.1 408"),
+        [HEAD, *[MANY] * 100],
+        [HEAD + b"a: ", *[b"x" * 100_000] * 100],
+        [CHUNKED + b"2\r\n{}\r\n0\r\n", *[MANY] * 100],  # trailers
+        [CHUNKED + b"2;", *[b"a=b;" * 25_000] * 100],  # extensions of a chunk
+    ],
+    ids=["headers", "header", "trailers", "extensions"],
+)
+def test_what_does_not_end_is_cut_off(own: Server, parts: Sequence[bytes]) -> None:
+    before = resident(own)
+    begun = time.monotonic()
+    assert statuses(talk(own, *parts)) in ([], [400], [431])
+    assert time.monotonic() - begun < 10
+    assert resident(own) < before + 64
+    assert own.ask("GET", "/health/live").status == 200
+
+
+def test_a_long_path_is_refused(own: Server) -> None:
+    assert statuses(talk(own, b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")) == [414]
+
+
+def test_requests_sent_ahead_wait_their_turn(own: Server) -> None:
+    """However many a client sends, one is looked at; the others stay with the system."""
+    slow = request_of(b'{"texts": ["%s"]}' % b"w4 w5. " * 2000)
+    before = resident(own)
+    clients = [socket.create_connection(("127.0.0.1", own.port)) for _ in range(20)]
+    for client in clients:
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            client.send(slow + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 15_000)
+    begun = time.monotonic()
+    assert own.ask("GET", "/health/live").status == 200
+    assert time.monotonic() - begun < 5
+    assert own.figure("tfexport_active_requests") <= 21
+    for client in clients:
+        client.close()
+    own.wait_idle(20.0)
+    assert resident(own) < before + 64
+
+
+def test_a_body_whose_request_offers_an_upgrade_is_read(own: Server) -> None:
+    inner = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for offered in (b"h2c", b"websocket", b"x"):
+        for body, status in ((TEXTS, 200), (inner, 422)):
+            head = b"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            head += b"Upgrade: %b\r\nContent-Length: %d\r\n\r\n" % (offered, len(body))
+            assert statuses(talk(own, head, body, LAST, pause=0.1)) == [status, 200]
+
+
+@pytest.mark.parametrize("path", [b"/v1/models", b"/", b"/docs", b"/nowhere"])
+def test_head_has_no_body(own: Server, path: bytes) -> None:
+    received = talk(own, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", LAST)
+    first, _, second = received.partition(b"\r\n\r\n")
+    assert second.startswith(b"HTTP/1.1 200")
+    assert re.search(rb"content-length: [1-9]", first)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [
+        (b"", 400),
+        (b"Host:\r\n", 400),
+        (b"Host: localhost\r\nHost: localhost\r\n", 400),
+        (b"Host: localhost:1\r\n", 200),
+        (b"Host: 127.0.0.1\r\n", 200),
+        (b"Host: [::1]:8000\r\n", 200),
+        (b"Host: a.localhost\r\n", 200),
+        (b"Host: example.org\r\n", 421),
+        (b"Host: localhost.example.org\r\n", 421),
     ],
 )
-def test_heads_that_do_not_end_are_given_up(
-    monkeypatch: pytest.MonkeyPatch, parts: list[bytes], answer: bytes
+def test_a_request_names_one_host_which_is_this_machine(
+    own: Server, hosts: bytes, status: int
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
-
-    async def run() -> bytes:
-        async with serving() as server:
-            return await talk(server.port, *parts, pause=0.05)
-
-    found = asyncio.run(run())
-    assert found[:12] in (answer, b"")  # the system may throw an answer away
-    assert found or not answer or len(parts) > 1
+    received = talk(own, b"GET /v1/models HTTP/1.1\r\n" + hosts + b"Connection: close\r\n\r\n")
+    assert statuses(received) == [status]
 
 
-def test_a_second_head_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
-
-    async def run() -> bytes:
-        async with serving() as server:
-            return await talk(server.port, HEAD + b"\r\n", HEAD, pause=0.1)
-
-    found = asyncio.run(run())
-    assert found.startswith(b"HTTP/1.1 200")
-    assert b"HTTP/1.1 408" in found
+def test_http_1_0_needs_no_host(own: Server) -> None:
+    assert b" 200 OK" in talk(own, b"GET /v1/models HTTP/1.0\r\n\r\n")
 
 
-@pytest.mark.parametrize("endless", [b"a: b\r\n", b"x"])
-def test_endless_heads_are_refused(endless: bytes) -> None:
-    async def run() -> bytes:
-        async with serving() as server:
-            part = endless * (20_000 // len(endless))
-            return await talk(server.port, HEAD + b"a: ", *[part] * 6, pause=0.02)
-
-    # Closed long before its time is over; the system may throw the answer away.
-    assert asyncio.run(run())[:12] in (b"HTTP/1.1 431", b"")
-
-
-def test_a_long_body_is_no_head() -> None:
-    body = b"x" * 200_000
-    first = HEAD + b"Content-Length: 200000\r\n\r\n"
-
-    async def run() -> bytes:
-        async with serving() as server:
-            last = HEAD + b"Connection: close\r\n\r\n"
-            return await talk(server.port, first, body[:150_000], body[150_000:], last, pause=0.05)
-
-    assert asyncio.run(run()).count(b"HTTP/1.1 200") == 2
+@pytest.mark.slow
+def test_heads_and_idle_connections_have_their_time(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, program="tests.serve.short_times") as server:
+        for parts in ([], [HEAD], [HEAD, *[b"a: b\r\n"] * 30], [HEAD + b"\r\n"],
+                      [HEAD + b"\r\n", HEAD]):  # fmt: skip
+            begun = time.monotonic()
+            received = talk(server, *parts, pause=0.1)
+            assert 0.8 < time.monotonic() - begun < 8
+            assert statuses(received) in ([], [408], [200], [200, 408])
 
 
-def test_what_is_no_request_was_not_let_in() -> None:
-    entrance = RefusesSome()
-
-    async def run() -> bytes:
-        async with serving(entrance=entrance) as server:
-            return await talk(server.port, b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n")
-
-    assert asyncio.run(run()).startswith(b"HTTP/1.1 400")
-    assert entrance.entered == 0
-
-
-def test_a_connection_goes_on_behind_a_refusal() -> None:
-    no = b"POST /no?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    parts = [no + b"123456789", no, b"12345", b"6789", HEAD + b"\r\n", no + b"123456789"]
-
-    async def run(*parts: bytes) -> tuple[bytes, int]:
-        async with serving(entrance=RefusesSome()) as server:
-            last = HEAD + b"Connection: close\r\n\r\n"
-            return await talk(server.port, *parts, last, pause=0.03), server.ended
-
-    found, ended = asyncio.run(run(*parts))
-    assert found.count(REFUSED) == 3
-    assert found.count(b"HTTP/1.1 200") == ended == 2
-    # What is sent at once is answered in its order, refused or not.
-    found, ended = asyncio.run(run(HEAD + b"\r\n" + no + b"123456789"))
-    assert found.count(b"HTTP/1.1") == 3
-
-
-def test_a_refused_connection_that_is_to_close_closes() -> None:
-    async def run() -> bytes:
-        async with serving(entrance=RefusesSome()) as server:
-            head = b"GET /no HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            return await talk(server.port, head)
-
-    assert asyncio.run(run()) == REFUSED
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has none")
+def test_a_client_that_takes_nothing_is_dropped_and_a_slow_one_is_not(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
+    text = "\n".join(["w4 w5 w6 w7 w8 w9"] * 400)
+    body = b'{"texts": ["%s"], "options": {"return_attention": true, "min_length": 59, ' % (
+        text.replace("\n", "\\n").encode()
+    ) + b'"max_length": 60}}'  # fmt: skip
+    with (
+        serving(tmp_path, tiny_bundle, program="tests.serve.short_times") as server,
+        socket.socket() as lazy,
+        socket.socket() as slow,
+    ):
+        for client in (lazy, slow):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", server.port))
+            client.sendall(request_of(body))
+        received = slow.recv(1 << 14)
+        begun = time.monotonic()
+        while time.monotonic() - begun < 6:
+            received += slow.recv(1 << 14)
+            time.sleep(0.02)
+        length = int(re.findall(rb"content-length: (\d+)", received)[0])
+        assert length > 1 << 20
+        taken = 0
+        with suppress(ConnectionError):
+            while part := lazy.recv(1 << 20):
+                taken += len(part)
+        assert taken < length
+        assert slow.recv(1)
 
 
-def ask(port: int) -> socket.socket:
-    """A client that has asked, and takes nothing by itself."""
-    client = socket.create_connection(("127.0.0.1", port))
-    client.sendall(HEAD + b"Connection: close\r\n\r\n")
-    return client
+def test_a_port_is_nobody_elses() -> None:
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(Exception, match=rf"cannot listen on 127\.0\.0\.1:{port}"):
+            bind("127.0.0.1", port)
 
 
-def test_a_client_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_SECONDS", 0.3)
-
-    async def run() -> None:
-        async with serving(LONG) as server:
-            with ask(server.port):
-                end = time.monotonic() + 20
-                while not server.ended or server.state.connections:
-                    assert time.monotonic() < end
-                    await asyncio.sleep(0.05)
-
-    asyncio.run(run())
-
-
-def test_a_client_that_takes_its_answer_slowly_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_SECONDS", 1.0)
-
-    def read(client: socket.socket) -> int:
-        found = 0
-        while part := client.recv(1 << 18):
-            found += len(part)
-            time.sleep(0.1)
-        return found
-
-    async def run() -> int:
-        async with serving(LONG) as server:
-            with ask(server.port) as client:
-                return await asyncio.to_thread(read, client)
-
-    begun = time.monotonic()
-    assert asyncio.run(run()) > LONG
-    assert time.monotonic() - begun > 1.5
-
-
-def test_too_many_connections_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "most", 2)
-
-    async def run() -> tuple[bytes, bytes]:
-        async with serving() as server:
-            held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
-            refused = await talk(server.port)
-            held[0][1].close()
-            await asyncio.sleep(0.1)
-            taken = await talk(server.port, HEAD + b"Connection: close\r\n\r\n")
-            held[1][1].close()
-            return refused, taken
-
-    refused, taken = asyncio.run(run())
-    assert refused.startswith(b"HTTP/1.1 503")
-    assert b"retry-after: 1\r\n" in refused
-    assert taken.startswith(b"HTTP/1.1 200")
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+def test_idle_connections_outlive_those_of_proxies() -> None:
+    assert serve_server.HEAD_SECONDS > 60

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from tfexport.errors import DeadlineError
-from tfexport.serve import Service, Settings, journal
+from tfexport.serve import Service, Settings, gate, journal
 from tfexport.serve.app import make_app
 from tfexport.serve.body_memory import FREE, BodyMemory
 from tfexport.serve.call import Call, call_of
-from tfexport.serve.connections import CLOSING
 from tfexport.serve.failures import RequestError
 from tfexport.serve.gate import Gate
 from tfexport.serve.protocols import own_stream
@@ -47,8 +46,9 @@ async def ask(app: Any, path: str, receive: Callable[[], Awaitable[Any]] | None 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"",
-             "root_path": "", "http_version": "1.1", "raw_path": path.encode()}  # fmt: skip
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"host", b"x")],
+             "query_string": b"", "root_path": "", "http_version": "1.1",
+             "raw_path": path.encode()}  # fmt: skip
     await app(scope, receive or default, send)
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return (sent[0]["status"], json.loads(body)) if sent else (0, None)
@@ -63,59 +63,13 @@ def test_a_fault_costs_its_request_alone(
     async def faulty(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError("secret text")
 
-    status, body = asyncio.run(ask(Gate(faulty, service, []), path))
+    status, body = asyncio.run(ask(Gate(faulty, service, [], None), path))
     assert (status, body[field]) == (500, "a fault of the server, which its log has")
     fault, line = map(json.loads, capsys.readouterr().err.splitlines())
     assert fault["event"] == "fault"
     assert "ZeroDivisionError" in fault["trace"]
     assert line["request_id"] == fault["request_id"]
     assert service.active == 0
-
-
-@pytest.mark.parametrize("closing", [True, False])
-def test_a_connection_that_closes_under_an_answer_is_no_fault(
-    service: Service, capsys: pytest.CaptureFixture[str], closing: bool
-) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-        except Exception as error:  # as task groups do
-            raise RuntimeError("errors of a group") from error
-
-    messages = [{"type": "http.request", "body": b""}]
-
-    async def receive() -> Any:
-        return messages.pop() if messages else await asyncio.Event().wait()
-
-    async def send(message: Any) -> None:
-        raise RuntimeError("the handler is closed")
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/x", "headers": [],
-             CLOSING: lambda: closing}  # fmt: skip
-    asyncio.run(Gate(app, service, ["/v1/x"])(scope, receive, send))
-    said = capsys.readouterr().err
-    assert ('"fault"' in said) != closing
-    assert ('"status": 499' in said) == closing
-    assert service.active == 0
-
-
-def test_a_refusal_that_nobody_is_there_to_read_is_no_fault(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(service, "stopping", True)
-
-    async def receive() -> Any:
-        return await asyncio.Event().wait()
-
-    async def send(message: Any) -> None:
-        raise RuntimeError("the handler is closed")
-
-    scope = {"type": "http", "method": "POST", "path": "/v1/translate", "headers": [],
-             CLOSING: lambda: True}  # fmt: skip
-    asyncio.run(Gate(make_app(service), service, ["/v1/translate"])(scope, receive, send))
-    said = capsys.readouterr().err
-    assert '"status": 499' in said
-    assert '"fault"' not in said
 
 
 def test_a_fault_of_a_path_has_the_form_of_its_protocol(
@@ -146,7 +100,7 @@ def test_what_a_call_holds_is_let_go_when_its_client_leaves(
         await asyncio.sleep(0.01)
         return next(messages)
 
-    assert asyncio.run(ask(Gate(app, service, ["/v1/x"]), "/v1/x", receive)) == (0, None)
+    assert asyncio.run(ask(Gate(app, service, ["/v1/x"], None), "/v1/x", receive))[0] == 400
     assert left == ["cancelled", "exit"]
     line = json.loads(capsys.readouterr().err)
     assert (line["status"], line["route"]) == (499, "/v1/x")
@@ -162,7 +116,7 @@ def test_long_bodies_have_a_common_bound(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(size).encode()})
 
-    gate = Gate(app, service, ["/v1/x"])
+    gate = Gate(app, service, ["/v1/x"], None)
 
     def sending(size: int, ends: asyncio.Event) -> Callable[[], Awaitable[Any]]:
         """A body whose last byte comes when it may."""
@@ -258,3 +212,59 @@ def test_logged_values_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> N
     assert line.count("\n") == 1
     assert json.loads(line)["problem"] == "a\nb\x1b[31m"
     assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/translate", "error"), ("/v2/translate", "message")]
+)
+def test_a_full_server_refuses_before_it_reads(
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    field: str,
+) -> None:
+    monkeypatch.setattr(gate, "_SECONDS", 0.05)
+    settings = service.settings
+    monkeypatch.setattr(service, "read", settings.max_queue + settings.slots)
+
+    async def never() -> Any:
+        raise AssertionError("a body is asked for")
+
+    async def run() -> list[Answer]:
+        app = make_app(service)
+        found = [await ask(app, path, never) for _ in range(7)]
+        await asyncio.sleep(0.1)
+        return [*found, await ask(app, "/health/live")]
+
+    *refused, probe = asyncio.run(run())
+    assert {status for status, _ in refused} == {503}
+    assert "too many requests" in refused[0][1][field]
+    assert probe[0] == 405  # it is asked for by GET
+    *_, line = map(json.loads, capsys.readouterr().err.splitlines()[:1])
+    assert (line["event"], line["requests"]) == ("refused", 7)
+    counted = f'tfexport_requests_total{{code="503",model="",route="{path}"}} 7.0'
+    assert counted in service.metrics.text().decode()
+
+
+def test_the_application_is_ended_by_its_deadline(
+    tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it waits for."""
+    ended: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    late = Service([tiny_bundle], Settings(threads=1, timeout=0.05))
+    try:
+        status, body = asyncio.run(ask(Gate(app, late, ["/v1/x"], None), "/v1/x"))
+    finally:
+        late.close()
+    assert (status, ended) == (504, ["cancelled"])
+    assert "time" in body["error"]
+    capsys.readouterr()

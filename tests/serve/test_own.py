@@ -66,7 +66,9 @@ def test_sentences_are_rows_and_white_space_is_kept(server: Server, translator: 
 @pytest.mark.parametrize("text", ["", " ", "\n", "\t\n "])
 def test_blank_texts_stay_blank(server: Server, text: str) -> None:
     (found,) = translations(server, [text])
-    assert found == {"text": text, "score": 0.0, "tokens": []}
+    assert found == {
+        "text": text, "score": 0.0, "tokens": [], "finished": True, "unknown_tokens": 0,
+    }  # fmt: skip
 
 
 def test_several_sentences_join_tokens_scores_and_hypotheses(

@@ -217,14 +217,30 @@ def test_it_fits_a_phone(page: Any, scheme: str) -> None:
 
 
 def test_errors_are_shown_as_text(page: Any) -> None:
-    page.find_element("id", "source").send_keys("Wort " * 600)
-    wait(lambda: "more than the 512 that the model takes" in text_of(page, "error"))
+    write(page, "Ja")
+    assert text_of(page, "translation")
+    page.execute_script(
+        "const source = document.getElementById('source'); source.value = 'Wort '.repeat(30000);"
+        "source.dispatchEvent(new Event('input'))"
+    )
+    wait(lambda: "more than the 100000 of a request" in text_of(page, "error"))
+    assert text_of(page, "translation") == ""  # not that of the text before
     assert page.find_element("id", "error").get_attribute("role") == "alert"
     empty(page)
     write(page, "Ja")
     wait(lambda: text_of(page, "error") == "")
     # Chromium writes the status of every failed request to its console.
-    assert all("status of 422" in entry["message"] for entry in page.get_log("browser"))
+    assert all("status of 413" in entry["message"] for entry in page.get_log("browser"))
+
+
+def test_sentences_too_long_for_the_model_are_translated_in_parts(page: Any) -> None:
+    page.execute_script(
+        "const source = document.getElementById('source'); source.value = 'Wort '.repeat(600);"
+        "source.dispatchEvent(new Event('input'))"
+    )
+    wait(lambda: text_of(page, "translation") and not text_of(page, "error"))
+    wait_for_words(page)
+    empty(page)
 
 
 def test_languages_are_chosen_where_a_model_knows_several(page: Any, server: Server) -> None:

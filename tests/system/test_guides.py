@@ -198,8 +198,7 @@ def over_a_corpus(folder: Path) -> None:
 def in_node(folder: Path) -> None:
     if not (REPOSITORY / "examples" / "node" / "node_modules").exists():
         pytest.skip("needs npm packages: make examples/node/node_modules/ready")
-    exporting, *commands = shell_of("node").commands[1:]
-    assert exporting.endswith(" -o de-en.bundle")  # which is here already
+    commands = shell_of("node").commands
     shutil.copytree(
         REPOSITORY / "examples" / "node", folder / "copy", ignore=shutil.ignore_patterns("node_*")
     )

@@ -21,6 +21,8 @@ STILL: dict[Rule, set[str]] = {
     house.hidden_imports: {
         # onnxruntime takes long to import, and is not needed where the native engine runs
         "tfexport/runtime/model/open_model.py:open_model",
+        # so does Ray, which threads do not need
+        "tfexport/corpus/run.py:translate_corpus",
     },
     house.imports_for_types_only: set(),
     house.flags: set(),

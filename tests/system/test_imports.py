@@ -92,14 +92,41 @@ def test_worker_of_a_corpus_decodes_where_torch_and_onnx_cannot_be_imported() ->
     assert "error=None" in done.stdout
 
 
-def test_corpus_without_ray_says_what_to_install(tmp_path: Path) -> None:
+def test_threads_of_a_corpus_need_no_ray(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w12 w4\n")
     done = run(
         "from tfexport.cli.main import main; main()",
-        *("corpus", str(VERSION_1), str(tmp_path), "never"),
-        blocked=("ray",),
+        *("corpus", str(VERSION_1), str(tmp_path / "in.txt"), str(tmp_path / "out.txt")),
+        blocked=("ray", "pandas", *TORCH_SIDE),
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.txt").read_text().strip()
+
+
+def test_threads_of_a_corpus_do_not_import_ray(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("w12 w4\n")
+    code = f"import tfexport.corpus as c; c.translate_corpus({str(VERSION_1)!r}, "
+    code += f"{str(tmp_path / 'in.txt')!r}, {str(tmp_path / 'out.txt')!r})"
+    assert not modules_after(code) & {"ray", "pandas"}
+
+
+@pytest.mark.parametrize(
+    ("blocked", "message"),
+    [
+        ("ray", "a cluster's workers need Ray Data. Install it with: pip install '"),
+        ("pyarrow", "a corpus needs pyarrow. Install it with: pip install '"),
+    ],
+)
+def test_corpus_without_its_libraries_says_what_to_install(
+    tmp_path: Path, blocked: str, message: str
+) -> None:
+    done = run(
+        "from tfexport.cli.main import main; main()",
+        *("corpus", str(VERSION_1), str(tmp_path), "never", "--engine", "ray"),
+        blocked=(blocked,),
     )
     assert done.returncode == 1
-    assert "Ray Data and pyarrow. Install it with: pip install '" in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -111,6 +138,39 @@ def test_export_without_torch_says_what_to_install() -> None:
     assert done.returncode == 1
     assert "pip install 'torch>=2.10' 'onnx>=" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("from tfexport.export import export_bundle", "export_bundle needs "),
+        ("from tfexport.model_src import Transformer", "tfexport.model_src needs torch."),
+        ("import tfexport.model_src.checkpoint.read", "tfexport.model_src needs torch."),
+    ],
+)
+def test_python_without_torch_says_what_to_install(code: str, named: str) -> None:
+    done = run(code)
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("tfexport.errors.MissingDependencyError: ")
+    assert named in error
+    assert "Install it with: pip install 'torch>=2.10' 'onnx>=" in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("onnx", "--checkpoint", "model.pt", "-o", "never"),
+        ("onnx", "--module", "json:loads", "-o", "never"),
+        ("torchscript", "--checkpoint", "model.pt", "-o", "never"),
+        ("verify", str(VERSION_1), "--checkpoint", "model.pt"),
+    ],
+)
+def test_a_verb_that_needs_torch_names_it_and_its_extra(arguments: tuple[str, ...]) -> None:
+    done = run("from tfexport.cli.main import main; main()", *arguments)
+    assert done.returncode == 1
+    assert (
+        "this needs torch, which is not installed; the extra 'export' brings it. Ins" in done.stderr
+    )
 
 
 def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:

@@ -9,8 +9,10 @@ that everything else is tested with.
 """
 
 import hashlib
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,14 @@ class Newcomer:
         note.write_text(made_from)
         return printed
 
+    def serve(self, block: str) -> str:
+        """Run a block that starts a server, asks it and stops it; on a port that is free."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        here = block.replace("8000", port).replace("localhost", "127.0.0.1")
+        return self._bash(f"set -m\n{here}")
+
     def run_python(self, code: str) -> None:
         """Run a Python block of the README, behind the newcomer's own code."""
         (self.folder / "block.py").write_text(code, encoding="utf-8")
@@ -121,17 +131,21 @@ def newcomer(tmp_path: Path) -> Newcomer:
 @pytest.mark.skipif(os.name == "nt", reason="the README's commands are for a Unix shell")
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs git's list of files")
 def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
-    printed = {}
+    printed, answers = {}, []
     for block in read_blocks(README):
         if block.heading != "Quick start":
             continue
         if block.language == "python":
-            own = MODEL if len(newcomer.environments) == 1 else ""
+            own = MODEL if len(newcomer.environments) == 2 else ""
             newcomer.run_python(own + block.text)
-        for command in block.commands if not block.language else []:
-            printed[command] = newcomer.run(command)
+        elif "tfexport serve" in block.text:
+            answers.append(json.loads(newcomer.serve(block.text)))
+        else:
+            for command in block.commands:
+                printed[command] = newcomer.run(command)
 
-    exporting, decoding = newcomer.environments
+    decoding, exporting = newcomer.environments
+    assert [answer["translatedText"] for answer in answers] == ["Good morning."]
     for environment, absent in ((exporting, "pytest"), (decoding, "torch")):
         done = subprocess.run([environment / "bin" / "python", "-c", f"import {absent}"],
                               capture_output=True, text=True)  # fmt: skip
@@ -142,5 +156,10 @@ def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
     output = (newcomer.folder / "output.txt").read_text(encoding="utf-8")
     assert output.count("\n") == len(pairs)
     made = {path.name for path in newcomer.folder.iterdir()}
+    for bundle in ("de-en.bundle", "int8.bundle"):
+        done = subprocess.run([decoding / "bin" / "tfexport", "translate", bundle],
+                              input="Wo ist der Bahnhof?\n", cwd=newcomer.folder,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.stdout == "Where's the station?\n", done.stderr
     bundles = {"de-en.bundle", "int8.bundle", "my.bundle", "trained.bundle"}
     assert {*bundles, "generate.onnx", "model.ts"} <= made

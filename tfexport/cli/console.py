@@ -12,7 +12,7 @@ import click
 
 from tfexport.cli.bars import bar_console
 from tfexport.cli.spelling import spell
-from tfexport.errors import TfexportWarning, missing_dependency
+from tfexport.errors import MissingDependencyError, TfexportWarning, missing_dependency
 from tfexport.progress import Progress
 
 if TYPE_CHECKING:
@@ -136,9 +136,12 @@ def needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] == "tfexport":
+        # A package that names its own extra does so because of another error.
+        cause = error.__cause__ if isinstance(error, MissingDependencyError) else error
+        name = cause.name if isinstance(cause, ImportError) else None
+        if name is None or name.partition(".")[0] == "tfexport":
             raise
-        need = f"this needs {error.name}, which is not installed"
+        need = f"this needs {name}, which is not installed; the extra {extra!r} brings it"
         raise missing_dependency(need, extra) from error
 
 
@@ -186,6 +189,13 @@ def print_result(output: str, size: int | None, report: "ParityReport | None") -
 
 
 def print_own_code(report: "ParityReport", stderr: bool = False) -> None:
-    """Say so if no code of the user's own was run, and what to pass; nothing if it was."""
-    if report.own_code is not None:
-        click.echo(report.own_code.spelled(spell), err=stderr)
+    """Say so if no code of the user's own was run, and what nothing but settings says then."""
+    from tfexport.cli.tables import settings_lines
+
+    if report.own_code is None:
+        return
+    click.echo(report.own_code.spelled(spell), err=stderr)
+    if report.settings:
+        click.echo("Your weights do not show these settings; check each of them:", err=stderr)
+    for line in settings_lines(report.settings):
+        click.echo(f"  {line}", err=stderr)

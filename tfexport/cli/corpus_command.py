@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import LineTimer, bar_console
-from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
+from tfexport.cli.bars import LineTimer, bar_console, cut_lines
+from tfexport.cli.decoding_options import (
+    DecodingCommand,
+    as_call,
+    decoding_options,
+    given,
+    language_options,
+)
 from tfexport.cli.spelling import spell
-from tfexport.errors import ConfigError
+from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
@@ -31,7 +37,9 @@ class _Call:
     bundle: str
     input: str
     output: str
-    column: str
+    column: str | None
+    output_column: str | None
+    include: tuple[str, ...]
     file_format: str | None
     engine: "CorpusEngine"
     address: str | None
@@ -42,18 +50,29 @@ class _Call:
     target_language: str | None
     target_prefix: str | None
     vocabulary_map: str | None
+    force: bool
     as_json: bool
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate folders of files, here or over a cluster. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Translate folders of files, here or over a cluster. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")
-@click.option("--column", default="text", show_default=True, metavar="NAME",
-              help="Column that holds the texts, in JSON lines and Parquet.")  # fmt: skip
-@click.option("--format", "file_format", type=click.Choice(["text", "jsonl", "parquet"]),
+@click.option("--column", metavar="NAME", help="Column that holds the texts, in all formats but "
+              "text.  [default: text]")  # fmt: skip
+@click.option("--output-column", metavar="NAME", help="Column for the translations; score and "
+              "error then go into NAME_score and NAME_error.  [default: translation, score and "
+              "error]")  # fmt: skip
+@click.option("--format", "file_format", metavar="[text|jsonl|parquet|csv|tsv]",
+              type=click.Choice(["text", "jsonl", "parquet", "csv", "tsv"]),
               help="Format of all files.  [default: what each file's suffix says]")  # fmt: skip
+@click.option("--include", multiple=True, metavar="GLOB", help="Take only files of a folder whose "
+              "name, or path in it, is like GLOB, such as '*.jsonl'. Repeatable.  "
+              "[default: all whose suffix says a format]")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "local", "ray"]), default="auto",
               show_default=True, help="What runs the workers: threads of this process, or Ray, "
               "which takes seconds to begin and starts lost workers again. 'auto' is 'ray' with "
@@ -76,15 +95,17 @@ class _Call:
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
               help="File of the target tokens that each source token allows.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed since a run "
+              "has written them, or that none has written.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @decoding_options(_OPTIONS)
 @click.pass_context
 def corpus(ctx: click.Context, /, **values: Any) -> None:
     """Translate INPUT into OUTPUT: a file into a file, a folder of files into a folder.
 
-    Files are lines of text, JSON lines or Parquet, compressed or not; paths, or URIs such as
-    s3://bucket/folder. JSON lines and Parquet keep their columns, and get 'translation', 'score'
-    and 'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
+    Files are lines of text, JSON lines, Parquet, CSV or TSV, compressed or not; paths, or URIs such
+    as s3://bucket/folder. All but text keep their columns, and get 'translation', 'score' and
+    'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
     and the exit status is 1.
 
     A file of OUTPUT is whole or absent. The same command again goes on where one was killed: what
@@ -98,16 +119,18 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.corpus import translate_corpus
     from tfexport.corpus.places import public
 
+    last = list["Advance"]()
     # Ray writes what it has to say to stdout, where only the report belongs.
-    with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
+    with _interruptible(last), _progress(last) as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
+            output_column=call.output_column, include=call.include,
             file_format=call.file_format, engine=call.engine, address=call.address,
             workers=_bounds(call.workers), threads_per_worker=call.threads_per_worker,
             batch_rows=call.batch_rows,
             source_language=call.source_language, target_language=call.target_language,
             target_prefix=call.target_prefix, vocabulary_map=call.vocabulary_map,
-            tell=tell, spell=spell, **given(call.decoding),
+            force=call.force, tell=tell, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
         click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
@@ -134,31 +157,43 @@ def _print(report: "CorpusReport", output: str) -> None:
     if more := report.with_errors - len(report.row_errors):
         click.echo(f"{_files(more)} more with errors of rows", err=True)
     for name, reason in sorted(report.failed.items()):
-        click.echo(f"{name}: {reason.rstrip('.')}. It has no output.", err=True)
+        click.echo(f"{name}: {reason.rstrip('.')}. It was not translated.", err=True)
     if more := report.failures - len(report.failed):
-        click.echo(f"{_files(more)} more without output", err=True)
-    values = report.to_dict()
-    lines = [
+        click.echo(f"{_files(more)} more that were not translated", err=True)
+    click.echo(
         f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "
-        f"{report.rows:,} rows, {report.errors:,} of them with an error"
-    ]
+        f"{report.rows:,} rows, {report.errors:,} of them with an error",
+        err=True,
+    )
+    for text in _counts(report):
+        click.echo(text, err=True)
+
+
+def _counts(report: "CorpusReport") -> Iterator[str]:
+    """What else there is to count, a line each."""
+    values = report.to_dict()
     if report.already:
-        lines.append(f"{_files(report.already)} already there, made of the same")
+        yield f"{_files(report.already)} already there, made of the same"
     if report.outdated:
         made = "made of other input, bundle or options"
-        lines.append(f"{_files(report.outdated)} replaced, {made}")
-    lines.append(
-        f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in {report.seconds:,.1f} s: "
-        f"{values['tokens_per_second']:,.0f} tokens a second, "
-        f"{values['tokens_per_second_and_core']:,.0f} a core"
-    )
+        yield f"{_files(report.outdated)} replaced, {made}"
+    if report.cut:
+        yield cut_lines(report.cut, "rows", None)
+    if report.decoded_rows:
+        yield (
+            f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in "
+            f"{report.seconds:,.1f} s: {values['tokens_per_second']:,.0f} tokens a second, "
+            f"{values['tokens_per_second_and_core']:,.0f} a core"
+        )
+    if report.passed_over:
+        shown = join_some(report.passed_over, 3)
+        yield f"{_files(len(report.passed_over))} passed over: {shown} (--format, --include)"
     if report.failures:
-        lines.append(f"{_files(report.failures)} could not be translated; see above.")
+        yield f"{_files(report.failures)} could not be translated; see above."
     if report.unfinished:
-        lines.append(f"{_files(report.unfinished)} not begun or not finished")
+        yield f"{_files(report.unfinished)} not begun or not finished"
     if report.stopped is not None:
-        lines.append(f"Stopped: {report.stopped}. The same command goes on.")
-    click.echo("\n".join(lines), err=True)
+        yield f"Stopped: {report.stopped}. The same command goes on."
 
 
 def _files(count: int) -> str:
@@ -166,13 +201,32 @@ def _files(count: int) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[["Advance"], object]]:
+def _interruptible(last: "list[Advance]") -> Iterator[None]:
+    """Say how far a run has come that is interrupted or terminated."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        done = f"{last[0].done:.0%} of the input is done. " if last else ""
+        click.echo(f"{done}The same command goes on.", err=True)
+        raise
+
+
+@contextlib.contextmanager
+def _progress(last: "list[Advance]") -> Iterator[Callable[["Advance"], object]]:
     """Give a callback that shows a bar on stderr, or a line now and then without a terminal."""
     from rich import progress
 
     console = bar_console()
+
+    def kept(show: Callable[["Advance"], object]) -> Callable[["Advance"], object]:
+        def tell(advance: "Advance") -> None:
+            last[:] = [advance]
+            show(advance)
+
+        return tell
+
     if console is None:
-        yield _liner()
+        yield kept(_liner())
         return
     columns = (
         progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
@@ -184,7 +238,7 @@ def _progress() -> Iterator[Callable[["Advance"], object]]:
         def show(advance: "Advance") -> None:
             bar.update(task, total=1.0, completed=advance.done, description=_text(advance))
 
-        yield show
+        yield kept(show)
 
 
 def _liner() -> Callable[["Advance"], object]:
@@ -202,5 +256,6 @@ def _text(advance: "Advance") -> str:
     if advance.errors:
         parts.append(f"{advance.errors:,} errors")
     if advance.seconds_left is not None:
-        parts.append(f"{advance.seconds_left / 60:,.0f} min left")
+        left = advance.seconds_left
+        parts.append(f"{left:.0f} s left" if left < 100 else f"{left / 60:,.0f} min left")
     return ", ".join(parts)

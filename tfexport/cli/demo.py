@@ -16,6 +16,7 @@ from pathlib import Path
 from tfexport.errors import ConfigError, TfexportError
 
 START_RUNS = 3
+DEMO = "examples/de-en"
 _BLOCKED = (
     "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx'))); "
     "from tfexport.cli.main import main; main()"
@@ -34,17 +35,23 @@ class DemoFiles:
 def find_demo(folder: str | None) -> DemoFiles:
     """Read a demo model's folder: a checkpoint and a ``test.tsv`` of source TAB reference.
 
+    Args:
+        folder: None for the repository's: that of the current folder, else of the clone that this
+            package is run in.
+
     Raises:
         ConfigError: the folder holds no ``test.tsv``.
     """
-    repository = Path(__file__).resolve().parents[2]
-    path = Path(folder) if folder else repository / "examples" / "de-en"
-    test = path / "test.tsv"
-    if not test.is_file():
+    here = Path(DEMO)
+    paths = [Path(folder)] if folder else [here, Path(__file__).resolve().parents[2] / here]
+    found = [path for path in paths if (path / "test.tsv").is_file()]
+    if not found:
         raise ConfigError(
-            f"{test}: no such file. The demo's model ships with the repository, not with the "
-            "installed package: run it in a clone, or name a folder with --model."
+            f"{paths[0] / 'test.tsv'}: no such file. The demo's model ships with the repository, "
+            "not with the installed package: run this in the folder of a clone, or name a folder "
+            "of a checkpoint and a test.tsv with --model."
         )
+    path, test = found[0], found[0] / "test.tsv"
     pairs = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()]
     return DemoFiles(path, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
 

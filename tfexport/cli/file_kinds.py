@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tfexport.errors import CheckpointError, join_some
+from tfexport.file_access import describe_substitute, open_file
 
 ONNX_FILE = "an ONNX file"
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -20,17 +21,21 @@ def name_kind(path: Path) -> str:
         names = sorted(item.name for item in path.iterdir())
         if not any(name.endswith(_WEIGHTS) for name in names):
             held = join_some(names) or "nothing"
+            if (other := describe_substitute(path / "manifest.json")) is not None:
+                raise CheckpointError(f"{path / 'manifest.json'}: {other}")
             raise CheckpointError(
                 f"{path}: a folder with neither bundle nor checkpoint; it holds {held}. {_EXPECTED}"
             )
         return "a folder with a checkpoint"
     if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder.")
+        raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(4096)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise CheckpointError(f"{path}: {other}")
     if path.suffix == ".onnx":
         return ONNX_FILE
     if path.suffix == ".safetensors":

@@ -23,15 +23,16 @@ from tfexport.cli.quantize_command import quantize
 from tfexport.cli.score_command import score
 from tfexport.cli.serve_command import serve
 from tfexport.cli.spelling import spell
+from tfexport.cli.start import INTERRUPTED
 from tfexport.cli.torchscript_command import torchscript
 from tfexport.cli.translate_command import translate
 from tfexport.cli.verify_command import verify
 from tfexport.cli.version import print_version
 from tfexport.errors import ConfigError, TfexportError
 
-INTERRUPTED = 130
 CLOSED_PIPE = 141
 TERMINATED = 143
+_OF_GPUS = {"--device", "--gpu", "--cuda", "--gpus", "--fp16", "--half"}
 
 
 class _Group(click.Group):
@@ -46,6 +47,14 @@ class _Group(click.Group):
             ctx.exit(INTERRUPTED)
         except ConfigError as error:
             raise click.UsageError(error.message.spelled(spell), ctx=None) from error
+        except click.NoSuchOption as error:
+            if error.option_name not in _OF_GPUS:
+                raise
+            text = "models are decoded on the CPU; GPUs are not supported."
+            text = f"No such option {error.option_name!r}: {text}"
+            raise click.UsageError(text, error.ctx) from error
+        except click.BadParameter as error:
+            raise _in_plain_words(error) from error
         except TfexportError as error:
             raise click.ClickException(error.message.spelled(spell)) from error
         except BrokenPipeError:
@@ -59,6 +68,17 @@ class _Group(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)  # in the order of use, not of the alphabet
+
+
+def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
+    """Without click's "not a valid integer range" and "not a valid float"."""
+    if error.param is None or type(error) is not click.BadParameter:
+        return error
+    kind, text = error.param.type, error.message.replace("a valid float", "a number")
+    if isinstance(kind, click.IntRange):
+        bounds = f"a whole number from {kind.min} to {kind.max}"
+        text = text.replace("a valid integer range", bounds)
+    return click.BadParameter(text, error.ctx, error.param, error.param_hint)
 
 
 @click.group(
@@ -94,13 +114,18 @@ for _command in (
 
 
 def main() -> None:
-    """The entry point of the ``tfexport`` script."""
+    """Run the command line, as a process of its own."""
     signal.signal(signal.SIGTERM, _terminate)
     # Without this, the garbage collection at exit takes 2 s after an export.
     atexit.register(gc.freeze)
     _replace_closed_streams()
     write_utf8()
-    cli()
+    try:
+        cli()
+    except OSError as error:  # of what click itself writes, such as the help
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        click.echo(f"Error: stdout: {error.strerror or error}", err=True)
+        sys.exit(1)
 
 
 def write_utf8() -> None:

@@ -26,7 +26,7 @@ MODULE = click.option(
 # Options of ``tfexport onnx`` that a module has too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
-    "samples", "portable", "opset",
+    "samples", "portable", "opset", "reads",
 )  # fmt: skip
 _NEEDED = ("model", "inputs", "pad_id", "bos_id", "eos_id", "max_length")
 

@@ -49,6 +49,12 @@ if TYPE_CHECKING:
 @click.option("--source-split", metavar="HOW", help="How source text is split.")
 @click.option("--target-split", metavar="HOW", help="How target text is split.")
 @click.option(
+    "--reads",
+    type=click.Choice(["sentences", "texts"]),
+    help="What a server gives the model at a time; texts for one that summarises, or is told its "
+    "task in front of a text. Default: as its family was trained.",
+)
+@click.option(
     "--graph",
     type=click.Choice(["generate", "forward"]),
     help="Write one self-contained file instead of a bundle: generate decodes greedily in one "
@@ -124,6 +130,8 @@ def onnx(
         return
     check_onnx_export(output, force, options)  # before torch is loaded, which takes a second
     with needs("export"):
+        import torch  # noqa: F401 - so that torch is named first if several are missing
+
         from tfexport.export.artifacts.onnx import export_onnx
     assert checkpoint is not None
     with plain_warnings(), progress_bar() as tell:

@@ -4,17 +4,15 @@ It is one file without scripts, and asks for nothing from anywhere.
 """
 
 import html
-import math
 from typing import TYPE_CHECKING
 
 from tfexport.atomic import new_file
 from tfexport.cli.spelling import spell
-from tfexport.cli.tables import cell_text, verdict, worst_of
+from tfexport.cli.tables import cell_text, notes, settings_lines, verdict
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
 
-COLDEST = 1e-8  # what is below counts as equal to the last digit of a float32
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #1b1f24; --line: #d0d7de; --hot: #e8590c;
         --wrong: #c92a2a; }
@@ -44,7 +42,10 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         signature: of the comparison.
         path: of the page; it is replaced if it exists.
     """
-    notes = [report.note, None if report.own_code is None else report.own_code.spelled(spell)]
+    said = [
+        None if report.own_code is None else report.own_code.spelled(spell),
+        None if (failure := report.failure()) is None else failure.spelled(spell),
+    ]
     title = html.escape(f"{name}: {verdict(report)}")
     lines = [
         "<!doctype html>",
@@ -52,7 +53,8 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(name)}: parity</title><style>{_STYLE}</style>",
         f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(note)}</p>" for note in notes if note),
+        *(f"<p>{html.escape(note)}</p>" for note in said if note),
+        *_settings(report),
         f'<div class="map">{_table(report)}</div>',
         _scale(),
         f"<p>signature: <code>{html.escape(signature)}</code></p></html>",
@@ -61,9 +63,12 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _table(report: "ParityReport") -> str:
-    from tfexport.export.parity import TOLERANCE
+def _settings(report: "ParityReport") -> list[str]:
+    lines = [f"<li>{html.escape(line)}</li>" for line in settings_lines(report.settings)]
+    return ["<p>Settings that the weights do not show:</p><ul>", *lines, "</ul>"] if lines else []
 
+
+def _table(report: "ParityReport") -> str:
     stages = report.stages()
     head = "".join(f'<th scope="col">{html.escape(stage)}</th>' for stage in stages)
     rows = []
@@ -71,9 +76,9 @@ def _table(report: "ParityReport") -> str:
         at = [c for c in report.comparisons if (c.batch, c.source_length) == (batch, length)]
         cells = "".join(_cell([c for c in at if c.stage == stage]) for stage in stages)
         rows.append(f'<tr><th scope="row">{batch} × {length}</th>{cells}</tr>')
-    caption = f"Largest difference relative to max(1, |value|), allowed {TOLERANCE:g}; for tokens "
+    caption = "; ".join(["Largest difference relative to max(1, |value|)", *notes(report)])
     return (
-        f"<table><caption>{caption}how many are equal.</caption>"
+        f"<table><caption>{html.escape(caption)}; for tokens how many are equal.</caption>"
         f'<thead><tr><th scope="col">batch × source</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
@@ -85,19 +90,16 @@ def _cell(found: "list[Comparison]") -> str:
     text = html.escape(cell_text(found))
     if not all(c.passed for c in found):
         return f'<td class="wrong">✗ {text}</td>'
-    return f'<td style="--heat: {_heat(worst_of(found).difference):.2f}">{text}</td>'
+    return f'<td style="--heat: {_heat(max(c.used for c in found)):.2f}">{text}</td>'
 
 
-def _heat(difference: float) -> float:
-    """0 for what is equal, 1 at the tolerance, in logarithms; token stages that pass have 0."""
-    from tfexport.export.parity import TOLERANCE
-
-    if difference <= COLDEST:
-        return 0.0
-    return min(1.0, math.log(difference / COLDEST) / math.log(TOLERANCE / COLDEST))
+def _heat(used: float) -> float:
+    """0 up to half of the allowance, 1 where all of it is taken, linear between."""
+    return min(1.0, max(0.0, 2 * used - 1))
 
 
 def _scale() -> str:
-    steps = (0.0, 1e-7, 1e-6, 1e-5, 1e-4)
-    cells = "".join(f'<span style="--heat: {_heat(step):.2f}">{step:g}</span>' for step in steps)
-    return f'<p class="scale">{cells} <span class="wrong">✗ differs</span></p>'
+    steps = (0.0, 0.5, 0.75, 1.0)
+    cells = "".join(f'<span style="--heat: {_heat(step):.2f}">{step:.0%}</span>' for step in steps)
+    wrong = '<span class="wrong">✗ differs</span>'
+    return f'<p class="scale">part of the allowance taken: {cells} {wrong}</p>'

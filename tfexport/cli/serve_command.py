@@ -1,22 +1,64 @@
 """``tfexport serve``."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.decoding_options import engine_option
-from tfexport.errors import ConfigError
+from tfexport.cli.decoding_options import decoding_options, engine_option, given
+from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Message, Option
+from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
+if TYPE_CHECKING:
+    from tfexport.serve import ModelSettings
+    from tfexport.serve.settings_file import SettingsFile
+
 INTERRUPTED = 130
+PREFIX = "TFEXPORT_SERVE"  # of environment variables
+# Defaults of what requests ask for: what a result shows is for them to say.
+_OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
+_DECODING = [
+    name for name, spec in SPECS.items()
+    if spec.help is not None and not name.startswith(_OF_REQUESTS)
+]  # fmt: skip
 
 
-@click.command(short_help="Translate over HTTP. Needs no torch.")
-@click.argument("bundles", nargs=-1, required=True, type=click.Path(), metavar="BUNDLE...")
+def _read_config(ctx: click.Context, _: click.Parameter, path: str | None) -> "SettingsFile | None":
+    """Read the settings file first: what it holds are the defaults of the other options."""
+    if path is None or ctx.resilient_parsing:
+        return None
+    from tfexport.serve.settings_file import read_settings
+
+    names = [name for one in ctx.command.params if (name := one.name) and _in_file(one)]
+    found = read_settings(Path(path), names)
+    ctx.default_map = dict(found.server)
+    return found
+
+
+def _in_file(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and option.name not in (
+        "config", "languages", "split_sentences", "help", *_DECODING,
+    )  # fmt: skip
+
+
+@click.command(
+    short_help="Translate over HTTP. Needs no torch.",
+    context_settings={"auto_envvar_prefix": PREFIX},
+)
+@click.argument("bundles", nargs=-1, type=click.Path(), metavar="BUNDLE...",
+                envvar=f"{PREFIX}_BUNDLES")  # fmt: skip
+@click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, callback=_read_config,
+              help="Read bundles and settings from FILE, which is TOML.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 is every network.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="Port to listen on; 0 takes a free one.")  # fmt: skip
+@click.option("--uds", type=click.Path(), metavar="PATH",
+              help="Listen on a socket of this machine at PATH instead.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0, show_default=True,
               help="Threads of each model; 0 takes all cores that it is allowed.")  # fmt: skip
 @engine_option
@@ -36,48 +78,110 @@ INTERRUPTED = 130
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Serve only those who give a key of FILE, which has one a line.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
-              "whose bundle and name do not say them. Repeatable.")  # fmt: skip
+              "whose bundle and name do not say them, or those of its own that it serves; several "
+              "are de,fr-en. Repeatable.")  # fmt: skip
+@click.option("--split-sentences", multiple=True, metavar="NAME=none",
+              help="How texts of a model are split into sentences: at lines, at punctuation only, "
+              "or none; by default as its bundle says what it reads. Repeatable.")  # fmt: skip
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN",
               help="Let pages of an origin such as https://example.org, or '*' for all, call the "
               "server. Repeatable.")  # fmt: skip
+@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="Answer to this name too, or '*' for any, though the server listens to this "
+              "machine alone. Repeatable.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="info",
+              show_default=True, help="Least of what is logged: info has every request, warning "
+              "those that got no result, error faults of the server.")  # fmt: skip
+@click.option("--json", is_flag=True,
+              help="Lines about the start as JSON too, as those of the log.")  # fmt: skip
+@decoding_options(_DECODING)
 @click.pass_context
 def serve(
-    ctx: click.Context, /, bundles: tuple[str, ...], host: str, port: int,
-    languages: tuple[str, ...], api_key_file: str | None, **values: object,
+    ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None", host: str,
+    port: int, uds: str | None, languages: tuple[str, ...], split_sentences: tuple[str, ...],
+    log_level: str, json: bool, **values: Any,
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
     The server speaks JSON of its own, and the protocols of LibreTranslate, DeepL and KServe, so
     that their clients work with it. SIGTERM ends it when all requests are answered; SIGHUP opens
-    bundles again that were replaced.
+    bundles again that were replaced. Decoding options are for requests that give none of their
+    own. Every option may be an environment variable too, TFEXPORT_SERVE_PORT for --port, and stand
+    in the file of --config.
 
     \b
     tfexport serve de-en.bundle
     tfexport serve de-en.bundle fr-en.bundle --host 0.0.0.0 --api-key-file keys.txt
+    tfexport serve de-en.bundle --beam-size 4 --max-length 200
+    tfexport serve --config serve.toml
     """
-    from tfexport.serve import Service, Settings, bind, run, url_of
-
-    settings = Settings(
-        languages=_pairs(languages),
-        key_file=None if api_key_file is None else Path(api_key_file),
-        **values,  # type: ignore[arg-type]
+    from tfexport.serve import (
+        Service,
+        Settings,
+        bind,
+        bind_path,
+        inherited,
+        journal,
+        model_name,
+        run,
+        url_of,
     )
-    with bind(host, port) as bound:
-        service = Service(bundles, settings)
+
+    served = bundles or (config.bundles if config is not None else ())
+    if not served:
+        raise click.UsageError("Missing argument 'BUNDLE...', or bundles in the file of --config.")
+    names = [model_name(bundle) for bundle in served]
+    decoding = given({name: values.pop(name) for name in _DECODING})
+    key_file = values.pop("api_key_file")
+    settings = Settings(
+        models=_models(config, names, languages, split_sentences),
+        decoding=decoding,
+        key_file=None if key_file is None else Path(key_file),
+        **values,
+    )
+    journal.keep(log_level)
+    bound = inherited() or (bind(host, port) if uds is None else bind_path(Path(uds)))
+    with bound:
+        service = Service(served, settings)
         for model in service.models:
-            reason = model.scheduler.reason
-            batching = f"dynamic batching: {reason}" if reason else "continuous batching"
-            click.echo(f"{model.name}: {batching}, {model.engine.model.engine}", err=True)
+            for line in model.described():
+                _say(line.spelled(spell), json, event="model", model=model.name)
         text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
-        if run(service, bound, lambda: click.echo(text, err=True)):
+        told = {"event": "serving", "url": url_of(bound), "models": service.models.names}
+        if run(service, bound, lambda: _say(text, json, **told)):
             ctx.exit(INTERRUPTED)
 
 
-def _pairs(given: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        name, sign, pair = text.partition("=")
+def _say(text: str, as_json: bool, **values: Any) -> None:
+    """A line about the start, for people or as one of the log."""
+    from tfexport.serve import journal
+
+    if as_json:
+        journal.write(**values, message=text)
+    else:
+        click.echo(text, err=True)
+
+
+def _models(
+    config: "SettingsFile | None", names: list[str], languages: tuple[str, ...],
+    split: tuple[str, ...],
+) -> "Mapping[str, ModelSettings]":  # fmt: skip
+    from tfexport.serve import ModelSettings
+
+    models = {} if config is None else config.settings_of(names)
+    for option, several, form in (
+        ("languages", languages, "de-en"),
+        ("split_sentences", split, "none"),
+    ):
+        for name, value in _named(option, several, form):
+            own: dict[str, Any] = {option: value}
+            models[name] = replace(models.get(name, ModelSettings()), **own)
+    return models
+
+
+def _named(option: str, several: tuple[str, ...], form: str) -> Iterator[tuple[str, str]]:
+    for text in several:
+        name, sign, value = text.partition("=")
         if not sign or not name:
-            raise ConfigError(f"--languages: {text!r} is not NAME=de-en")
-        pairs[name] = pair
-    return pairs
+            raise ConfigError(Message(Option(option), f": {text!r} is not NAME={form}"))
+        yield name, value

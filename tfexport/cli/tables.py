@@ -1,24 +1,27 @@
 """Tables made with rich: as wide as the terminal, or plain if there is none."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tfexport.cli.spelling import spell
+from tfexport.errors import Option, shown
+
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
+
+NOT_OWN = "not compared with your code"
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
     """A table of a report, with a row for each shape and a column for each stage."""
-    from tfexport.export.parity import TOLERANCE
-
     present = report.stages()
     table = Table(
         title=f"{name} against {report.reference}",
-        caption=f"largest difference relative to max(1, |value|); allowed {TOLERANCE:g}"
-        + (f"\n{report.note}" if report.note else ""),
+        caption="\n".join(["largest difference relative to max(1, |value|)", *notes(report)]),
         title_justify="left",
         caption_justify="left",
     )
@@ -26,7 +29,7 @@ def parity_table(report: "ParityReport", name: str) -> Table:
     table.add_column("source", justify="right")
     for stage in present:
         # No word is broken, and no number.
-        longest = max(map(len, [*stage.split(), f"{TOLERANCE:.1e}"]))
+        longest = max(map(len, [*stage.split(), f"{0:.1e}"]))
         table.add_column(stage, justify="right", min_width=longest)
     shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
     for batch, length in shapes:
@@ -34,6 +37,22 @@ def parity_table(report: "ParityReport", name: str) -> Table:
         cells = [_cell([c for c in at if c.stage == stage]) for stage in present]
         table.add_row(str(batch), str(length), *cells)
     return table
+
+
+def notes(report: "ParityReport") -> list[str]:
+    """What a table of a report says below it: what was allowed and why, and what was not run."""
+    from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
+
+    allowed = [c.allowed for c in report.comparisons if c.allowed]
+    least, most = min(allowed, default=LEAST_ALLOWED), max(allowed, default=LEAST_ALLOWED)
+    said = f"allowed {least:.2g}" + (f" to {most:.2g}" if most > least else "")
+    if report.measured_by is not None:
+        worst = max((c.noise for c in report.comparisons), default=0.0)
+        said += (
+            f": {MULTIPLE} times what {report.reference} itself rounds by, {worst:.2g} at most (by "
+            f"{report.measured_by}), but {LEAST_ALLOWED:g} at least and {MOST_ALLOWED:g} at most"
+        )
+    return [said, *(note for note in (report.note, report.ill_conditioned) if note)]
 
 
 def _cell(found: "list[Comparison]") -> Text:
@@ -67,18 +86,31 @@ def verdict(report: "ParityReport") -> str:
     from tfexport.export.parity import TOKEN_STAGES
 
     summary = report.summary()
+    own = "" if report.own_code is None else f"{NOT_OWN}; "
     if not report.passed:
         failure = report.first_failure()
         stage = failure.stage if failure else "nothing compared"
-        return f"NOT equal to {report.reference}: first difference in {stage}"
+        return f"{own}NOT equal to {report.reference}: first difference in {stage}"
     differences = summary["largest_difference"].items()
     largest = max((v for k, v in differences if k not in TOKEN_STAGES), default=0.0)
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
     tokens = f"{summary['tokens']} greedy tokens over " if summary["tokens"] else ""
     return (
-        f"equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
+        f"{own}equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
         f"largest difference {largest:.1e}"
     )
+
+
+def settings_lines(settings: "Mapping[str, tuple[Any, str]]") -> list[str]:
+    """Settings that weights do not show, a line for each origin; nothing if there are none."""
+    by_origin: dict[str, list[str]] = {}
+    for key, (value, origin) in settings.items():
+        if origin == "assumed":
+            name = "assumed, as the layout has it"
+        else:
+            name = spell(Option(origin)) if origin == "settings" else origin
+        by_origin.setdefault(name, []).append(f"{key}={shown(value)}")
+    return [f"{name}: {', '.join(found)}" for name, found in by_origin.items()]
 
 
 def print_parity(report: "ParityReport", name: str, stderr: bool = False) -> None:

@@ -15,6 +15,7 @@ from tfexport.cli.console import (
     reference_option,
 )
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
+from tfexport.cli.spelling import spell
 
 
 @click.command(short_help="Compare a bundle or file with the checkpoint it was exported from.")
@@ -53,6 +54,8 @@ def verify(
     if report is not None:
         check_new_file(report, force=True)  # before the comparison, which takes a while
     with needs("export"):
+        import torch  # noqa: F401 - so that torch is named first if several are missing
+
         from tfexport.cli.parity_page import save_report
         from tfexport.cli.tables import print_parity, verdict
         from tfexport.export import verify_artifact
@@ -78,9 +81,11 @@ def verify(
     if as_json:
         click.echo(json.dumps({**result.to_dict(), "signature": signature}, indent=2))
     else:
+        click.echo(f"{artifact}: {verdict(result)}")
+        if (failure := result.failure()) is not None:
+            click.echo(failure.spelled(spell))
         print_parity(result, artifact)
         print_own_code(result)
-        click.echo(f"{artifact}: {verdict(result)}")
         click.echo(f"signature: {signature}")
     if not result.passed:
         ctx.exit(1)

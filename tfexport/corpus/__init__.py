@@ -1,4 +1,4 @@
-"""Corpora: translation of more than one machine's worth of rows, on Ray."""
+"""Corpora: translation of folders of files, by threads of one machine or on a cluster of Ray."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is used: processes that Ray starts need no Ray Data for their modules of this
-    # package, and it takes a second.
+    # Only when it is used: processes that Ray starts need not all of it.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pyarrow  # noqa: F401
-        import ray.data  # noqa: F401
     except ImportError:
-        raise missing_dependency("a corpus needs Ray Data and pyarrow", "corpus") from None
+        raise missing_dependency("a corpus needs pyarrow", "corpus-local") from None
     return getattr(import_module(f"tfexport.corpus.{_HOMES[name]}"), name)

@@ -3,11 +3,12 @@
 Beside the output NAME, until it is complete, stands the folder ``.NAME.parts`` with its translated
 pieces; behind it stays ``.NAME.done``, a record of what it was made of and of what it contains. A
 piece and a record hold the identity of what they are made of, so that a name alone says nothing.
+An output that is not what a run has written, such as one that was edited, is not replaced.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from tfexport.corpus.places import (
     remove_folder,
     write_whole,
 )
+from tfexport.errors import Message, Option
 
 SAMPLES = 5  # errors of rows that are kept of a piece, and shown of a partition
 _LONGEST_HEADER = 1 << 16
@@ -39,12 +41,16 @@ class Job:
         columns: that count.
         batch_rows: rows of a piece.
         run: names the run, which its pieces say.
+        force: replace outputs that no run has written, or that were changed since.
+        spell: writes options in the reasons why a partition fails.
     """
 
     made_of: Mapping[str, Any]
     columns: Columns
     batch_rows: int
     run: str = ""
+    force: bool = False
+    spell: Callable[[Option], str] = str
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,14 @@ class Outcome:
         tokens: that were decoded.
         errors: rows that could not be decoded.
         samples: number and error of the first few of them, counted from 1.
+        cut: rows whose translation was cut at its longest length.
     """
 
     rows: int = 0
     tokens: int = 0
     errors: int = 0
     samples: tuple[tuple[int, str], ...] = ()
+    cut: int = 0
 
     def __add__(self, other: "Outcome") -> "Outcome":
         return Outcome(
@@ -69,11 +77,16 @@ class Outcome:
             self.tokens + other.tokens,
             self.errors + other.errors,
             (*self.samples, *other.samples)[:SAMPLES],
+            self.cut + other.cut,
         )
 
 
 class DamagedError(Exception):
     """A piece that is not what was written."""
+
+
+class ForeignError(Exception):
+    """An output that may not be replaced."""
 
 
 class Assembly:
@@ -92,10 +105,11 @@ class Assembly:
         folder, _, name = target.path.rpartition("/")
         beside = f"{folder}/.{_shortened(name)}"
         self._parts, self._record = f"{beside}.parts", f"{beside}.done"
+        self._note = f"{self._parts}/joined"
         whole = json.dumps(
             {"input": digest, "kind": partition.format, **job.made_of}, sort_keys=True
         )
-        self._batch_rows, self._run = job.batch_rows, job.run
+        self._job = job
         self._identity = hashlib.sha256(whole.encode()).hexdigest()[:32]
 
     def finished(self) -> Outcome | None:
@@ -115,13 +129,36 @@ class Assembly:
         record = _json(read_small_file(self._system, self._record))
         return record.get("identity") not in (None, self._identity)
 
-    def is_foreign(self) -> bool:
-        """Whether something stands there that no run has written."""
+    def check_replaceable(self) -> None:
+        """See that what stands in the output's place is a run's, as it was written.
+
+        Raises:
+            ForeignError: it is not, and is not to be replaced.
+        """
         found = self._system.get_file_info(self._path).type
+        if found == fs.FileType.NotFound:
+            return
         if found != fs.FileType.File:
-            return bool(found != fs.FileType.NotFound)
-        parts = self._system.get_file_info(self._parts).type
-        return not (exists(self._system, self._record) or parts == fs.FileType.Directory)
+            raise ForeignError(
+                f"{self._path} exists, and no run has written it. Move it away, or name another "
+                "output"
+            )
+        written = [
+            _json(read_small_file(self._system, path)).get("sha256")
+            for path in (self._record, self._note)
+        ]
+        if self._job.force or self._sha256(self._path) in written:
+            return
+        what = "exists, and no run has written it"
+        if any(written):
+            what = "was changed since a run has written it"
+        force = Option("force", True)
+        raise ForeignError(
+            Message(
+                f"{self._path} {what}. Move it away, name another output, or replace it with ",
+                force,
+            ).spelled(self._job.spell)
+        )
 
     def prepare(self) -> None:
         """Make the folder of the pieces, before any work: there is no output without it.
@@ -139,7 +176,7 @@ class Assembly:
         with opened(self._system, path) as stream:
             header = _json(stream.read(_LONGEST_HEADER).partition(b"\n")[0])
         outcome = _outcome(header)
-        return None if outcome is None else (outcome, header.get("run") != self._run)
+        return None if outcome is None else (outcome, header.get("run") != self._job.run)
 
     def keep(self, index: int, outcome: Outcome, body: bytes) -> None:
         """Write a piece.
@@ -148,7 +185,7 @@ class Assembly:
             OSError: it cannot be written.
         """
         digest = hashlib.sha256(body).hexdigest()
-        header = {**asdict(outcome), "sha256": digest, "run": self._run}
+        header = {**asdict(outcome), "sha256": digest, "run": self._job.run}
 
         def write(stream: Any) -> None:
             stream.write(json.dumps(header).encode() + b"\n")
@@ -161,6 +198,7 @@ class Assembly:
 
         Raises:
             DamagedError: a piece is missing or damaged; it is removed, for the next run.
+            ForeignError: somebody has put or changed a file in the output's place meanwhile.
             OSError: the output cannot be written.
             PartitionError: the input cannot be read any more.
         """
@@ -168,14 +206,21 @@ class Assembly:
 
         def write(stream: Any) -> Outcome:
             outcomes = list[Outcome]()
-            form.join(self._bodies(pieces, outcomes), partition.source, stream)
+            form.join(self._bodies(pieces, outcomes), partition.source, stream, self._job.columns)
             return sum(outcomes, Outcome())
 
-        # Hashed before it has its name, under which somebody may put another file.
+        def hash_and_check(partial: str) -> None:
+            # Before it has its name, under which somebody may put another file.
+            self.check_replaceable()
+            digests.append(self._sha256(partial))
+            # A kill before the record is written leaves an output that this tells of.
+            note = json.dumps({"sha256": digests[-1]}).encode()
+            write_whole(self._system, self._note, lambda stream: stream.write(note))
+
         total = write_whole(
             self._system, self._path, write,
             beside=self._parts, compression=partition.target.compression,
-            before_move=lambda partial: digests.append(self._sha256(partial)),
+            before_move=hash_and_check,
         )  # fmt: skip
         record = {**asdict(total), "identity": self._identity, "sha256": digests[-1]}
         content = json.dumps(record).encode()
@@ -205,7 +250,7 @@ class Assembly:
             yield body
 
     def _piece_path(self, index: int) -> str:
-        return f"{self._parts}/{self._identity}-{self._batch_rows}-{index:06d}"
+        return f"{self._parts}/{self._identity}-{self._job.batch_rows}-{index:06d}"
 
     def _sha256(self, path: str) -> str:
         digest = hashlib.sha256()
@@ -227,7 +272,7 @@ def _outcome(values: Mapping[str, Any]) -> Outcome | None:
     """An outcome from a header or record; None if it was not written whole."""
     try:
         samples = tuple((row, error) for row, error in values["samples"])
-        return Outcome(values["rows"], values["tokens"], values["errors"], samples)
+        return Outcome(values["rows"], values["tokens"], values["errors"], samples, values["cut"])
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -6,16 +6,15 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
-
-import ray
-from ray.data import ActorPoolStrategy, DataContext
-from ray.exceptions import RayError
+from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.option_checks import is_whole
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS, ThreadLayout
+
+if TYPE_CHECKING:  # threads need no Ray, and importing it takes seconds
+    from ray.data import ActorPoolStrategy
 
 MOST_WORKERS = 100_000
 Bounds = tuple[int, int]
@@ -95,8 +94,10 @@ class WorkerPlan:
             raise ConfigError(join_problems("corpus", [Problem("threads_per_worker", text)]))
         return self._bounds or (max(1, room - spare), room)
 
-    def strategy(self, spare: int = 0) -> ActorPoolStrategy:
+    def strategy(self, spare: int = 0) -> "ActorPoolStrategy":
         """The pool of actors that hold a translator each; see ``bounds``."""
+        from ray.data import ActorPoolStrategy
+
         low, high = self.bounds(spare)
         return ActorPoolStrategy(min_size=low, max_size=high)
 
@@ -141,6 +142,8 @@ class WorkerPlan:
 
 def _cores() -> list[float]:
     """CPUs of every machine of the cluster."""
+    import ray
+
     return [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
 
 
@@ -156,6 +159,9 @@ def connected(address: str | None) -> Iterator[bool]:
     Raises:
         ConfigError: there is no cluster at the address.
     """
+    import ray
+    from ray.exceptions import RayError
+
     if ray.is_initialized():
         yield False
         return
@@ -230,6 +236,8 @@ def data_settings() -> Iterator[None]:
     A block is as much as a worker takes. ``Dataset.repartition`` would need a CPU, which the
     workers hold. What the program has set itself is back after the block.
     """
+    from ray.data import DataContext
+
     wanted = {
         "target_max_block_size": 1,
         "enable_progress_bars": False,

@@ -1,27 +1,28 @@
 """Translation of a Ray dataset."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import ray.data
+from typing import TYPE_CHECKING
 
 from tfexport.corpus.cluster import Bounds, WorkerPlan
-from tfexport.corpus.row_decoder import Task
+from tfexport.corpus.columns import added_columns
+from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.worker import TableWorker, open_decoder
-from tfexport.errors import Option
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
+if TYPE_CHECKING:
+    import ray.data
+
 
 def translate_dataset(
-    dataset: ray.data.Dataset,
+    dataset: "ray.data.Dataset",
     bundle: str | os.PathLike[str],
     column: str = "text",
     *,
+    output_column: str | None = None,
     workers: int | Bounds | None = None,
     threads_per_worker: int = 1,
     batch_rows: int = 2048,
@@ -31,7 +32,7 @@ def translate_dataset(
     vocabulary_map: str | os.PathLike[str] | None = None,
     options: DecodingOptions | None = None,
     **keywords: Unpack[DecodingKeywords],
-) -> ray.data.Dataset:
+) -> "ray.data.Dataset":
     """Translate a column of a dataset, on actors that hold a translator each.
 
     Args:
@@ -40,6 +41,8 @@ def translate_dataset(
             argument of that name. Languages count for models that are told them.
         bundle: its folder; nodes that do not see it are sent its files.
         column: with the texts.
+        output_column: for the translations; score and error then go into NAME_score and
+            NAME_error. By default ``translation``, ``score`` and ``error``.
         workers: actors, or the fewest and the most of them, which Ray starts as there is work; the
             fewest leave a CPU to the dataset's other steps. By default as many as the cluster has
             cores for, the last of which waits until reading and writing leave it its CPU.
@@ -77,6 +80,7 @@ def translate_dataset(
             "layout": plan.layout,
             "task": task,
             "column": column,
+            "added": added_columns(output_column),
         },
         batch_size=plan.batch_rows,
         batch_format="pyarrow",
@@ -84,20 +88,3 @@ def translate_dataset(
         compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )
-
-
-def make_task(
-    options: dict[str, Any],
-    source_language: str | None,
-    target_language: str | None,
-    target_prefix: str | None,
-    vocabulary_map: str | os.PathLike[str] | None,
-    spell: Callable[[Option], str] = str,
-) -> Task:
-    """A task for the workers; the shortlist's file is read here.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    shortlist = None if vocabulary_map is None else Path(vocabulary_map).read_bytes()
-    return Task(options, source_language, target_language, target_prefix, shortlist, spell)

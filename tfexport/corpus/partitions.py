@@ -1,6 +1,8 @@
 """The partitions of a corpus: the files of INPUT, each with its place in OUTPUT."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from pyarrow import fs
@@ -32,16 +34,34 @@ class Partition:
     size: int
 
 
-def find_partitions(input_: str, output: str, file_format: str | None = None) -> list[Partition]:
+@dataclass(frozen=True)
+class Input:
+    """What a run has to do.
+
+    Attributes:
+        partitions: the files to translate.
+        passed_over: files of a folder whose suffix says no format, each with what is wrong.
+    """
+
+    partitions: list[Partition]
+    passed_over: list[str]
+
+
+def find_partitions(
+    input_: str, output: str, file_format: str | None = None, include: Sequence[str] = ()
+) -> Input:
     """The partitions of a file or folder.
 
     Args:
         input_: a path or URI.
         output: a path or URI: a file for a file, a folder for a folder.
-        file_format: "text", "jsonl" or "parquet"; by default what a file's suffix says.
+        file_format: of all files; by default what a file's suffix says.
+        include: patterns, as of a shell, of the names of files in a folder, or of their paths in
+            it, that are taken; by default all whose suffix says a format.
 
     Raises:
-        InputError: there is no input, or naming every file whose suffix says nothing.
+        InputError: there is no input, or no file whose suffix says a format; or naming every one
+            that is included, or is the input itself, whose suffix says none.
         ConfigError: output and input overlap, or differ in format.
     """
     system, root = file_system(input_)
@@ -53,39 +73,92 @@ def find_partitions(input_: str, output: str, file_format: str | None = None) ->
         raise InputError(
             f"{public(input_)}: neither a file nor a folder; copy it into a file first."
         )
-    one = found.type == fs.FileType.File
-    files = [found] if one else files_in(system, root)
-    if not files:
-        raise InputError(
-            f"{public(input_)}: holds no file; hidden ones, whose name or folder begins with '.' "
-            "or '_', do not count."
-        )
-    if system.equals(target_system):
+    one, same = found.type == fs.FileType.File, system.equals(target_system)
+    if same:
         _check_apart(input_, output, root, target_root)
     _check_output(public(output), target_system.get_file_info(target_root), one)
-    partitions, problems = list[Partition](), list[str]()
-    for info in files:
-        name = PurePosixPath(root).name if one else relative(info.path, root)
+    if one:
+        if include:
+            text = f": {public(input_)} is one file, of which nothing is left out."
+            raise ConfigError(Message(Option("include"), text))
+        kind, compression = _kind_of(input_, file_format)
+        written, packing = _kind_of(output, file_format)
+        if written != kind:
+            raise ConfigError(
+                f"{public(output)}: its name says {written}, and the input is {kind}: the output "
+                "has the input's format."
+            )
+        source = Source(system, root, compression)
+        target = Source(target_system, target_root, packing)
+        name = PurePosixPath(root).name
+        return Input([Partition(name, kind, source, target, found.size or 0)], [])
+    taken = {
+        relative(info.path, root): info
+        for info in files_in(system, root, target_root if same else None)
+    }
+    if include:
+        taken = {name: info for name, info in taken.items() if _matches(name, include)}
+    if not taken:
+        like = f" whose name is like {join_some([*map(repr, include)])}" if include else ""
+        raise InputError(
+            f"{public(input_)}: holds no file{like}; hidden ones, whose name or folder begins with "
+            "'.' or '_', do not count."
+        )
+    target = Source(target_system, target_root)
+    made, unknown, problems = _partitions(Source(system, root), target, taken, file_format)
+    if include or not made:
+        problems += unknown
+    if problems:
+        raise InputError(join_problems(public(input_), _few(problems), _remedy()))
+    return Input(made, unknown)
+
+
+def _partitions(
+    folder: Source, output: Source, files: Mapping[str, fs.FileInfo], file_format: str | None
+) -> tuple[list[Partition], list[str], list[str]]:
+    """Those of files by name, the files whose suffix says no format, and what else is wrong."""
+    made, unknown, problems = list[Partition](), list[str](), list[str]()
+    for name, info in files.items():
         try:
             kind, compression = _kind(name, file_format)
-            packing = compression
-            path = target_root if one else f"{target_root}/{name}"
-            if one:
-                packing = _packing_of(output, kind, file_format)
+        except _SuffixError as error:
+            unknown.append(f"{name}: {error}")
         except InputError as error:
-            problems.append(str(error))
-            continue
-        source = Source(system, info.path, compression)
-        target = Source(target_system, path, packing)
-        partitions.append(Partition(name, kind, source, target, info.size or 0))
-    if problems:
-        packed = ", ".join(COMPRESSIONS)
-        remedy = Message(
-            f"Suffixes: {_suffixes()}, and with a compression {packed}. ", Option("format"),
-            " says it for all files.",
-        )  # fmt: skip
-        raise InputError(join_problems(public(input_), _few(problems), remedy))
-    return partitions
+            problems.append(f"{name}: {error}")
+        else:
+            source = Source(folder.system, info.path, compression)
+            target = Source(output.system, f"{output.path}/{name}", compression)
+            made.append(Partition(name, kind, source, target, info.size or 0))
+    return made, unknown, problems
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    last = name.rpartition("/")[2]
+    return any(fnmatchcase(last, one) or fnmatchcase(name, one) for one in patterns)
+
+
+def _kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
+    """Format and compression of a file that is named alone.
+
+    Raises:
+        InputError: its suffix says nothing.
+    """
+    try:
+        return _kind(PurePosixPath(public(place)).name, file_format)
+    except InputError as error:
+        raise InputError(join_problems(public(place), [str(error)], _remedy())) from None
+
+
+def _remedy() -> Message:
+    packed, last = ", ".join(COMPRESSIONS), Option("include")
+    return Message(
+        f"Suffixes: {_suffixes()}, and with a compression {packed}. ", Option("format"),
+        " says it for all files; ", last, " chooses files of a folder.",
+    )  # fmt: skip
+
+
+class _SuffixError(InputError):
+    """A suffix that says no format, or a compression that is not read."""
 
 
 def _few(problems: list[str]) -> list[str]:
@@ -100,33 +173,22 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
     """Format and compression of a file.
 
     Raises:
-        InputError: its suffix says nothing.
+        InputError: its suffix says nothing, or cannot be.
     """
     path = PurePosixPath(name)
     last = path.suffix.lower()
     if last in _NOT_READ:
-        raise InputError(f"{name}: {last} is not read")
+        raise _SuffixError(f"{last} is not read")
     compression = COMPRESSIONS.get(last)
     suffix = path.with_suffix("").suffix.lower() if compression else last
     kind = file_format or next(
         (kind.name for kind in FORMATS.values() if suffix in kind.suffixes), None
     )
     if kind is None:
-        raise InputError(f"{name}: {suffix} says no format")
+        raise _SuffixError(f"{suffix} says no format")
     if kind == "parquet" and compression:
-        raise InputError(f"{name}: a Parquet file is compressed inside, not as a whole")
+        raise InputError("a Parquet file is compressed inside, not as a whole")
     return kind, compression
-
-
-def _packing_of(output: str, kind: str, file_format: str | None) -> str | None:
-    """The compression of an output file, whose format has to be the input's."""
-    written, packing = _kind(PurePosixPath(output).name, file_format)
-    if written != kind:
-        raise ConfigError(
-            f"{public(output)}: its name says {written}, and the input is {kind}: the output has "
-            "the input's format."
-        )
-    return packing
 
 
 def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:

@@ -15,8 +15,6 @@ from tfexport.corpus.row_decoder import Decoded, Row
 
 MAX_PIECE_BYTES = 64 << 20  # of a piece's rows as they are read
 
-ADDED = ("translation", "score", "error")
-
 
 @dataclass(frozen=True)
 class Source:
@@ -43,6 +41,7 @@ class Piece:
         rows: that it has.
         start: bytes before it in the decompressed file, or rows before it in its group.
         group: row group of a Parquet file.
+        lines: of a CSV file's piece, whose rows may have several.
     """
 
     index: int
@@ -50,6 +49,7 @@ class Piece:
     rows: int
     start: int
     group: int = 0
+    lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class Format(Protocol):
         """The rows of a piece: as ``write`` wants them back, and to be decoded."""
         ...
 
-    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
         """A piece of the output."""
         ...
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
         """Write the pieces of a whole partition to a stream of bytes."""
         ...
 

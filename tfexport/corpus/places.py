@@ -1,7 +1,10 @@
 """Files on any file system that pyarrow knows, and writing them whole or not at all."""
 
+import gzip
 import os
 import uuid
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,14 +56,23 @@ def local_path(system: fs.FileSystem, path: str) -> Path | None:
     return Path(path) if isinstance(system, fs.LocalFileSystem) else None
 
 
-def files_in(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+def files_in(system: fs.FileSystem, folder: str, output: str | None = None) -> list[fs.FileInfo]:
     """The files in a folder and its folders, by name, without hidden ones.
 
+    Links are followed. A folder that has several names is entered once: by its own name if it
+    lies in the folder, else by that of the first link to it.
+
+    Args:
+        system: with the folder.
+        folder: to look through.
+        output: a place on the same system to which no link of the folder may lead.
+
     Raises:
+        ConfigError: a link leads to the output.
         InputError: a name is not UTF-8.
     """
     if local := local_path(system, folder):
-        paths = sorted(_walk(local, frozenset()))
+        paths = sorted(_walk(local, None if output is None else Path(output)))
         if wrong := [shown(path) for path in paths if not _is_unicode(path)]:
             raise InputError(f"{folder}: names are not UTF-8, rename them: {join_some(wrong)}")
         return list(system.get_file_info(paths))
@@ -71,18 +83,35 @@ def files_in(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     )
 
 
-def _walk(folder: Path, above: frozenset[str]) -> Iterator[str]:
-    """The files in a folder; one that a link leads back to from inside is not entered again."""
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    for path in folder.iterdir():
-        if path.name.startswith(_HIDDEN):
+def _walk(root: Path, output: Path | None) -> Iterator[str]:
+    """The files in a folder, and in those that links lead to; every folder once."""
+    own, linked, entered, wrong = deque([root]), deque[Path](), set[str](), list[str]()
+    while own or linked:
+        folder = own.popleft() if own else linked.popleft()
+        real = os.path.realpath(folder)
+        if real in entered:
             continue
-        if path.is_dir():
-            yield from _walk(path, above | {real})
-        elif path.is_file() or path.is_symlink():  # one that leads nowhere fails when it is read
-            yield path.as_posix()
+        entered.add(real)
+        for path in sorted(folder.iterdir()):
+            is_link = path.is_symlink()
+            if path.name.startswith(_HIDDEN):
+                continue
+            if is_link and output is not None and _overlap(Path(os.path.realpath(path)), output):
+                wrong.append(f"{shown(path.as_posix())} is a link to {os.path.realpath(path)}")
+            elif path.is_dir():
+                (linked if is_link else own).append(path)
+            # A link that leads nowhere fails when it is read; pipes and devices have no end.
+            elif path.is_file() or (is_link and not path.exists()):
+                yield path.as_posix()
+    if wrong:
+        raise ConfigError(
+            f"{output}: the output lies in the input, through links: {join_some(wrong)}. Name "
+            "another output, or remove them."
+        )
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one == other or one in other.parents or other in one.parents
 
 
 def _is_unicode(text: str) -> bool:
@@ -110,8 +139,33 @@ def exists(system: fs.FileSystem, path: str) -> bool:
 @contextmanager
 def opened(system: fs.FileSystem, path: str, compression: str | None = None) -> Iterator[Any]:
     """A stream of a file's bytes, decompressed."""
-    with system.open_input_stream(path, compression=compression, buffer_size=BLOCK) as stream:
+    with open_stream(system, path, compression) as stream:
         yield stream
+
+
+def open_stream(system: fs.FileSystem, path: str, compression: str | None) -> Any:
+    """As ``opened``; the caller closes it."""
+    if compression == "gzip":  # Arrow's reader refuses zeros behind the end, as tape and tar leave
+        return _Gzip(system.open_input_stream(path, compression=None, buffer_size=BLOCK))
+    return system.open_input_stream(path, compression=compression, buffer_size=BLOCK)
+
+
+class _Gzip(gzip.GzipFile):
+    """Closes its file, and raises errors of the system alone."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._compressed = file
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"damaged gzip: {error}") from error
+
+    def close(self) -> None:
+        super().close()
+        self._compressed.close()
 
 
 def write_whole(

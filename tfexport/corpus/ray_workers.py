@@ -4,23 +4,69 @@ Ray Data scans partitions, gives their pieces to workers, and does again what a 
 has taken with it.
 """
 
+import os
 import pickle
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
-import ray.data
+from ray.exceptions import RayError, RayTaskError
 
 from tfexport.corpus.assembly import Job
-from tfexport.corpus.cluster import WorkerPlan
+from tfexport.corpus.cluster import WorkerPlan, data_settings
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.row_decoder import Task
 from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.stages import Coordinator, PieceWorker, Step, scan, scan_partition
+from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
+from tfexport.corpus.worker import open_decoder
+from tfexport.errors import ClusterError, TfexportError
+from tfexport.runtime.parallel.thread_layout import ThreadLayout
 
+MOST_ATTEMPTS = 5  # workers that may die of a piece
 _WAVE, _SCANS, _JOINS = 1000, 4, 16
 _SOON_READ = 64 << 20  # bytes of files that one process scans in a second
+
+# A row of Ray Data holds one of its values as bytes: its own types are those of Arrow.
+Rows = dict[str, Any]
+
+
+def scan(row: Rows, job: Job) -> list[Rows]:
+    """Cut a partition into pieces, unless its output is there and was made of the same."""
+    partition: Partition = pickle.loads(row["step"])
+    return [{"step": pickle.dumps(step)} for step in scan_partition(partition, job)]
+
+
+class PieceWorker:
+    """Translates pieces; an actor of Ray Data."""
+
+    def __init__(
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
+    ) -> None:
+        self._translator = PieceTranslator(open_decoder(bundle.folder(), layout, task), job)
+        self._coordinator = coordinator
+
+    def __call__(self, rows: Rows) -> Rows:
+        """Translate the piece of each row."""
+        return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
+
+    def _done(self, step: Step) -> Step:
+        if step.piece is None:
+            return step
+        key = f"{step.name}\0{step.piece.index}"
+        if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
+            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
+            return replace(step.done(), failed=f"{text}, or lacked memory for them")
+        try:
+            return self._translator.translate(step)
+        except MemoryError:
+            # Ray begins another worker, which has all its memory free, and tries again.
+            os._exit(1)
+        finally:
+            self._coordinator.end.remote(key)
 
 
 class RayWorkers:
@@ -60,6 +106,8 @@ class RayWorkers:
             yield from self._wave(partitions[first : first + _WAVE])
 
     def _wave(self, partitions: list[Partition]) -> Iterator[Step]:
+        import ray.data
+
         items = [{"step": pickle.dumps(found)} for found in partitions]
         dataset: ray.data.Dataset
         if self._alone and sum(found.size for found in partitions) <= _SOON_READ:
@@ -98,3 +146,36 @@ class RayWorkers:
             return []
         ready, _ = ray.wait([*self._joining], timeout=None if wait else 0)
         return [(ray.get(reference), self._joining.pop(reference)) for reference in ready]
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Set Ray up for a run, and name its errors.
+
+    Raises:
+        ClusterError: the cluster has failed.
+    """
+    with data_settings(), warnings.catch_warnings():
+        # Ray tells of every run that has fewer pieces than workers.
+        warnings.filterwarnings("ignore", category=UserWarning, module="ray")
+        try:
+            yield
+        except RayTaskError as error:
+            raise _named(error) from error
+        except RayError as error:
+            raise ClusterError(f"the cluster failed: {_first_line(error)}") from error
+
+
+def _named(error: RayTaskError) -> TfexportError:
+    """The error that a worker raised on purpose; else that the cluster has failed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TfexportError):
+            return cause
+        cause = getattr(cause, "cause", None) or cause.__cause__
+    return ClusterError(f"a worker failed: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -44,6 +44,7 @@ class CorpusReport:
         decoded_rows: that this run has decoded.
         tokens: that this run has decoded.
         errors: rows in complete outputs that could not be decoded.
+        cut: rows in complete outputs whose translation was cut at its longest length.
         seconds: of the run.
         cores: that its workers had, at most.
         with_errors: complete outputs with such rows.
@@ -51,6 +52,7 @@ class CorpusReport:
         failures: partitions that could not be translated.
         failed: partition to the reason why it could not be; of 100 of them.
         stopped: why the run ended early, such as a full disk; None if it did not.
+        passed_over: files of the input whose suffix says no format, each with what is wrong.
     """
 
     partitions: int = 0
@@ -61,6 +63,7 @@ class CorpusReport:
     decoded_rows: int = 0
     tokens: int = 0
     errors: int = 0
+    cut: int = 0
     seconds: float = 0.0
     cores: int = 0
     with_errors: int = 0
@@ -68,6 +71,7 @@ class CorpusReport:
     failures: int = 0
     failed: dict[str, str] = field(default_factory=dict)
     stopped: str | None = None
+    passed_over: list[str] = field(default_factory=list)
 
     @property
     def unfinished(self) -> int:
@@ -85,6 +89,7 @@ class CorpusReport:
         self.finished += not already
         self.rows += outcome.rows
         self.errors += outcome.errors
+        self.cut += outcome.cut
         self.with_errors += outcome.errors > 0
         if outcome.samples and len(self.row_errors) < MOST_NAMED:
             self.row_errors[name] = list(outcome.samples)
@@ -110,6 +115,7 @@ class CorpusReport:
             "decoded_rows": self.decoded_rows,
             "tokens": self.tokens,
             "errors": self.errors,
+            "cut": self.cut,
             "with_errors": self.with_errors,
             "seconds": round(self.seconds, 3),
             "cores": self.cores,
@@ -121,4 +127,6 @@ class CorpusReport:
             },
             "failed": dict(sorted(self.failed.items())),
             "stopped": self.stopped,
+            "passed_over": self.passed_over[:MOST_NAMED],
+            "files_passed_over": len(self.passed_over),
         }

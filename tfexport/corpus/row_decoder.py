@@ -5,8 +5,10 @@ A row that cannot be decoded gives an error, and never costs the others theirs.
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
@@ -59,6 +61,23 @@ class Task:
         }
 
 
+def make_task(
+    options: dict[str, Any],
+    source_language: str | None,
+    target_language: str | None,
+    target_prefix: str | None,
+    vocabulary_map: str | os.PathLike[str] | None,
+    spell: Callable[[Option], str] = str,
+) -> Task:
+    """A task for the workers; the shortlist's file is read here.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    shortlist = None if vocabulary_map is None else Path(vocabulary_map).read_bytes()
+    return Task(options, source_language, target_language, target_prefix, shortlist, spell)
+
+
 def _as_json(value: Any) -> Any:
     """A value of an option; any sequence becomes a list."""
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -96,12 +115,14 @@ class Decoded:
         score: of the translation; None with an error.
         error: a sentence; None for a row that was decoded.
         tokens: that were decoded.
+        cut: the translation was cut at its longest length, before its end.
     """
 
     translation: str | None
     score: float | None
     error: str | None = None
     tokens: int = 0
+    cut: bool = False
 
 
 def _asks_more(value: Any) -> bool:
@@ -268,7 +289,7 @@ class RowDecoder:
             return self._failed(error)
         best = result.hypotheses[0]
         score = None if math.isnan(best.score) else best.score
-        return Decoded(result.text, score, tokens=len(best.tokens))
+        return Decoded(result.text, score, tokens=len(best.tokens), cut=not best.finished)
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))

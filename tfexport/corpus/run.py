@@ -4,37 +4,33 @@ Who translates is for ``Workers``: threads of this process, or processes of a Ra
 """
 
 import os
+import sys
 import uuid
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-import ray
-from ray.exceptions import RayError, RayTaskError
-
 from tfexport.corpus.assembly import Job
-from tfexport.corpus.cluster import Bounds, WorkerPlan, connected, data_settings
-from tfexport.corpus.columns import Columns
-from tfexport.corpus.dataset import make_task
-from tfexport.corpus.partitions import Partition, find_partitions
+from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
+from tfexport.corpus.columns import Columns, added_columns
+from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.partitions import Input, Partition, find_partitions
 from tfexport.corpus.places import file_system, local_path
 from tfexport.corpus.progress import Progress
-from tfexport.corpus.ray_workers import RayWorkers
 from tfexport.corpus.report import CorpusReport, Tell
+from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step
 from tfexport.corpus.thread_workers import ThreadWorkers
 from tfexport.corpus.worker import open_decoder
 from tfexport.errors import (
-    ClusterError,
     ConfigError,
     Message,
     Option,
     Problem,
-    TfexportError,
     join_problems,
+    missing_dependency,
     shown,
 )
 from tfexport.locks import writing
@@ -43,7 +39,7 @@ from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 2  # a new number when outputs of the same input would differ
+_FORMAT_OF_PIECES = 4  # a new number when outputs of the same input would differ
 _JOINS = 8  # partitions that are joined at a time, before another piece is waited for
 
 CorpusEngine = Literal["auto", "local", "ray"]
@@ -53,8 +49,10 @@ def translate_corpus(
     bundle: str | os.PathLike[str],
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
-    column: str = "text",
+    column: str | None = None,
     *,
+    output_column: str | None = None,
+    include: Sequence[str] = (),
     file_format: str | None = None,
     engine: CorpusEngine = "auto",
     address: str | None = None,
@@ -65,6 +63,7 @@ def translate_corpus(
     target_language: str | None = None,
     target_prefix: str | None = None,
     vocabulary_map: str | os.PathLike[str] | None = None,
+    force: bool = False,
     tell: Tell = lambda advance: None,
     spell: Callable[[Option], str] = str,
     options: DecodingOptions | None = None,
@@ -80,8 +79,13 @@ def translate_corpus(
         bundle: its folder; nodes that do not see it are sent its files.
         source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
         output: likewise; each file is complete, or absent.
-        column: with the texts, of JSON lines and Parquet; see ``translate_dataset``.
-        file_format: "text", "jsonl" or "parquet"; by default what each file's suffix says.
+        column: with the texts, of all formats but text; "text" by default. See
+            ``translate_dataset``.
+        output_column: see ``translate_dataset``.
+        include: patterns, as of a shell, of the files of a folder that are translated, by name or
+            by path in the folder; by default all whose suffix says a format.
+        file_format: "text", "jsonl", "parquet", "csv" or "tsv", of all files; by default what each
+            file's suffix says.
         engine: "local" for threads of this process; "ray" for processes that Ray starts, here or
             on a cluster; "auto" for Ray where there is an address, or where the program has
             connected itself to a cluster, and threads elsewhere.
@@ -96,8 +100,10 @@ def translate_corpus(
         target_language: see ``translate_dataset``.
         target_prefix: see ``translate_dataset``.
         vocabulary_map: see ``translate_dataset``.
+        force: replace files of the output that were changed since a run has written them, or that
+            none has written; by default they fail their partition.
         tell: called with the progress.
-        spell: writes the options in the errors of rows.
+        spell: writes the options in the errors of rows and partitions.
         options: see ``translate_dataset``.
         **keywords: see ``translate_dataset``.
 
@@ -106,6 +112,7 @@ def translate_corpus(
         ClusterError: the cluster has failed.
         ConfigError: naming every option that is wrong.
         InputError: there is no input, or it holds files of unknown format.
+        MissingDependencyError: Ray is asked for, and is not installed.
         OutputExistsError: another run is writing the output.
     """
     plan = WorkerPlan(workers, threads_per_worker, batch_rows)
@@ -115,11 +122,13 @@ def translate_corpus(
         vocabulary_map, spell,
     )  # fmt: skip
     place = os.fspath(output)
-    partitions = find_partitions(os.fspath(source), place, file_format)
+    found = find_partitions(os.fspath(source), place, file_format, include)
+    partitions = found.partitions
+    _check_has_columns(partitions, {"column": column, "output_column": output_column})
     # Opened here for what is wrong with it, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
     decoder = open_decoder(Path(bundle), layout, task)
-    columns = Columns(column, decoder.row_columns)
+    columns = Columns(column or "text", decoder.row_columns, added_columns(output_column), spell)
     with ExitStack() as stack:
         alone = stack.enter_context(connected(address)) if on_ray else True
         if local := local_path(*file_system(place)):
@@ -127,25 +136,37 @@ def translate_corpus(
             stack.enter_context(writing(local))
         shipped = ship(bundle, shared=alone)
         made_of = {
-            "bundle": shipped.digest, "column": column, "format": _FORMAT_OF_PIECES,
+            "bundle": shipped.digest, "column": columns.text, "added": columns.added,
+            "format": _FORMAT_OF_PIECES,
             **task.identity(),
         }  # fmt: skip
-        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex)
+        job = Job(made_of, columns, batch_rows, uuid.uuid4().hex, force, spell)
         if not on_ray:
             with ThreadWorkers(decoder, job, layout.workers) as threads:
-                report = _run(threads, partitions, tell)
+                report = _run(threads, found, tell)
             report.cores = min(report.cores, usable_cores())
             return report
-        stack.enter_context(data_settings())
-        stack.enter_context(warnings.catch_warnings())
-        # Ray tells of every run that has fewer pieces than workers.
-        warnings.filterwarnings("ignore", category=UserWarning, module="ray")
-        try:
-            return _run(RayWorkers(plan, job, shipped, task, alone), partitions, tell)
-        except RayTaskError as error:
-            raise _named(error) from error
-        except RayError as error:
-            raise ClusterError(f"the cluster failed: {_first_line(error)}") from error
+        from tfexport.corpus.ray_workers import RayWorkers, running
+
+        with running():
+            return _run(RayWorkers(plan, job, shipped, task, alone), found, tell)
+
+
+def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
+    """Refuse options of columns where all files are text.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if any(FORMATS[found.format].has_scores for found in partitions):
+        return
+    problems = [
+        Problem(name, f"{value!r}: the files are lines of text, which have no columns")
+        for name, value in asked.items()
+        if value is not None
+    ]
+    if problems:
+        raise ConfigError(join_problems("corpus", problems))
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
@@ -153,6 +174,7 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
 
     Raises:
         ConfigError: the engine is unknown, or has no address.
+        MissingDependencyError: it does, and is not installed.
     """
     if engine not in get_args(CorpusEngine):
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
@@ -160,7 +182,24 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
     if engine == "local" and address is not None:
         text = "the local engine is this machine alone; an address is one of a Ray cluster"
         raise ConfigError(join_problems("corpus", [Problem("address", text)]))
-    return engine == "ray" or address is not None or (engine == "auto" and ray.is_initialized())
+    found = sys.modules.get("ray")  # it takes seconds to import, and threads need none of it
+    connected_already = found is not None and found.is_initialized()
+    if engine == "ray" or address is not None or (engine == "auto" and connected_already):
+        require_ray()
+        return True
+    return False
+
+
+def require_ray() -> None:
+    """See that Ray Data can be imported.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import ray.data  # noqa: F401
+    except ImportError:
+        raise missing_dependency("a cluster's workers need Ray Data", "corpus") from None
 
 
 class Workers(Protocol):
@@ -184,11 +223,12 @@ class Workers(Protocol):
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
-def _run(workers: Workers, partitions: list[Partition], tell: Tell) -> CorpusReport:
+def _run(workers: Workers, given: Input, tell: Tell) -> CorpusReport:
     """Translate all partitions, and count what comes of it."""
+    partitions = given.partitions
     progress, named = Progress(partitions), {found.name: found for found in partitions}
     report = progress.report
-    report.cores = workers.cores
+    report.cores, report.passed_over = workers.cores, given.passed_over
 
     def collect(wait: bool) -> None:
         for step, last in workers.joined(wait):
@@ -204,18 +244,3 @@ def _run(workers: Workers, partitions: list[Partition], tell: Tell) -> CorpusRep
     while workers.joining and report.stopped is None:
         collect(wait=True)
     return progress.end()
-
-
-def _named(error: RayTaskError) -> TfexportError:
-    """The error that a worker raised on purpose; else that the cluster has failed."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, TfexportError):
-            return cause
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return ClusterError(f"a worker failed: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

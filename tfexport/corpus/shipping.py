@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from tfexport.bundle import MANIFEST, open_bundle
 from tfexport.errors import BundleError, OutputExistsError
 from tfexport.locks import writing
@@ -62,6 +60,8 @@ class ShippedBundle:
         return all((folder / name).is_file() for name in self.parts)
 
     def _fetch(self, folder: Path) -> None:
+        import ray
+
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             for name, parts in self.parts.items():
@@ -93,7 +93,11 @@ def ship(path: str | os.PathLike[str], *, shared: bool) -> ShippedBundle:
     manifest = open_bundle(folder)
     digest = _digest(folder)
     assert digest is not None
-    names = [] if shared else [MANIFEST, *manifest.files]
+    if shared:
+        return ShippedBundle(str(folder), digest, {})
+    import ray
+
+    names = [MANIFEST, *manifest.files]
     parts = {name: [ray.put(part) for part in _parts(folder / name)] for name in names}
     return ShippedBundle(str(folder), digest, parts)
 

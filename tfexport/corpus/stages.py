@@ -1,31 +1,22 @@
-"""The stages that a partition goes through on the cluster: scanned, translated, joined."""
+"""The stages that a partition goes through: scanned, translated, joined."""
 
 import errno
-import os
-import pickle
 import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import ray
 
-from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, Job, Outcome
+from tfexport.corpus.assembly import SAMPLES, Assembly, DamagedError, ForeignError, Job, Outcome
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import PartitionError, Piece, Source
-from tfexport.corpus.row_decoder import Decoded, RowDecoder, Task
-from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.worker import open_decoder
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.corpus.row_decoder import Decoded, RowDecoder
 from tfexport.runtime.parallel.workers import StartError
 
-MOST_ATTEMPTS = 5  # workers that may die of a piece
 # Errors of a disk, which every output meets: it is full, or takes nothing any more.
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
-# A row of Ray Data holds one of these values as bytes: its own types are those of Arrow.
-Rows = dict[str, Any]
 Version = tuple[int, int]  # size in bytes and time of the last change of a file
 
 
@@ -64,12 +55,6 @@ class Step:
         return replace(self, partition=None, piece=None, version=(0, 0))
 
 
-def scan(row: Rows, job: Job) -> list[Rows]:
-    """Cut a partition into pieces, unless its output is there and was made of the same."""
-    partition: Partition = pickle.loads(row["step"])
-    return [{"step": pickle.dumps(step)} for step in scan_partition(partition, job)]
-
-
 def scan_partition(partition: Partition, job: Job) -> list[Step]:
     """A step for each piece, or the one that a partition without pieces has to say."""
     name, source = partition.name, partition.source
@@ -85,11 +70,11 @@ def scan_partition(partition: Partition, job: Job) -> list[Step]:
     try:
         if (outcome := assembly.finished()) is not None:
             return [Step(name, outcome=outcome, reused=True)]
-        if assembly.is_foreign():
-            return [Step(name, failed=f"{partition.target.path} exists, and no run has written "
-                         "it. Move it away, or name another output")]  # fmt: skip
+        assembly.check_replaceable()
         old = assembly.is_outdated()
         assembly.prepare()
+    except ForeignError as error:
+        return [Step(name, failed=str(error))]
     except OSError as error:
         return [Step(name, **_unwritten(partition, error))]
     count, digest, pieces = len(found.pieces), found.digest, found.pieces or [None]
@@ -165,37 +150,8 @@ class PieceTranslator:
         if self.ended:
             raise StartError("the run has ended")
         outcome = _outcome(decoded, piece)
-        assembly.keep(piece.index, outcome, form.write(given, decoded))
+        assembly.keep(piece.index, outcome, form.write(given, decoded, self._job.columns))
         return outcome, False
-
-
-class PieceWorker:
-    """Translates pieces; an actor of Ray Data."""
-
-    def __init__(
-        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, job: Job, coordinator: Any
-    ) -> None:
-        self._translator = PieceTranslator(open_decoder(bundle.folder(), layout, task), job)
-        self._coordinator = coordinator
-
-    def __call__(self, rows: Rows) -> Rows:
-        """Translate the piece of each row."""
-        return {"step": [pickle.dumps(self._done(pickle.loads(step))) for step in rows["step"]]}
-
-    def _done(self, step: Step) -> Step:
-        if step.piece is None:
-            return step
-        key = f"{step.name}\0{step.piece.index}"
-        if ray.get(self._coordinator.begin.remote(key)) > MOST_ATTEMPTS:
-            text = f"{MOST_ATTEMPTS} workers died of its rows from {step.piece.first + 1} on"
-            return replace(step.done(), failed=f"{text}, or lacked memory for them")
-        try:
-            return self._translator.translate(step)
-        except MemoryError:
-            # Ray begins another worker, which has all its memory free, and tries again.
-            os._exit(1)
-        finally:
-            self._coordinator.end.remote(key)
 
 
 def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
@@ -206,7 +162,7 @@ def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
     ]
     tokens = sum(row.tokens for row in decoded)
     samples = tuple((number, error[:500]) for number, error in bad[:SAMPLES])
-    return Outcome(len(decoded), tokens, len(bad), samples)
+    return Outcome(len(decoded), tokens, len(bad), samples, sum(row.cut for row in decoded))
 
 
 class Coordinator:
@@ -232,6 +188,8 @@ class Coordinator:
         """Make the output of a partition whose pieces are all there."""
         try:
             outcome = Assembly(partition, digest, self._job).join(pieces)
+        except ForeignError as error:
+            return Step(partition.name, failed=str(error))
         except (PartitionError, DamagedError, pa.ArrowException, ValueError) as error:
             return Step(partition.name, failed=f"{error}. Run the command again")
         except OSError as error:

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfexport.corpus.columns import Columns, row_of
-from tfexport.corpus.pieces import ADDED
+from tfexport.corpus.columns import Added, Columns, row_of
 from tfexport.corpus.row_decoder import Decoded, Row
 
 _TYPES = (pa.string(), pa.float64(), pa.string())
@@ -22,9 +21,8 @@ def schema_problems(schema: pa.Schema, columns: Columns) -> Iterator[str]:
     for name in (columns.text, *columns.of_rows):
         if names.count(name) == 1 and not _is_text(schema.field(name).type):
             yield f"column {name!r} is of {schema.field(name).type}, and has to be of text"
-    if taken := [name for name in ADDED if name in names]:
-        listed = ", ".join(map(repr, taken))
-        yield f"has {listed} already, where the result goes; rename it, or leave it out"
+    if taken := columns.taken(names):
+        yield taken
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -61,13 +59,13 @@ def _decoded(value: bytes | None) -> str | bytes | None:
         return value
 
 
-def with_results(table: pa.Table, decoded: Sequence[Decoded]) -> pa.Table:
-    """The table with the columns ``translation``, ``score`` and ``error``."""
+def with_results(table: pa.Table, decoded: Sequence[Decoded], added: Added) -> pa.Table:
+    """The table with columns for translation, score and error."""
     values = (
         [row.translation for row in decoded],
         [row.score for row in decoded],
         [row.error for row in decoded],
     )
-    for name, kind, column in zip(ADDED, _TYPES, values, strict=True):
+    for name, kind, column in zip(added, _TYPES, values, strict=True):
         table = table.append_column(name, pa.array(column, kind))
     return table

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from tfexport.corpus.columns import Columns
+from tfexport.corpus.columns import Added, Columns
 from tfexport.corpus.row_decoder import Row, RowDecoder, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.tables import rows_of, schema_problems, with_results
@@ -35,10 +35,10 @@ class TableWorker:
     """Translates a column of tables; an actor of Ray Data."""
 
     def __init__(
-        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, column: str
+        self, bundle: ShippedBundle, layout: ThreadLayout, task: Task, column: str, added: Added
     ) -> None:
         self._decoder = open_decoder(bundle.folder(), layout, task)
-        self._columns = Columns(column, self._decoder.row_columns)
+        self._columns = Columns(column, self._decoder.row_columns, added)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The table with three columns more.
@@ -49,7 +49,7 @@ class TableWorker:
         if problems := [*schema_problems(table.schema, self._columns)]:
             raise ConfigError(join_problems("dataset", problems))
         rows = [_numbered(row) for row in rows_of(table, self._columns)]
-        return with_results(table, self._decoder.decode(rows))
+        return with_results(table, self._decoder.decode(rows), self._columns.added)
 
 
 def _numbered(row: Row) -> Row:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tfexport.deprecation import warn_renamed
+from tfexport.errors import missing_dependency
 
 if TYPE_CHECKING:
     from tfexport.export.artifacts.bundle import export_bundle, verify_bundle
@@ -69,7 +70,13 @@ def __getattr__(name: str) -> Any:
         name = _RENAMED[name]
     for module, names in _WHERE.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            try:
+                return getattr(import_module(f"{__name__}.{module}"), name)
+            except ImportError as error:
+                if error.name is None or error.name.partition(".")[0] == "tfexport":
+                    raise
+                need = f"tfexport.export.{name} needs {error.name}, which is not installed"
+                raise missing_dependency(need, "export") from error
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

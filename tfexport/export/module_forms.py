@@ -132,5 +132,7 @@ def export_module_form(
     except ExportError as error:
         # torch's own reason, or that of a layer which has no equal form.
         cause = (error.__cause__ or error) if isinstance(error, CaptureError) else error
-        reason = export_failure(build.found.module.model, form.methods(build), cause)
+        # The graph of a search holds the encoder too; the form's own methods come first.
+        methods = (*form.methods(build), *_encoder_methods(build))
+        reason = export_failure(build.found.module.model, methods, cause)
         raise ExportError(f"{form.filename}: {reason}") from error

@@ -6,6 +6,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,9 @@ _LIBRARIES = [
     Path(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib", "purelib", "platlib")
 ]
 _NOT_USERS = {path.resolve() for path in (*_LIBRARIES, _PACKAGE)}
+_INSTALLED = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib")}
+# They export, and are named nowhere.
+_EXPORTERS = {"torch", "functorch", "torchgen", "onnx", "onnx_ir", "onnxruntime", "onnxscript"}
 
 
 def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
@@ -131,9 +135,24 @@ def _place(error: BaseException) -> str | None:
     return f"{own[-1].filename}, line {own[-1].lineno}" if own else None
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether a file is neither Python's, nor an installed library's, nor this package's."""
     path = Path(filename)
     if filename.startswith("<") or not path.is_absolute():  # frozen, or compiled from a string
         return False
     return not any(path.resolve().is_relative_to(folder) for folder in _NOT_USERS)
+
+
+@cache
+def library_of(filename: str) -> str | None:
+    """The installed library that a file is of, such as ``numpy``; None of torch and all others."""
+    path = Path(filename)
+    if filename.startswith("<") or not path.is_absolute():
+        return None
+    path = path.resolve()
+    for folder in _INSTALLED:
+        if path.is_relative_to(folder):
+            name = path.relative_to(folder).parts[0].removesuffix(".py")
+            return None if name in _EXPORTERS else name
+    return None

@@ -1,5 +1,12 @@
 """The model: its mathematics, and reading it from checkpoints (torch)."""
 
+from tfexport.errors import missing_dependency
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise missing_dependency("tfexport.model_src needs torch", "export") from error
+
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.keymap import KeyTable
 from tfexport.model_src.checkpoint.layout import Layout

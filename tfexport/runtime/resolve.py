@@ -36,6 +36,21 @@ class Resolver:
         self, manifest: Manifest, texts: TextCodec, has_attention: Callable[[], bool]
     ) -> None:
         self._manifest, self._texts, self._has_attention = manifest, texts, has_attention
+        self._defaults: Mapping[str, Any] = manifest.generation
+
+    def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
+        """A resolver with other defaults over the bundle's own.
+
+        Args:
+            given: options of ``DecodingOptions``.
+
+        Raises:
+            ConfigError: something is wrong with them.
+        """
+        self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
+        made = Resolver(self._manifest, self._texts, self._has_attention)
+        made._defaults = with_own(self._manifest.generation, given)
+        return made
 
     def resolve(
         self,
@@ -58,7 +73,7 @@ class Resolver:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        given = with_own(self._manifest.generation if own_defaults else {}, keywords)
+        given = with_own(self._defaults if own_defaults else {}, keywords)
         problems = [*unknown_options(keywords, DEFAULTS), *find_problems(given, SPECS)]
         # Only options that are valid by themselves are checked against the bundle.
         wrong = {problem.option for problem in problems}

@@ -42,6 +42,7 @@ class Placed:
 
 
 UNSAID = Spoken()
+_ONE = "which has one source and one target language"
 
 
 def place_languages(
@@ -97,7 +98,9 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
                 yield Problem(option, _which(side, known))
         elif place is None:
             if languages is None or default is None:
-                yield Problem(option, "the bundle's model is not told of one; leave it out")
+                yield Problem(
+                    option, f"{shown(code)} is not told to this model, {_ONE}; leave it out"
+                )
             elif code != default:
                 yield Problem(option, f"{shown(code)} is not {default!r}, the model's only one")
         elif code not in known.ids:

@@ -15,8 +15,10 @@ from tfexport.serve import openapi
 from tfexport.serve.call import call_of
 from tfexport.serve.dialects import dialect_of
 from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.gate import App, Gate
+from tfexport.serve.gate import FAULT, App, Gate
 from tfexport.serve.protocols import deepl, kserve, libretranslate, own, pieces
+from tfexport.serve.protocols.answers import ANSWERS
+from tfexport.serve.protocols.own_results import UNFINISHED
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -25,9 +27,16 @@ _PAGE_HEADERS = {"Cache-Control": "no-cache"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def make_app(service: Service) -> App:
-    """The application of a service, for an ASGI server."""
-    app = FastAPI(title="tfexport", version=__version__, docs_url=None, redoc_url=None)
+def make_app(service: Service, *, local: bool = False) -> App:
+    """The application of a service, for an ASGI server.
+
+    Args:
+        service: to serve.
+        local: it listens to this machine alone, and has no names of other machines.
+    """
+    app = FastAPI(
+        title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     for protocol in (own, pieces, libretranslate, deepl, kserve):
         app.include_router(protocol.routes(service))
     _add_pages(app)
@@ -36,11 +45,14 @@ def make_app(service: Service) -> App:
     app.add_exception_handler(TfexportError, _failed)
     app.add_exception_handler(HTTPException, _not_there)
     app.add_exception_handler(Exception, _fault)
-    gate: App = Gate(app, service, app.openapi()["paths"])
+    hosts = service.settings.allowed_hosts if local else None
+    document = app.openapi()
+    openapi.complete(document, ANSWERS, keys=service.keys.needed)
+    gate: App = Gate(app, service, document["paths"], hosts)
     if service.settings.cors_origins:
         gate = CORSMiddleware(
             gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
         )  # fmt: skip
     return gate
 
@@ -62,7 +74,7 @@ def _add_pages(app: FastAPI) -> None:
     async def index() -> Response:
         return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
 
-    @app.get("/docs", include_in_schema=False)
+    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(openapi.page(app.openapi()))
 
@@ -101,7 +113,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
 
 async def _fault(request: Request, error: Exception) -> Response:
     # Raised again behind this, and written to the log by the gate.
-    return _respond(request, RequestError(500, "a fault of the server, which its log has"))
+    return _respond(request, RequestError(500, FAULT))
 
 
 def _respond(request: Request, failure: RequestError) -> Response:

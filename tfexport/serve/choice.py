@@ -18,11 +18,13 @@ class Choice:
     Attributes:
         model: that serves the request.
         source: code of the texts' language; "und" if nobody knows.
+        target: code of the translations' language; likewise.
         spoken: what the model is told.
     """
 
     model: Model
     source: str
+    target: str
     spoken: Spoken
 
 
@@ -46,34 +48,38 @@ def choose_named(
     return _choice(model, source, target)
 
 
-def choose_by_languages(models: Models, source: str | None, target: str) -> Choice:
+def choose_by_languages(models: Models, source: str, target: str) -> Choice:
     """Choose the first model that translates between languages.
 
-    Args:
-        models: of the server.
-        source: None where the caller leaves it to the server.
-        target: language of the translations.
+    Raises:
+        RequestError: there is none.
+    """
+    return _choice(_matching(list(models), source, target)[0], source, target)
+
+
+def choose_only(models: Models, target: str) -> Choice | None:
+    """The first model that writes a language, if all that do read one language, or none is known.
+
+    None if they read several, among which one has to be found.
 
     Raises:
-        RequestError: there is none, or the source could be one of several.
+        RequestError: none writes it.
     """
-    found = _matching(list(models), source, target)
-    if source is None:
-        read = sorted({code for model in found for code in _reads(model)})
-        if len(read) > 1:
-            raise wrong(f"the language of the texts has to be said: one of {join_some(read)}")
-    return _choice(found[0], source, target)
+    found = _matching(list(models), None, target)
+    sources = {code for model in found for code in model.languages.sources}
+    return _choice(found[0], next(iter(sources), None), target) if len(sources) < 2 else None
+
+
+def sources_of(models: Models, target: str) -> list[str]:
+    """The languages from which there are translations into a language."""
+    found = _matching(list(models), None, target)
+    return list(dict.fromkeys(code for model in found for code in model.languages.sources))
 
 
 def use(call: Call, model: Model) -> None:
     """Keep a model open until the call ends."""
     call.model = model.name
     call.exits.enter_context(model.in_use())
-
-
-def _reads(model: Model) -> Sequence[str]:
-    languages = model.languages
-    return [languages.default_source] if languages.default_source else languages.sources
 
 
 def _matching(models: Sequence[Model], source: str | None, target: str | None) -> list[Model]:
@@ -112,4 +118,16 @@ def _check(model: Model, source: str | None, target: str | None) -> None:
 def _choice(model: Model, source: str | None, target: str | None) -> Choice:
     languages = model.languages
     known = languages.source(source) if source else languages.default_source
-    return Choice(model, known or source or UNKNOWN, languages.spoken(source, target))
+    written = languages.target(target) if target else _only_target(model)
+    return Choice(
+        model, known or source or UNKNOWN, written or target or UNKNOWN,
+        languages.spoken(source, target),
+    )  # fmt: skip
+
+
+def _only_target(model: Model) -> str | None:
+    """The language that a model writes where nobody says which."""
+    known = model.engine.manifest.languages
+    default = None if known is None else known.target
+    targets = model.languages.targets
+    return targets[0] if len(targets) == 1 else default

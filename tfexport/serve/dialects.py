@@ -1,14 +1,13 @@
 """How each protocol says what went wrong, and where it carries a key."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfexport.serve.call import header
+from tfexport.serve.call import Headers, header
 from tfexport.serve.failures import WRONG, RequestError
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ _KSERVE_PATHS = ("/v2/health", "/v2/models", "/v2/repository")
 # Probes, and what a browser shows before anybody can give it a key.
 _OPEN_PATHS = ("/page", "/health", "/metrics", "/docs", "/openapi.json", "/v2/health",
                "/frontend/settings")  # fmt: skip
+_MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 
 def dialect_of(path: str) -> Dialect:
@@ -89,7 +89,7 @@ def dialect_of(path: str) -> Dialect:
 
 def needs_key(path: str) -> bool:
     """Whether a path is for those only who have a key, if the server has keys."""
-    return path != "/" and not _under(path, _OPEN_PATHS)
+    return path != "/" and not _under(path, _OPEN_PATHS) and not _MODEL_READY.fullmatch(path)
 
 
 def is_work(path: str) -> bool:

@@ -1,17 +1,19 @@
 """The gate that every request passes on its way in and out: key, body, end, log."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
+import anyio
+
 from tfexport.serve import journal
 from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.connections import ARRIVING, CLOSING
 from tfexport.serve.dialects import Dialect, dialect_of, is_work, needs_key
-from tfexport.serve.failures import RequestError, busy
+from tfexport.serve.failures import RequestError, busy, late
+from tfexport.serve.hosts import check_host, check_origin
 from tfexport.serve.service import Service
+from tfexport.serve.translating import seen
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,6 +22,10 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLIENT_GONE = 499  # in the log and the figures: nobody reads the answer
+CROWDED = "too many requests wait already"
+FAULT = "a fault of the server, which its log has"
+_SECONDS = 1.0  # of refusals that stand in one line of the log
+_GRACE = 1.0  # seconds after a deadline, in which what saw it says so
 _CLOSE = {"Connection": "close"}  # where a body is not read to its end
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers believe the type that is said
 
@@ -31,33 +37,51 @@ class Gate:
         paths: of the application.
     """
 
-    def __init__(self, app: App, service: Service, paths: Collection[str]) -> None:
-        """Stand before an application.
+    def __init__(
+        self, app: App, service: Service, paths: Collection[str], hosts: Collection[str] | None
+    ) -> None:
+        """Put it before an application.
 
         Args:
             app: that answers requests.
             service: that it serves.
             paths: of the application, by which requests are counted that it does not see.
+            hosts: names by which it may be called; see ``check_host``.
         """
-        self._app, self._service, self.paths = app, service, frozenset(paths)
+        self._app, self._service, self._hosts = app, service, hosts
+        self.paths, self._refused = frozenset(paths), 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope.pop(ARRIVING, False):
-            self._service.arriving -= 1
         call = Call.begin(scope["headers"], self._service.settings.timeout)
+        answer = _Answer(send, call.id)
+        if is_work(scope["path"]) and self._service.crowded:
+            await self._turn_away(scope, answer)
+            return
         put_call(scope, call)
-        answer = _Answer(send, call.id, scope.pop(CLOSING, lambda: False))
         self._service.metrics.active.inc()
         try:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
+            call.ended = True
             self._service.metrics.active.dec()
             self._record(scope, call, answer.status)
+
+    async def _turn_away(self, scope: Scope, answer: "_Answer") -> None:
+        """Refuse a request of a full server, with as little work as can be."""
+        await answer.fail(dialect_of(scope["path"]), self._crowded())
+        self._service.metrics.answered(self._route(scope), 503, "", 0.0)
+        if not self._refused:
+            asyncio.get_running_loop().call_later(_SECONDS, self._log_refused)
+        self._refused += 1
+
+    def _log_refused(self) -> None:
+        journal.write("refused", level="warning", requests=self._refused, problem=CROWDED)
+        self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
         dialect = dialect_of(scope["path"])
@@ -65,40 +89,42 @@ class Gate:
             self._check(scope, dialect)
             call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
+            if self._service.crowded and is_work(scope["path"]):
+                raise self._crowded()  # since it was looked at
             call.exits.enter_context(self._service.answering())
-            await self._run(scope, receive, answer)
+            await self._run(scope, call, receive, answer)
         except _GoneError:
+            # So a body ends, too, that is no HTTP: its sender is still there to be told.
+            await answer.fail(dialect, RequestError(400, "the body cannot be read", dict(_CLOSE)))
             answer.status = CLIENT_GONE
         except RequestError as failure:
             call.problem = failure.logged
             await answer.fail(dialect, failure)
         except Exception as error:
-            if answer.gone:  # perhaps in a group of errors, of an answer in parts
-                answer.status = CLIENT_GONE
-                return
             # A fault of this program: it costs this request alone.
-            call.problem = "a fault of the server"
+            call.problem = FAULT
             journal.write_fault("fault", error, request_id=call.id)
-            await answer.fail(
-                dialect, RequestError(500, "a fault of the server, which its log has")
-            )
+            await answer.fail(dialect, RequestError(500, FAULT))
+
+    def _crowded(self) -> RequestError:
+        return busy(CROWDED, self._service.seconds_to_clear())
 
     def _check(self, scope: Scope, dialect: Dialect) -> None:
         """Refuse what can be refused before the body is read."""
-        path, headers = scope["path"], scope["headers"]
+        path, headers, settings = scope["path"], scope["headers"], self._service.settings
         if self._service.stopping and is_work(path):
             failure = busy("the server stops", 1.0)
             failure.headers |= _CLOSE
             raise failure
-        if self._service.crowded and is_work(path):
-            raise busy("too many requests wait already", self._service.seconds_to_clear())
+        check_host(headers, scope["http_version"], self._hosts)
+        check_origin(scope["method"], headers, settings.cors_origins)
         by_header = needs_key(path) and dialect.scheme is not None
         if by_header and not self._service.keys.allow(dialect.key(headers)):
             failure = dialect.refusal()
             failure.headers |= _CLOSE
             raise failure
-        coding = header(headers, b"content-encoding").strip().lower()
-        if coding not in (b"", b"identity"):
+        coding = header(headers, b"content-encoding").strip().lower().decode("latin-1")
+        if coding not in ("", "identity"):
             text = f"Content-Encoding {coding[:40]!r}: bodies are taken as they are, not compressed"
             raise RequestError(415, text, dict(_CLOSE))
 
@@ -111,11 +137,11 @@ class Gate:
             raise too_large
         body, hold = bytearray(), call.exits.enter_context(self._service.bodies.held())
         while True:
-            try:
-                message = await asyncio.wait_for(receive(), max(call.left, 0.001))
-            except asyncio.TimeoutError:
+            with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
+                message = await receive()
+            if scope_of_time.cancelled_caught:
                 text = "the time of the request was over before its body was there"
-                raise RequestError(408, text, dict(_CLOSE)) from None
+                raise RequestError(408, text, dict(_CLOSE))
             if message["type"] == "http.disconnect":
                 raise _GoneError
             body += message.get("body", b"")
@@ -128,32 +154,37 @@ class Gate:
             if not message.get("more_body", False):
                 return bytes(body)
 
-    async def _run(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+    async def _run(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
         """Run the application, until it has answered or nobody waits for the answer any more."""
         gone = asyncio.ensure_future(_disconnected(receive))
         work = asyncio.ensure_future(self._app(scope, _nothing, answer.send))
         try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED,
+                               timeout=max(call.left, 0.0) + _GRACE)  # fmt: skip
             if not work.done() and not answer.complete:
-                raise _GoneError
+                raise _GoneError if gone.done() or answer.status else late()
             await work
         finally:
             for task in (work, gone):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await task
+            await asyncio.wait([work, gone])
+            for task in (work, gone):
+                seen(task)
 
-    def _record(self, scope: Scope, call: Call, status: int) -> None:
+    def _route(self, scope: Scope) -> str:
         path = scope["path"]
         known = path if path in self.paths else "unmatched"
-        route: str = getattr(scope.get("route"), "path", None) or known
-        seconds = time.monotonic() - call.begun
+        return getattr(scope.get("route"), "path", None) or known
+
+    def _record(self, scope: Scope, call: Call, status: int) -> None:
+        route, seconds = self._route(scope), time.monotonic() - call.begun
         self._service.metrics.answered(route, status, call.model, seconds)
-        if not is_work(path) and status < 400:
+        if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
+        level = {} if status < 400 else {"level": "error" if status == 500 else "warning"}
         journal.write(
-            "request", request_id=call.id, method=scope["method"], route=route, status=status,
-            seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
+            "request", **level, request_id=call.id, method=scope["method"], route=route,
+            status=status, seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
             characters=call.characters, problem=call.problem or None,
         )  # fmt: skip
 
@@ -165,25 +196,19 @@ class _GoneError(Exception):
 class _Answer:
     """The response of one request on its way out."""
 
-    def __init__(self, send: Send, request_id: str, closing: Callable[[], bool]) -> None:
-        self._send, self._id, self._closing = send, request_id.encode("latin-1"), closing
-        self.status, self.complete, self.gone = 0, False, False
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send, self._id = send, request_id.encode("latin-1")
+        self.status, self.complete = 0, False
 
     async def send(self, message: Message) -> None:
         """Pass a part on, with the id of the request."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            added = (b"x-request-id", self._id), _NO_SNIFFING
+            added = (b"x-request-id", self._id), (b"server", b"tfexport"), _NO_SNIFFING
             message["headers"] = [*message.get("headers", []), *added]
         elif not message.get("more_body", False):
             self.complete = True
-        try:
-            await self._send(message)
-        except RuntimeError:  # uvloop's, of a connection that was closed in this turn of the loop
-            self.gone = self._closing()
-            if self.gone:
-                raise _GoneError from None
-            raise
+        await self._send(message)
 
     async def fail(self, dialect: Dialect, failure: RequestError) -> None:
         """Answer with a failure; a response that has begun stays as it is."""
@@ -193,11 +218,8 @@ class _Answer:
         headers["content-length"] = str(len(body))
         encoded = [(key.lower().encode(), value.encode("latin-1", "replace"))
                    for key, value in headers.items()]  # fmt: skip
-        try:
-            await self.send({"type": "http.response.start", "status": status, "headers": encoded})
-            await self.send({"type": "http.response.body", "body": body})
-        except _GoneError:
-            self.status = CLIENT_GONE
+        await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+        await self.send({"type": "http.response.body", "body": body})
 
 
 async def _disconnected(receive: Receive) -> None:

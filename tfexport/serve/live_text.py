@@ -21,13 +21,16 @@ class LiveText:
         (self._layout,) = rows.layouts
         self._options, texts = rows.options, model.engine.texts
         self._streams, self._waiting = list[TextStream](), list[list[str]]()
-        for request in rows.requests:
-            assert request is not None  # sentences are not blank
+        for request, sentence in zip(rows.requests, self._layout.sentences, strict=True):
             stream = TextStream(texts.decode, texts.target.whole_words)
             self._streams.append(stream)
-            self._waiting.append([stream.add(token) for token in request.prefix])
-        self._ended = [False] * len(self._streams)
+            prefix = () if request is None else request.prefix
+            begun = [stream.add(token) for token in prefix]
+            self._waiting.append([sentence] if request is None else begun)
+        self._kept = [request is None for request in rows.requests]
+        self._ended = [*self._kept]
         self._place, self._begun = 0, False  # of the sentence that is shown
+        self._shown = ["", ""]  # of the sentence before it, and of itself
 
     def add(self, step: Step) -> Iterator[str]:
         """Take a token; gives what is shown by it."""
@@ -54,10 +57,18 @@ class LiveText:
         while self._place < len(self._streams):
             text = "".join(self._waiting[self._place])
             self._waiting[self._place].clear()
+            gap = ""
             if not self._begun and (text or self._ended[self._place]):
-                text, self._begun = self._layout.gaps[self._place] + text, True
-            if text:
-                yield text
+                gap, self._begun = self._gap(text), True
+            self._shown[1] += text
+            if gap or text:
+                yield gap + text
             if not self._ended[self._place]:
                 return
-            self._place, self._begun = self._place + 1, False
+            self._place, self._begun, self._shown = self._place + 1, False, [self._shown[1], ""]
+
+    def _gap(self, text: str) -> str:
+        """What goes before the sentence that is shown now, which begins with a text."""
+        place = self._place
+        kept = any(self._kept[max(place - 1, 0) : place + 1])
+        return self._layout.gap(place, self._shown[0], text, kept)

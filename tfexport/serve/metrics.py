@@ -2,7 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -31,6 +38,7 @@ class Metrics:
         self.characters = 0
         self._registry = registry = CollectorRegistry()
         registry.register(_Queues(stats))
+        ProcessCollector(registry=registry)  # memory, processor time and open files, on Linux
         labels = ["route", "code", "model"]
         self._requests = Counter(
             "tfexport_requests", "Requests that were answered.", labels, registry=registry
@@ -76,6 +84,12 @@ class _RowFigures:
         )
         self.generated = counter("tfexport_generated_tokens", "Tokens of translations.")
         self.encoded = counter("tfexport_source_tokens", "Tokens of sources.")
+        self.unknown = counter(
+            "tfexport_unknown_tokens", "Tokens of sources that the model does not know."
+        )
+        self.cut = counter(
+            "tfexport_cut_rows", "Translations that ended at the longest length, not by themselves."
+        )
 
 
 class ModelObserver(Observer):
@@ -86,6 +100,7 @@ class ModelObserver(Observer):
         self._batch, self._queued = rows.batch.labels(model), rows.queued.labels(model)
         self._first = rows.first.labels(model)
         self._generated, self._encoded = rows.generated.labels(model), rows.encoded.labels(model)
+        self._unknown, self._cut = rows.unknown.labels(model), rows.cut.labels(model)
 
     def batch(self, rows: int) -> None:
         """See ``Observer``."""
@@ -106,6 +121,14 @@ class ModelObserver(Observer):
     def encoded(self, tokens: int) -> None:
         """See ``Observer``."""
         self._encoded.inc(tokens)
+
+    def unknown(self, tokens: int) -> None:
+        """So many tokens of sources are unknown to the model."""
+        self._unknown.inc(tokens)
+
+    def cut(self, rows: int) -> None:
+        """So many rows did not end by themselves."""
+        self._cut.inc(rows)
 
 
 class _Queues(Collector):

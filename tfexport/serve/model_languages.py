@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.languages import Languages
 from tfexport.runtime.spoken import Spoken
-from tfexport.serve.language_names import base_of
-from tfexport.serve.settings import PAIR
+from tfexport.serve.language_codes import match_code
+from tfexport.serve.settings import PAIR, PAIR_OF_NAME
 
 UNKNOWN = "und"
 
@@ -28,21 +29,44 @@ class ModelLanguages:
     told: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, name: str, known: Languages | None, pair: str | None) -> "ModelLanguages":
+    def of(cls, name: str, known: Languages | None, given: str | None) -> "ModelLanguages":
         """The languages of a model.
 
         Args:
             name: of the model; ``de-en`` says a pair.
             known: by its bundle.
-            pair: that the operator of the server gives, such as "de-en".
+            given: by the operator of the server, such as "de-en" or "de,fr-en".
+
+        Raises:
+            ConfigError: a given language is none of those of the bundle.
         """
-        if known is not None and (found := _of_bundle(known)):
-            return found
-        match = PAIR.fullmatch(pair or name)
-        if match is None:
-            return cls()
-        source, target = match[1].lower(), match[2].lower()
-        return cls((source,), (target,), source)
+        found = None if known is None else _of_bundle(known)
+        match = PAIR.fullmatch(given) if given else PAIR_OF_NAME.fullmatch(name)
+        if match is None or (found is not None and not given):
+            return found or cls()
+        sources, targets = (tuple(match[side].split(",")) for side in (1, 2))
+        if found is not None:
+            return found._restricted(name, sources, targets)
+        if not given:
+            sources, targets = (sources[0].lower(),), (targets[0].lower(),)
+        return cls(sources, targets, sources[0] if len(sources) == 1 else None)
+
+    def _restricted(
+        self, name: str, sources: Sequence[str], targets: Sequence[str]
+    ) -> "ModelLanguages":
+        """Only some of the languages."""
+        read, written = map(self.source, sources), map(self.target, targets)
+        pairs = list(zip((*sources, *targets), (*read, *written), strict=True))
+        foreign = [code for code, own in pairs if own is None]
+        if foreign:
+            known = join_some(sorted({*self.sources, *self.targets}), 12)
+            text = f" of {name}: {join_some(foreign)} is no language of its bundle; known: {known}"
+            raise ConfigError(Message(Option("languages"), text))
+        own = [code for _, code in pairs if code is not None]
+        kept = tuple(dict.fromkeys(own[: len(sources)]))
+        only = kept[0] if len(kept) == 1 else None
+        default = self.default_source if self.default_source in kept else only
+        return ModelLanguages(kept, tuple(dict.fromkeys(own[len(sources) :])), default, self.told)
 
     @property
     def unknown(self) -> bool:
@@ -51,18 +75,26 @@ class ModelLanguages:
 
     def source(self, code: str) -> str | None:
         """The model's own form of a code that it reads, or None."""
-        return _match(code, self.sources)
+        return match_code(code, self.sources) if self.sources else code
 
     def target(self, code: str) -> str | None:
         """The model's own form of a code that it writes, or None."""
-        return _match(code, self.targets)
+        return match_code(code, self.targets) if self.targets else code
 
     def spoken(self, source: str | None, target: str | None) -> Spoken:
-        """The languages that the model is told where these are asked for."""
-        return Spoken(
-            self.source(source) if source and "source" in self.told else None,
-            self.target(target) if target and "target" in self.told else None,
-        )
+        """The languages that the model is told where these are asked for.
+
+        One that the operator has left as the only one is told where nobody says which.
+        """
+        return Spoken(self._said("source", source), self._said("target", target))
+
+    def _said(self, side: str, code: str | None) -> str | None:
+        known: tuple[str, ...] = getattr(self, f"{side}s")
+        if side not in self.told:
+            return None
+        if code is None:
+            return known[0] if len(known) == 1 else None
+        return match_code(code, known) if known else code
 
 
 def _of_bundle(known: Languages) -> ModelLanguages | None:
@@ -75,12 +107,3 @@ def _of_bundle(known: Languages) -> ModelLanguages | None:
     places = (("source", known.source_place), ("target", known.target_place))
     told = frozenset(side for side, place in places if place)
     return ModelLanguages(sources, targets, known.source or only, told)
-
-
-def _match(code: str, known: Sequence[str]) -> str | None:
-    """The known code that is the same but for case, or else but for the region."""
-    if not known:
-        return code
-    plain = {name.lower().replace("_", "-"): name for name in reversed(known)}
-    bases = {base_of(name): name for name in reversed(known)}
-    return plain.get(code.lower().replace("_", "-")) or bases.get(base_of(code))

@@ -8,20 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.errors import ConfigError, join_some
+from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
-from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, SchedulerStats
+from tfexport.runtime.resolve import Resolver
+from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
+from tfexport.runtime.spoken import Spoken
 from tfexport.serve import journal
 from tfexport.serve.failures import RequestError
+from tfexport.serve.metrics import ModelObserver
 from tfexport.serve.model_languages import ModelLanguages
 from tfexport.serve.options import OptionCache
+from tfexport.serve.row_limits import within_limits
+from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
 
 SUFFIX = ".bundle"
-Observers = Callable[[str], Observer]  # of a model, by its name
+_SHORT = 32  # tokens, beyond which most sentences end by themselves
+Observers = Callable[[str], ModelObserver]  # of a model, by its name
 
 
 class Model:
@@ -34,31 +40,72 @@ class Model:
         scheduler: of its rows.
         languages: that it reads and writes.
         options: that requests ask for.
+        settings: of it.
+        observer: of its rows.
+        split: how its texts are split where a request does not say.
         slots: rows that it decodes at a time.
+        max_queue: requests that may wait for it.
         max_tokens: of a row.
     """
 
-    def __init__(self, name: str, path: Path, settings: Settings, observer: Observer) -> None:
+    def __init__(self, name: str, path: Path, settings: Settings, observer: ModelObserver) -> None:
         """Open a bundle.
 
         Raises:
             TfexportError: it cannot be used.
         """
-        self.name, self.version = name, digest(path)
-        self.slots, self.max_tokens = settings.slots, settings.max_tokens
+        self.name, self.version, self.observer = name, digest(path), observer
+        self.settings = own = settings.of(name)
+        assert own.slots is not None
+        assert own.max_tokens is not None
+        assert own.max_queue is not None
+        self.slots, self.max_queue, self.max_tokens = own.slots, own.max_queue, own.max_tokens
         # A thread decodes a batch of its own: none waits for another, and none spins.
-        workers = settings.threads or usable_cores()
-        self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=settings.engine)
-        for side in self.engine.manifest.tokenizers:
+        workers = own.threads or usable_cores()
+        self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=own.engine or "auto")
+        manifest = self.engine.manifest
+        for side in manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
-        self.languages = ModelLanguages.of(
-            name, self.engine.manifest.languages, settings.languages.get(name)
-        )
-        self.options = OptionCache(self.engine.resolver)
-        limits = SchedulerLimits(settings.max_queue, settings.slots)
+        self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
+        reads_texts = manifest.reads == "texts"
+        self.split: Split = own.split_sentences or ("none" if reads_texts else "lines")
+        self.options = OptionCache(self._resolver())
+        limits = SchedulerLimits(own.max_queue, own.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._users = 0
         self._retired = False
+
+    def join(self, target: str) -> Join:
+        """How the translations of sentences follow one another in a language."""
+        return join_of(target) if self.settings.join == "auto" else self.settings.join
+
+    def described(self) -> Iterator[Message]:
+        """Lines about it for whoever starts the server."""
+        reason = self.scheduler.reason
+        batching = f"dynamic batching: {reason}" if reason else "continuous batching"
+        yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
+        options, _ = self.options.resolve({}, [], [], Spoken(as_ids=True))
+        if options.max_length <= _SHORT:
+            text = f"{self.name}: translations end after {options.max_length} tokens, as its "
+            yield Message(text, "bundle says; ", Option("max_length"), " sets another length")
+
+    def _resolver(self) -> Resolver:
+        """The check of options, with the operator's defaults over the bundle's own.
+
+        Raises:
+            ConfigError: the defaults are wrong.
+        """
+        given = self.settings.decoding
+        if not given:
+            return self.engine.resolver
+        try:
+            made = self.engine.resolver.with_defaults(given)
+            options, _ = made.resolve({}, spoken=Spoken(as_ids=True))
+            within_limits(self, options, given)
+        except (ConfigError, RequestError) as error:
+            text = error.message
+            raise ConfigError(Message(f"{self.name}: its decoding defaults: ", text)) from None
+        return made
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -106,7 +153,7 @@ class Models:
             observers: of their schedulers.
 
         Raises:
-            ConfigError: two of one name, or languages of a model that is not there.
+            ConfigError: two of one name, or settings of a model that is not there.
             TfexportError: a bundle cannot be used.
         """
         self._settings, self._observers = settings, observers
@@ -181,9 +228,13 @@ def digest(bundle: Path) -> str:
         return ""
 
 
+def model_name(bundle: str | os.PathLike[str]) -> str:
+    """The name of a bundle's model: that of its folder, without ``.bundle``."""
+    return Path(bundle).absolute().name.removesuffix(SUFFIX)
+
+
 def _place(bundle: str | os.PathLike[str]) -> _Place:
-    path = Path(bundle)
-    return _Place(path.absolute().name.removesuffix(SUFFIX), path)
+    return _Place(model_name(bundle), Path(bundle))
 
 
 def _check_names(names: Sequence[str], settings: Settings) -> None:
@@ -195,6 +246,9 @@ def _check_names(names: Sequence[str], settings: Settings) -> None:
             f"serve: two bundles make the model {twice[0]!r}; models are named as their folders, "
             f"without {SUFFIX}: rename one"
         )
-    unknown = sorted(set(settings.languages) - set(names))
+    unknown = sorted(set(settings.models) - set(names))
     if unknown:
-        raise ConfigError(f"languages: no model {unknown[0]!r}; there are {join_some(names)}")
+        raise ConfigError(
+            f"serve: no model {join_some([repr(name) for name in unknown])}, of which there are "
+            f"settings; there are {join_some(names)}"
+        )

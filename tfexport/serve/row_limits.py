@@ -2,14 +2,21 @@
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
 
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.serve.failures import wrong
-from tfexport.serve.models import Model
+
+
+class Limited(Protocol):
+    """A model, as far as its limits go."""
+
+    slots: int
+    max_tokens: int
 
 
 def within_limits(
-    model: Model, options: ResolvedOptions, given: Collection[str]
+    model: Limited, options: ResolvedOptions, given: Collection[str]
 ) -> ResolvedOptions:
     """The options of rows that the server decodes; without a length of its own a row has its most.
 
@@ -37,7 +44,7 @@ def within_limits(
 
 
 def check_lengths(
-    model: Model, requests: Sequence[Request | None], targets: Sequence[Sequence[int]] = ()
+    model: Limited, requests: Sequence[Request | None], targets: Sequence[Sequence[int]] = ()
 ) -> None:
     """Refuse sources, and targets to be scored, of too many tokens.
 

@@ -1,15 +1,33 @@
 """Splitting of texts into sentences, each of which is a row of a model, and joining them again."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import sentencex
 
-Split = Literal["lines", "punctuation", "none"]
+from tfexport.serve.language_codes import splitting_code
 
+Split = Literal["lines", "punctuation", "none"]
+Join = Literal["auto", "spaces", "nothing", "source"]
+SPLITS: tuple[Split, ...] = ("lines", "punctuation", "none")
+JOINS: tuple[Join, ...] = ("auto", "spaces", "nothing", "source")
+
+# Characters that sentencex gets at a time: it takes quadratic time, and no other thread runs
+# meanwhile. Of 1,000 characters of any kind that is 5 ms at most.
+WINDOW = 1000
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_WIDE_SPACES = re.compile(r"[^\S\x00-\x7f]")
+_PLAIN_ENDS = re.compile(r"[.!?…]+\s+|[。！？｡]+\s*")
+# Whose sentences follow one another without a space.
+_WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "my", "bo", "dz"})
+# Thai to Tibetan, Burmese, Khmer; Chinese, Japanese and wide punctuation.
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\uff01-\uff60"
+    "\U00020000-\U0003ffff]"
+)
+_SPACES = frozenset(" \xa0\u3000")
 
 
 @dataclass(frozen=True)
@@ -19,18 +37,75 @@ class Layout:
     Attributes:
         sentences: none of them blank.
         gaps: white space before each sentence, and after the last.
+        join: how sentences of the other language follow one another; see ``join_of``.
     """
 
     sentences: list[str]
     gaps: list[str]
+    join: Join = "source"
 
-    def join(self, sentences: Sequence[str]) -> str:
-        """The text with other sentences in their places."""
-        inner = (gap + sentence for gap, sentence in zip(self.gaps, sentences, strict=False))
-        return "".join(inner) + self.gaps[-1]
+    def joined(self, sentences: Sequence[str], kept: Sequence[bool] = ()) -> str:
+        """The text with other sentences in their places.
+
+        Args:
+            sentences: as many as there are.
+            kept: of each whether it is the source's own; none is without it.
+        """
+        parts, before = list[str](), ""
+        for place, sentence in enumerate(sentences):
+            own = any(kept[max(place - 1, 0) : place + 1])
+            parts += [self.gap(place, before, sentence, own), sentence]
+            before = sentence
+        return "".join(parts) + self.gaps[-1]
+
+    def gap(self, place: int, before: str, after: str, kept: bool = False) -> str:
+        """What goes before a sentence, between the one before it and itself, or its beginning.
+
+        Args:
+            place: of the sentence.
+            before: the sentence before it.
+            after: itself.
+            kept: one of the two is the source's own, which is no sentence of the other language.
+        """
+        gap = self.gaps[place]
+        if place == 0 or kept or self.join == "source" or not _SPACES.issuperset(gap):
+            return gap
+        if self.join == "nothing" or (self.join == "auto" and all(_unspaced(before, after))):
+            return ""
+        if not gap and not any(_unspaced(*self.sentences[place - 1 : place + 1])):
+            return gap  # as inside of a name such as a.B
+        return gap.replace("\u3000", " ") or " "
+
+    def divided(self, fits: Callable[[str], bool]) -> "Layout":
+        """A layout whose sentences fit a model; those that are too long are divided."""
+        sentences, gaps = list[str](), list[str]()
+        for gap, sentence in zip(self.gaps, self.sentences, strict=False):
+            left = [sentence]
+            while left:
+                part = left.pop()
+                core = part.strip()
+                if len(core) > 1 and not fits(core):
+                    left += reversed(divide(part))
+                    continue
+                if core:
+                    begin = part.index(core)
+                    gaps.append(gap + part[:begin])
+                    sentences.append(core)
+                    gap = part[begin + len(core) :]
+                else:
+                    gap += part
+        return Layout(sentences, [*gaps, self.gaps[-1]], self.join)
 
 
-def split_text(text: str, language: str, split: Split) -> Layout:
+def join_of(target: str) -> Join:
+    """How sentences of a language follow one another; unknown ones as their characters do."""
+    language = splitting_code(target)
+    if language in ("", "und"):
+        return "auto"
+    return "nothing" if language in _WITHOUT_SPACES else "spaces"
+
+
+def split_text(text: str, language: str, split: Split, join: Join = "source") -> Layout:
     """Split a text.
 
     Args:
@@ -38,21 +113,84 @@ def split_text(text: str, language: str, split: Split) -> Layout:
         language: code of its language, whose abbreviations end no sentence.
         split: "lines" at the ends of sentences and of lines, "punctuation" at the ends of
             sentences, "none" not at all.
+        join: of the layout.
     """
     sentences, gaps, end = list[str](), list[str](), 0
-    for piece in _pieces(text, language, split):
-        begin = text.index(piece, end)
-        core = piece.strip()
+    for begin, stop in _spans(text, splitting_code(language), split):
+        core = text[begin:stop].strip()
         if core:
-            begin += piece.index(core)
+            begin += text[begin:stop].index(core)
             gaps.append(text[end:begin])
             sentences.append(core)
             end = begin + len(core)
-    return Layout(sentences, [*gaps, text[end:]])
+    return Layout(sentences, [*gaps, text[end:]], join)
 
 
-def _pieces(text: str, language: str, split: Split) -> list[str]:
+def divide(sentence: str) -> tuple[str, str]:
+    """Two parts of a sentence that is too long for a model, the first with the space after it.
+
+    It is divided after a comma or the like nearest to its middle, or at a space, or anywhere.
+    """
+    middle = len(sentence) // 2
+    for places in (r"[,;:،、，；：—–]\s*", r"\s+"):
+        ends = [found.end() for found in re.finditer(places, sentence)]
+        near = [
+            end for end in ends if len(sentence) // 4 < end < len(sentence) - len(sentence) // 4
+        ]
+        if near:
+            middle = min(near, key=lambda end: abs(end - middle))
+            break
+    return sentence[:middle], sentence[middle:]
+
+
+def _unspaced(before: str, after: str) -> tuple[bool, bool]:
+    """Of an end and a beginning whether they are of a script that has no spaces."""
+    return bool(_UNSPACED.match(before[-1:])), bool(_UNSPACED.match(after[:1]))
+
+
+def _spans(text: str, language: str, split: Split) -> Iterator[tuple[int, int]]:
+    """Beginning and end of every piece of a text."""
     if split == "none":
-        return [text]
-    lines = _BREAKS.split(text) if split == "lines" else [text]
-    return [piece for line in lines for piece in sentencex.segment(language, line)]
+        yield 0, len(text)
+        return
+    # A space is a space to the rules, and wide ones make sentencex panic.
+    plain = _WIDE_SPACES.sub(" ", text)
+    begin = 0
+    for line in _BREAKS.finditer(text) if split == "lines" else ():
+        yield from _sentences(plain, language, begin, line.start())
+        begin = line.end()
+    yield from _sentences(plain, language, begin, len(text))
+
+
+def _sentences(plain: str, language: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Beginning and end of the sentences of a line, of which a window at a time is looked at."""
+    place = begin  # of the window; it is later than ``begin`` in a sentence longer than a window
+    while place < stop:
+        end = min(place + WINDOW, stop)
+        ends = _ends(language, plain[place:end])
+        if end < stop:
+            ends = ends[:-1]  # the rest may be half a sentence
+        for size in ends:
+            yield begin, place + size
+            begin = place + size
+        place = begin if ends else end
+    if begin < stop:
+        yield begin, stop
+
+
+def _ends(language: str, text: str) -> list[int]:
+    """Where the sentences of a text end, the last with the text."""
+    try:
+        pieces = sentencex.segment(language, text)
+    except BaseException as error:
+        # pyo3's exception for a fault in Rust is no Exception, so that nobody catches it unasked.
+        if type(error).__name__ != "PanicException":
+            raise
+        pieces = None
+    ends, end = list[int](), 0
+    for piece in pieces or ():
+        end = text.find(piece, end) + len(piece)
+        ends.append(end)
+    if pieces is None or ends != sorted(set(ends)):
+        ends = [found.end() for found in _PLAIN_ENDS.finditer(text)]
+    return [*(one for one in ends if 0 < one < len(text)), len(text)]

@@ -1,37 +1,53 @@
-"""The process of a server: its socket, its signals, its end."""
+"""The process of a server: its socket, its signals, its end.
+
+Connections and HTTP are granian's, which reads and writes in a thread of Rust (hyper): it bounds
+heads, trailers and what a connection sends ahead, keeps slow clients from everybody else, and asks
+the event loop only for requests that are there. What it has no setting for is set here on the
+socket that it is given: a port that is nobody else's, and how long a client may take nothing.
+"""
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from pathlib import Path
 from types import FrameType
 
-import uvicorn
+from granian._granian import SocketHolder
+from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
+from granian.server.embed import Server as Granian
 
 from tfexport.errors import ConfigError
 from tfexport.serve import journal
 from tfexport.serve.app import make_app
-from tfexport.serve.connections import IDLE_SECONDS, Connection, most_connections
-from tfexport.serve.door import Door
-from tfexport.serve.gate import Gate
-from tfexport.serve.listener import BACKLOG, Listener
+from tfexport.serve.hosts import is_local
 from tfexport.serve.service import Service
 
+# In which the line and headers of a request have to be there, from the beginning of its connection
+# or the end of the request before: longer than the minute for which proxies keep connections, so
+# that these close first, and seldom write on one that is being closed here.
+HEAD_SECONDS = 75
+HEAD_BYTES = 64 << 10
+STALL_SECONDS = 30  # in which a client has to take something of what it was sent
 SEND_BUFFER = 128 << 10
-TAKING_SECONDS = 5.0  # for which a server that ends waits for clients to take their answers
+TAKING_SECONDS = 10.0  # for which a server that ends waits for clients to take their answers
+BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit is below
 # Threads that decode need the interpreter between two steps, for less than a tenth of a
 # millisecond; by default they would wait 5 ms for it whenever the event loop is busy.
 _SWITCH_INTERVAL = 0.0002
+_REST_OF_FILES = 256  # open files that are not connections
 _TICK = 0.02
+_FIRST_INHERITED = 3  # number of the first file that systemd hands over
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on which nobody listens yet.
+    """A socket on which nobody accepts connections yet, and which no other server has.
 
     Raises:
         ConfigError: the address is taken, or is none.
@@ -46,73 +62,143 @@ def bind(host: str, port: int) -> socket.socket:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # The system keeps this much of what a client has not taken, and megabytes otherwise.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_SECONDS * 1000)
         found.bind(address)
+        found.listen(BACKLOG)  # now, as two may be bound to a port where none listens
+        found.setblocking(False)
     except OSError as error:
         found.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
     return found
 
 
+def bind_path(path: Path) -> socket.socket:
+    """A socket of this machine at a path, which no other server has; see ``bind``.
+
+    Raises:
+        ConfigError: the path is taken, or cannot be.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError(f"cannot listen on {path}: this system has no such sockets")
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            _remove_left(path)
+        found.bind(str(path))
+        found.listen(BACKLOG)
+        found.setblocking(False)
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"cannot listen on {path}: {error}") from None
+    return found
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket that a server has left, but not that of one which runs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def inherited() -> socket.socket | None:
+    """The socket on which systemd listens for the server, if it has started it so.
+
+    Connections wait in it while the server is restarted, and none is refused.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if os.environ.get("LISTEN_FDS") != "1":
+        raise ConfigError(f"{os.environ.get('LISTEN_FDS')} sockets are handed over, not 1")
+    found = socket.socket(fileno=_FIRST_INHERITED)
+    found.setblocking(False)
+    return found
+
+
 def url_of(bound: socket.socket) -> str:
-    """Where a browser on this machine finds a server."""
+    """Where a browser on this machine finds a server; of a socket at a path, that path."""
+    if not isinstance(bound.getsockname(), tuple):
+        return f"unix:{bound.getsockname()}"
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server, with signals of its own: it ends when all that was accepted is answered.
+def most_connections() -> int:
+    """Connections that the system lets this process have open, as many as may be."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 8192
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    files = 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    return max(files - _REST_OF_FILES, 64)
+
+
+class _Granian(Granian):
+    """granian's server within this process, on a socket that is bound already."""
+
+    def __init__(self, bound: socket.socket, app: object) -> None:
+        self._bound = bound
+        super().__init__(
+            app, interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False,
+            backlog=BACKLOG, backpressure=most_connections(), log_enabled=False,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=HEAD_SECONDS * 1000, max_buffer_size=HEAD_BYTES
+            ),
+        )  # fmt: skip
+
+    def _init_shared_socket(self) -> None:
+        unix = self._bound.family == getattr(socket, "AF_UNIX", None)
+        number = self._bound.detach()  # which closes it
+        state = (number, BACKLOG) if sys.platform == "win32" else (number, unix, BACKLOG)
+        self._ssp, self._shd, self._sfd = None, SocketHolder(*state), number  # type: ignore
+
+
+class Server:
+    """A server, which ends when all that was accepted is answered.
 
     Attributes:
         interrupted: whether a user's Ctrl-C ended it.
     """
 
-    def __init__(self, service: Service, begun: Callable[[], object]) -> None:
-        journal.take_over("uvicorn", "uvicorn.error", "asyncio")
-        Connection.most, app = most_connections(), make_app(service)
-        # Browsers of other origins see an answer only with headers that the application gives it.
-        door = Door(service, app.paths) if isinstance(app, Gate) else None
-        super().__init__(uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", ws="none",
-            backlog=BACKLOG, server_header=False, proxy_headers=False,
-            timeout_keep_alive=IDLE_SECONDS,
-            http=partial(Connection, entrance=door),  # type: ignore[arg-type]
-        ))  # fmt: skip
-        self._service, self._begun, self.interrupted = service, begun, False
-        self._listeners: list[Listener] = []
+    def __init__(self, service: Service, bound: socket.socket, begun: Callable[[], object]) -> None:
+        """Prepare one; see ``run``."""
+        self._service, self._bound, self._begun = service, bound, begun
+        self.interrupted = False
         self._ending: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
 
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until the end, whatever brings it: a loop that still listens does not close."""
-        try:
-            await super().serve(sockets)
-        finally:
-            await self._stop_listening()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and say so."""
-        if sys.platform == "win32":  # its event loop has no readers, and accepts by itself
-            await super().startup(sockets)
-        else:
-            await super().startup([])
-            self._listeners = [
-                Listener(bound, self._connection, self._room) for bound in sockets or ()
-            ]
-        self._begun()
-
-    def _connection(self) -> asyncio.Protocol:
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-            self.config, self.server_state, self.lifespan.state
-        )
-        return made
-
-    def _room(self) -> int:
-        return Connection.most - len(self.server_state.connections)
+    async def serve(self) -> None:
+        """Serve until a signal ends it."""
+        app = make_app(self._service, local=is_local(self._bound.getsockname()[0]))
+        granian = _Granian(self._bound, app)
+        self._ended = asyncio.Event()
+        with self._signals():
+            serving = asyncio.ensure_future(granian.serve())
+            ended = asyncio.ensure_future(self._ended.wait())
+            await asyncio.sleep(0)
+            self._begun()
+            await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
+            ended.cancel()
+            if serving.done():
+                await serving  # which says why
+                return
+            granian.stop()  # type: ignore[no-untyped-call]
+            if self._ending is not None and self._ending.done():
+                await asyncio.wait([serving], timeout=TAKING_SECONDS)
+            if not serving.done():
+                journal.write(
+                    "dropped", level="warning", problem="clients have not taken their answers"
+                )
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
+    def _signals(self) -> Iterator[None]:
         """Handle signals while the server runs."""
         loop = asyncio.get_running_loop()
 
@@ -134,7 +220,7 @@ class Server(uvicorn.Server):
         """Take no more work, and end with what there is; at once if asked a second time."""
         self.interrupted |= number == signal.SIGINT
         if self._ending is not None:
-            self.should_exit = self.force_exit = True
+            self._ended.set()
             return
         self._service.stopping = True
         journal.write("stopping", active=self._service.active)
@@ -143,26 +229,10 @@ class Server(uvicorn.Server):
     async def _finish(self) -> None:
         # Requests that arrive meanwhile are refused, so that their callers know. What was accepted
         # is answered by its deadline; who has not taken the answer then keeps nobody waiting.
-        end = time.monotonic() + self._service.settings.timeout + TAKING_SECONDS
+        end = time.monotonic() + self._service.settings.timeout
         while self._service.active and time.monotonic() < end:
             await asyncio.sleep(_TICK)
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close all connections, in the end those whose clients do not take their answers."""
-        asyncio.get_running_loop().call_later(TAKING_SECONDS, self._drop_connections)
-        await self._stop_listening()
-        await super().shutdown(sockets)
-
-    async def _stop_listening(self) -> None:
-        while self._listeners:
-            await self._listeners.pop().close()
-
-    def _drop_connections(self) -> None:
-        left = [one for one in self.server_state.connections if isinstance(one, Connection)]
-        journal.write("dropped", connections=len(left))
-        for connection in left:
-            connection.drop()
+        self._ended.set()
 
     def _reload(self, number: int) -> None:
         before = self._reloading
@@ -180,13 +250,16 @@ def run(service: Service, bound: socket.socket, begun: Callable[[], object]) -> 
 
     Args:
         service: is closed at the end.
-        bound: see ``bind``.
+        bound: see ``bind``; it is closed at the end.
         begun: called when connections are accepted.
     """
-    server = Server(service, begun)
+    journal.take_over("_granian", "granian", "asyncio")
+    logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding it is young
+    server = Server(service, bound, begun)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
-        server.run([bound])
+        with journal.in_a_thread():
+            asyncio.run(server.serve())
     finally:
         service.close()
     return server.interrupted

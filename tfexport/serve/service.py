@@ -23,7 +23,6 @@ class Service:
         scoring: the threads in which targets are scored.
         bodies: the memory that they have.
         stopping: no new work is taken.
-        arriving: requests that are there and that nobody has looked at yet.
         active: requests that were accepted and are not answered yet.
         read: those of them that are there to the end of their bodies.
     """
@@ -41,7 +40,8 @@ class Service:
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
         self.bodies = BodyMemory(settings.max_bodies)
-        self.stopping, self.arriving, self.active, self.read = False, 0, 0, 0
+        self._room = sum(model.max_queue + model.slots for model in self.models)
+        self.stopping, self.active, self.read = False, 0, 0
 
     @property
     def crowded(self) -> bool:
@@ -50,10 +50,7 @@ class Service:
         Others are refused before they are read, which takes a fraction of the time. Requests whose
         bodies are awaited do not count: whoever sends slowly keeps nobody out.
         """
-        settings = self.settings
-        return self.arriving + self.read >= len(self.models.names) * (
-            settings.max_queue + settings.slots
-        )
+        return self.read >= self._room
 
     def seconds_to_clear(self) -> float:
         """How long the requests that wait will take, as an estimate."""

@@ -1,17 +1,76 @@
-"""Settings of a server."""
+"""Settings of a server, and of each of its models."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.model.engine_name import EngineName
+from tfexport.runtime.model.engine_name import ENGINES, EngineName
+from tfexport.serve.sentences import JOINS, SPLITS, Join, Split
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
 _BYTES_OF_LONG_BODIES = 64 << 20
-PAIR = re.compile(r"([a-z]{2,3})-([a-z]{2,3})", re.IGNORECASE)
+_CODE = r"[a-z]{2,3}(?:_[a-z\d]{2,8})*"
+_CODES = rf"{_CODE}(?:,{_CODE})*"
+PAIR = re.compile(rf"({_CODES})-({_CODES})", re.IGNORECASE)
+PAIR_OF_NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})", re.IGNORECASE)
+_COUNTS = ("slots", "max_queue", "max_tokens")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Settings of one model; None is the server's setting, or else the bundle's.
+
+    Attributes:
+        languages: that it reads and writes, such as "de-en", or "de,fr-en".
+        split_sentences: how texts are split; by default as the bundle says what the model reads.
+        join: how the translations of sentences follow one another; "auto" as in their language.
+        threads: see ``Settings``.
+        slots: see ``Settings``.
+        max_queue: see ``Settings``.
+        max_tokens: see ``Settings``.
+        engine: see ``Settings``.
+        decoding: decoding options by name, where a request gives none.
+    """
+
+    languages: str | None = None
+    split_sentences: Split | None = None
+    join: Join = "auto"
+    threads: int | None = None
+    slots: int | None = None
+    max_queue: int | None = None
+    max_tokens: int | None = None
+    engine: EngineName | None = None
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+
+    def problems(self, name: str) -> Iterator[Problem]:
+        """What is wrong with them.
+
+        Args:
+            name: of the model, for messages.
+        """
+        if self.languages is not None and not (
+            isinstance(self.languages, str) and PAIR.fullmatch(self.languages)
+        ):
+            text = f"{shown(self.languages)} of {name} is not a pair such as de-en, or de,fr-en"
+            yield Problem("languages", text)
+        for option, words in (("split_sentences", SPLITS), ("join", JOINS), ("engine", ENGINES)):
+            value = getattr(self, option)
+            if value is not None and value not in words:
+                yield Problem(option, f"{shown(value)} of {name} is not one of {', '.join(words)}")
+        for option in ("threads", *_COUNTS):
+            value, least = getattr(self, option), int(option != "threads")
+            if value is not None and (type(value) is not int or value < least):
+                yield Problem(option, f"{shown(value)} of {name} is not a number from {least} on")
+        if not isinstance(self.decoding, Mapping):
+            yield Problem("decoding", f"{shown(self.decoding)} of {name} is no table of options")
+
+
+MODEL_SETTINGS = tuple(one.name for one in fields(ModelSettings))
 
 
 @dataclass(frozen=True)
@@ -27,9 +86,11 @@ class Settings:
         max_characters: of all texts of a request.
         max_tokens: of a sentence's translation.
         key_file: with one key a line; None to serve everybody.
-        languages: name of a model to its pair of languages, such as "de-en".
         cors_origins: whose pages may call the server from a browser.
+        allowed_hosts: names of a server that listens to its own machine alone, besides "localhost".
         engine: what computes the models; see ``Translator``.
+        decoding: decoding options by name, for requests that give none; over those of a model.
+        models: name of a model to settings of its own.
     """
 
     threads: int = 0
@@ -40,9 +101,11 @@ class Settings:
     max_characters: int = 100_000
     max_tokens: int = 1024
     key_file: Path | None = None
-    languages: Mapping[str, str] = field(default_factory=dict)
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     engine: EngineName = "auto"
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, ModelSettings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -56,14 +119,29 @@ class Settings:
             if (value := getattr(self, name)) < 1
         ]
         if not 0 < self.timeout <= 86400:
-            problems.append(Problem("timeout", f"{self.timeout} is not in 0 to 86400 seconds"))
+            text = f"{self.timeout:g} is not a number of seconds above 0, up to 86400"
+            problems.append(Problem("timeout", text))
         problems += [
-            Problem("languages", f"{shown(pair)} of {name} is not a pair such as de-en")
-            for name, pair in self.languages.items()
-            if not PAIR.fullmatch(pair)
+            Problem("cors_origin", text)
+            for origin in self.cors_origins
+            if (text := _origin_problem(origin))
         ]
+        for name, own in self.models.items():
+            problems += own.problems(name)
         if problems:
             raise ConfigError(join_problems("serve", problems))
+
+    def of(self, name: str) -> ModelSettings:
+        """The settings of a model, complete but for what its bundle says."""
+        own = self.models.get(name, ModelSettings())
+        decoding = {**own.decoding, **self.decoding}
+        shared = {
+            one: getattr(self, one) if getattr(own, one) is None else getattr(own, one)
+            for one in ("threads", "engine", *_COUNTS)
+        }
+        return ModelSettings(
+            own.languages, own.split_sentences, own.join, decoding=decoding, **shared
+        )
 
     @property
     def max_body(self) -> int:
@@ -74,3 +152,25 @@ class Settings:
     def max_bodies(self) -> int:
         """Bytes of the long bodies of all requests together; see ``BodyMemory``."""
         return max(_BYTES_OF_LONG_BODIES, 4 * self.max_body)
+
+
+def _origin_problem(origin: str) -> str:
+    """What is wrong with an origin, which browsers write in one form only; empty if nothing is."""
+    if origin == "*":
+        return ""
+    parts = urlsplit(origin if "://" in origin else f"https://{origin}")
+    try:
+        port = (
+            f":{parts.port}"
+            if parts.port not in (None, {"http": 80, "https": 443}.get(parts.scheme))
+            else ""
+        )
+    except ValueError:
+        return f"{shown(origin)} is not an origin such as https://example.org"
+    host = parts.hostname or ""
+    right = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+    if not host or " " in origin:
+        return f"{shown(origin)} is not an origin such as https://example.org, nor '*' for all"
+    if origin != right:
+        return f"{shown(origin)} is no origin as browsers send it; write {right!r}"
+    return ""

@@ -1,18 +1,19 @@
 """Translation of the texts of a request: into rows, through a scheduler, and back into texts."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tfexport.errors import InputError, Problem
+from tfexport.errors import InputError, Problem, TooLongError
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.step import Step
-from tfexport.runtime.text.codec import check_text
+from tfexport.runtime.text.codec import WORD_MARKS, check_text
 from tfexport.runtime.text_streams import streamed, unstreamable
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import Model
@@ -20,6 +21,8 @@ from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.sentences import Layout, Split, split_text
 
 OnStep = Callable[[Step], object]
+_TOKEN = 32  # characters of a token at most, as a rule
+_MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a text
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,11 @@ class Asked:
         prefixes: beginnings of the translations, one a text; None for none.
         spoken: languages that the model is told.
         language: code of the texts' language, for splitting; empty if unknown.
-        split: into sentences; see ``split_text``.
+        target: code of the translations' language, for joining; empty if unknown.
+        split: into sentences, see ``split_text``; None as the model reads texts.
+        divide: sentences that are too long for the model are divided, as the caller cannot say
+            what else to do with them.
+        places: of the texts in the request, for messages; None for all in order.
         stream: tokens are shown as they come.
     """
 
@@ -41,8 +48,15 @@ class Asked:
     prefixes: Sequence[Prefix] | None = None
     spoken: Spoken = UNSAID
     language: str = ""
-    split: Split = "lines"
+    target: str = ""
+    split: Split | None = None
+    divide: bool = False
+    places: Sequence[int] | None = None
     stream: bool = False
+
+    def place(self, number: int) -> int:
+        """Where a text is in the request."""
+        return number if self.places is None else self.places[number]
 
 
 @dataclass(frozen=True)
@@ -51,13 +65,15 @@ class Rows:
 
     Attributes:
         options: of all rows.
-        requests: one a row.
+        requests: one a row; None for one that has nothing to translate.
         layouts: one a text; their sentences, in order, are the rows.
+        unknown: tokens of each row that the model does not know.
     """
 
     options: ResolvedOptions
     requests: list[Request | None]
     layouts: list[Layout]
+    unknown: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -69,12 +85,14 @@ class Made:
         tokens: of all sentences.
         score: of one sentence its own; of several the mean, weighted by tokens.
         token_scores: of all sentences; None if they are not asked for.
+        finished: whether all sentences ended by themselves, not at the longest length.
     """
 
     text: str
     tokens: list[int]
     score: float
     token_scores: list[float] | None
+    finished: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,10 +102,12 @@ class Translated:
     Attributes:
         made: best first.
         sentences: the results that it is made of.
+        unknown: tokens of the text that the model does not know.
     """
 
     made: list[Made]
     sentences: list[TranslationResult]
+    unknown: int = 0
 
 
 def prepare(model: Model, asked: Asked) -> Rows:
@@ -98,18 +118,26 @@ def prepare(model: Model, asked: Asked) -> Rows:
         InputError: a text cannot be decoded.
         RequestError: the call is wrong for this server.
     """
-    _check_texts(asked.texts)
-    layouts = [split_text(text, asked.language, asked.split) for text in asked.texts]
-    prefixes = _prefixes(asked, layouts)
+    _check_texts(asked)
+    split = asked.split or model.split
+    join = model.join(asked.target)
+    layouts = [split_text(text, asked.language, split, join) for text in asked.texts]
     given: Mapping[str, Any] = asked.options
     problems = list[Problem]()
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
-    options, ids = model.options.resolve(given, prefixes, problems, asked.spoken)
+    own = asked.prefixes if asked.prefixes is not None else [None] * len(layouts)
+    options, ids = model.options.resolve(given, own, problems, asked.spoken)
     options = within_limits(model, options, asked.options)
-    requests = _requests(model, layouts, ids, options)
+    if split != "none":
+        if asked.divide:
+            layouts = [_divided(model, layout, options) for layout in layouts]
+        if _is_marked(model):
+            layouts = list(map(_marked, layouts))
+    requests, unknown = _requests(model, asked, layouts, ids, options)
+    model.observer.unknown(sum(unknown))
     check_lengths(model, requests)
-    return Rows(options, requests, layouts)
+    return Rows(options, requests, layouts, unknown)
 
 
 def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = None) -> Submission:
@@ -123,80 +151,152 @@ def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = N
 
 def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> list[Translated]:
     """Make texts of the hypotheses of rows."""
-    results = iter(zip(rows.requests, found, strict=True))
-    made = []
+    results = zip(rows.requests, rows.unknown, found, strict=True)
+    made, cut = [], 0
     for layout in rows.layouts:
-        sentences = []
+        sentences, kept, unknown = list[TranslationResult](), list[bool](), 0
         for sentence in layout.sentences:
-            request, hypotheses = next(results)
+            request, foreign, hypotheses = next(results)
+            unknown += foreign
+            kept.append(request is None)
+            cut += not hypotheses[0].finished
             ids = request.ids if request else []
-            sentences.append(model.engine.result(sentence, ids, hypotheses, rows.options))
-        made.append(Translated(_joined(layout, sentences), sentences))
+            result = model.engine.result(sentence, ids, hypotheses, rows.options)
+            if request is None:  # as it is, if there is nothing to translate
+                result = replace(result, text=sentence, texts=[sentence] * len(result.texts))
+            sentences.append(result)
+        made.append(Translated(_joined(layout, sentences, kept), sentences, unknown))
+    model.observer.cut(cut)
     return made
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def _check_texts(asked: Asked) -> None:
     problems = []
-    for place, text in enumerate(texts):
+    for number, text in enumerate(asked.texts):
         try:
             check_text(text)
         except InputError as error:
-            problems.append(f"text {place}: {error}")
+            problems.append(f"text {asked.place(number)}: {error}")
     if problems:
         raise wrong(problems)
+
+
+def _divided(model: Model, layout: Layout, options: ResolvedOptions) -> Layout:
+    """A layout whose sentences the model has room for."""
+    longest = model.engine.manifest.limits.max_source_length or model.max_tokens
+
+    def fits(sentence: str) -> bool:
+        if len(sentence) > _TOKEN * longest:  # without the time that it takes to make sure
+            return False
+        try:
+            ids = model.engine.texts.encode(
+                sentence, options.truncate, options.max_input_length, options.framing
+            )
+        except TooLongError:
+            return False
+        return len(ids) <= model.max_tokens
+
+    return layout.divided(fits)
+
+
+def _is_marked(model: Model) -> bool:
+    """Whether a text may begin with the target language, as ``>>fra<<``."""
+    languages = model.engine.manifest.languages
+    return languages is not None and languages.target_place == "source"
+
+
+def _marked(layout: Layout) -> Layout:
+    """A layout whose sentences all begin with the mark that the text begins with."""
+    mark = _MARK.match(layout.sentences[0]) if layout.sentences else None
+    if mark is None:
+        return layout
+    first, *others = layout.sentences
+    return replace(layout, sentences=[first, *(mark[0] + one for one in others)])
 
 
 def _requests(
     model: Model,
+    asked: Asked,
     layouts: Sequence[Layout],
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
-) -> list[Request | None]:
-    requests: list[Request | None] = []
-    problems = []
-    for place, layout in enumerate(layouts):
-        for sentence in layout.sentences:
-            number = len(requests)
+) -> tuple[list[Request | None], list[int]]:
+    """The requests of all rows, and how many tokens of each are unknown.
+
+    The prefix of each text goes to its first sentence. Sentences that say nothing have no request.
+    """
+    requests = list[Request | None]()
+    unknown, problems = list[int](), []
+    unk, split = model.engine.manifest.special_ids.unk, asked.split or model.split
+    for number, layout in enumerate(layouts):
+        for place, sentence in enumerate(layout.sentences):
+            prefix = () if place else prefixes[number]
             try:
                 request = model.engine.request(
-                    sentence, number, prefixes[number], options, as_ids=False
+                    sentence, len(requests), prefix, options, as_ids=False
                 )
             except InputError as error:
-                problems.append(f"text {place}: {spelled(error)}")
+                text = _too_long(error) if asked.divide else spelled(error)
+                problems.append(f"text {asked.place(number)}: {text}")
+                request = None
+            unknown.append(request.ids.count(unk) if request and unk is not None else 0)
+            if (
+                request
+                and split != "none"
+                and not prefix
+                and not _says_something(model, sentence, request)
+            ):
                 request = None
             requests.append(request)
     if problems:
         raise wrong(problems)
-    return requests
+    return requests, unknown
 
 
-def _prefixes(asked: Asked, layouts: Sequence[Layout]) -> list[Prefix]:
-    """The prefix of each text goes to its first sentence."""
-    prefixes: list[Prefix] = []
-    for place, layout in enumerate(layouts):
-        own = asked.prefixes[place] if asked.prefixes is not None else None
-        prefixes += [own if i == 0 else None for i in range(len(layout.sentences))]
-    return prefixes
+def _too_long(error: InputError) -> str:
+    """The message for a caller who cannot have a text cut."""
+    if not isinstance(error, TooLongError):
+        return spelled(error)
+    return f"{error.found} tokens are more than the {error.most} that the model takes; shorten it"
 
 
-def _joined(layout: Layout, sentences: Sequence[TranslationResult]) -> list[Made]:
+def _says_something(model: Model, sentence: str, request: Request) -> bool:
+    """Whether a sentence has a letter or digit, and a token that the model knows.
+
+    One without is no sentence to the model, and what it says to it has nothing to do with it.
+    """
+    if not any(map(str.isalnum, sentence)):
+        return False
+    manifest, source = model.engine.manifest, model.engine.texts.source
+    foreign = {*manifest.hidden_ids, manifest.special_ids.unk}
+    return any(
+        token not in foreign and source.piece(token) not in WORD_MARKS for token in request.ids
+    )
+
+
+def _joined(
+    layout: Layout, sentences: Sequence[TranslationResult], kept: Sequence[bool]
+) -> list[Made]:
     if not sentences:
-        return [Made(layout.join([]), [], 0.0, None)]
+        return [Made(layout.joined([]), [], 0.0, None)]
     most = max(len(result.hypotheses) for result in sentences)
-    return [_choose(layout, sentences, place) for place in range(most)]
+    return [_choose(layout, sentences, kept, place) for place in range(most)]
 
 
-def _choose(layout: Layout, sentences: Sequence[TranslationResult], place: int) -> Made:
+def _choose(
+    layout: Layout, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
+) -> Made:
     """The hypotheses of one place, or the last of sentences that have fewer."""
     places = [min(place, len(result.hypotheses) - 1) for result in sentences]
     pairs = list(zip(sentences, places, strict=True))
     chosen = [result.hypotheses[i] for result, i in pairs]
     scores = [one.token_scores for one in chosen]
     return Made(
-        layout.join([result.texts[i] for result, i in pairs]),
+        layout.joined([result.texts[i] for result, i in pairs], kept),
         [token for one in chosen for token in one.tokens],
         _mean_score(chosen),
         None if None in scores else [value for values in scores for value in values or []],
+        all(one.finished for one in chosen),
     )
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.onnx._internal.exporter import _capture_strategies
 
 from tests.support.layer_export import Axes, Called, compare, export, normal
 from tfexport.errors import ExportError
@@ -44,8 +43,8 @@ def owned() -> list[Any]:
         nn.TransformerEncoder.forward,
         nn.TransformerEncoderLayer.forward,
         nn.modules.transformer._detect_is_causal_mask,
-        _capture_strategies.CAPTURE_STRATEGIES,
-        torch.export.dynamic_shapes.refine_dynamic_shapes_from_suggested_fixes,
+        torch.fx.proxy.TracerBase._filter_traceback_frames,
+        torch.SymBool.__bool__,
         torch.fx.experimental.symbolic_shapes.ShapeEnv._set_replacement,
         torch._C._len_torch_function_stack(),
     ]
@@ -134,7 +133,7 @@ def loop_over_time(layer: nn.Module, rows: Tensor) -> Tensor:
 def test_size_of_the_example_is_refused_with_its_line(call: Callable[..., Any], line: str) -> None:
     with pytest.raises(ExportError) as caught:
         export(Called(nn.Identity(), call), [ROWS])
-    assert "the code works for the example's size only, in S; at " in str(caught.value)
+    assert caught.match(r"the code works for the example's size only, in .*size\(\)\[1\]; at ")
     assert f"{__file__}:" in str(caught.value)
     assert caught.match(f"in {call.__name__}: .*{line}.*; compute sizes with")
     assert "\n" not in str(caught.value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.support.eager_search import Rules, greedy
 from tfexport.errors import ExportError, InputError, ParityError
 from tfexport.export import Input, export_module
 from tfexport.runtime import Translator
@@ -226,3 +227,33 @@ def test_a_decoder_that_sees_all_tokens_is_run_for_each(tmp_path: Path) -> None:
     assert module is not None
     assert module["recomputes"]
     assert not module["many_tokens"]
+
+
+class Translating(nn.Module):
+    """The memory is the state of a GRU, (layers, B, hidden), and no step is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(11, 8), nn.Embedding(12, 8)
+        self.encoder, self.decoder = nn.GRU(8, 8, 2), nn.GRU(8, 8, 2)
+        self.out = nn.Linear(8, 12)
+
+    def encode(self, input_ids: Tensor) -> Tensor:
+        hidden: Tensor = self.encoder(self.source(input_ids.T))[1]
+        return hidden
+
+    def decode(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.decoder(self.target(tokens.T), hidden)[0])
+        return logits.transpose(0, 1)
+
+
+def test_memory_has_its_batch_behind_another_axis_without_steps(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Translating().eval()
+    inputs = [Input("input_ids", "int64", ("batch", "length"))]
+    export_module(model, tmp_path / "a.bundle", inputs=inputs, pad_id=0, bos_id=1, eos_id=2,
+                  max_length=9)  # fmt: skip
+    row = {"input_ids": np.array([4, 5, 6, 7])}
+    with Translator(tmp_path / "a.bundle") as translator:
+        (found,) = translator.generate([row["input_ids"].tolist()])
+    assert found.hypotheses[0].tokens == greedy(model, row, Rules(max_length=9)).tokens

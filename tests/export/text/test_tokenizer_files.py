@@ -1,6 +1,7 @@
 """Vocabularies chosen for an export: with how text is split, and only with it."""
 
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,19 @@ def test_vocabulary_that_cannot_be_the_models_is_refused(
     files = choose_tokenizers(folder / "vocab.pkl", splits=Splits("whitespace"))
     with pytest.raises(TokenizerError, match=message):
         files.check(config(**values))
+
+
+def test_a_pipe_or_a_pointer_in_place_of_a_tokenizer_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    pointer = b"version https://git-lfs.github.com/spec/v1\nsize 5\n"
+    for name, split in (
+        ("a.json", ()),
+        ("a.model", ()),
+        ("v.txt", ()),
+        ("v.pkl", ("whitespace",) * 2),
+    ):
+        (tmp_path / name).write_bytes(pointer)
+        with pytest.raises(TokenizerError, match=f"{name}: a Git LFS pointer"):
+            TokenizerFiles(tmp_path / name, tmp_path / name, *split).load(config())
+    with pytest.raises(TokenizerError, match=r"pipe\.json: a named pipe, and a file is expected"):
+        TokenizerFiles(tmp_path / "pipe.json", tmp_path / "pipe.json").load(config())

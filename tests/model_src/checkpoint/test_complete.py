@@ -1,6 +1,7 @@
 """Completion of a config: the order of its sources, and what contradicts the weights."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.model_src.checkpoint.files import State, save
 from tests.support import tutorial
 from tfexport.cli.spelling import spell
-from tfexport.errors import ConfigError
+from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import (
     load_checkpoint,
 )
@@ -76,6 +77,22 @@ def test_tied_tables_are_found_by_their_values(tmp_path: Path) -> None:
     config = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"]).config
     assert config.tie_embeddings
     assert config.tie_output
+
+
+@pytest.mark.parametrize(
+    ("source_size", "advised"), [(19, ["tie_output", "tie_embeddings"]), (17, ["tie_output"])]
+)
+def test_only_settings_that_fit_the_sizes_are_advised(
+    tmp_path: Path, source_size: int, advised: list[str]
+) -> None:
+    state = dict(tutorial.make(source_size=source_size).state_dict())
+    del state["tgt_tok_emb.embedding.weight"]
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
+    assert re.findall(r"settings=\['(\w+)=true'\]", str(caught.value)) == advised
+    assert ("Two tables fit, and only the model's code says" in str(caught.value)) is (
+        len(advised) == 2
+    )
 
 
 def test_tables_that_a_bundle_ties_are_shared_when_its_checkpoint_is_read_again(

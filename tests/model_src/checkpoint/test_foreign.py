@@ -47,8 +47,8 @@ def keys(*names: str) -> dict[str, Tensor]:
             "of mt5, t5, umt5",
             "config.json",
         ),
-        (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "not supported"),
-        (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "not supported"),
+        (["model.layers.0.self_attn.q_proj.weight"], "a decoder-only", "docs/modules.md"),
+        (["bert.encoder.layer.0.attention.self.query.weight"], "a BERT", "docs/modules.md"),
     ],
 )
 def test_checkpoint_of_another_project_is_named(
@@ -60,12 +60,32 @@ def test_checkpoint_of_another_project_is_named(
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("model", [nn.LSTM(4, 4, 3), nn.GRU(4, 4), nn.Conv2d(3, 3, 3)])
-def test_other_kinds_of_model_are_named_in_one_line(tmp_path: Path, model: nn.Module) -> None:
-    wrapped = nn.ModuleDict({"conv1" if isinstance(model, nn.Conv2d) else "rnn": model})
-    message = refused(dict(wrapped.state_dict()), tmp_path)
-    assert "which is not supported: tfexport exports Transformers of an encoder and a" in message
+@pytest.mark.parametrize("model", [nn.LSTM(4, 4, 3), nn.GRU(4, 4)])
+def test_recurrent_models_are_named_with_the_way_that_takes_them(
+    tmp_path: Path, model: nn.Module
+) -> None:
+    message = refused(dict(nn.ModuleDict({"rnn": model}).state_dict()), tmp_path)
+    assert "recurrent layers (LSTM or GRU), which no layout reads" in message
+    assert "--module" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["stem.conv1.weight", "stem.bn.running_mean", "encoder.0.attn.wq", "decoder.0.attn.wq"],
+        ["model.encoder.conv1.weight", "model.decoder.blocks.0.attn.qkv.weight"],
+        ["src_emb.embeddings.weight", "tgt_emb.embeddings.weight", "encoder.l.0.w", "decoder.l.w"],
+        ["model.layers.0.w", "encoder.layers.0.w", "decoder.cross.0.w"],
+        ["encoder.layer.0.attention.self.query.weight", "decoder.layer.0.w"],
+        ["enc.rotary_emb.inv_freq", "dec.0.wq"],
+    ],
+)
+def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[str]) -> None:
+    message = refused(keys(*names), tmp_path)
+    assert "no known layout" in message
+    assert "--module, export_module: docs/modules.md" in message
+    assert "supported" not in message
 
 
 @pytest.mark.parametrize("kind", [*UNSUPPORTED, "a-new-one"])
@@ -73,7 +93,7 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
     (tmp_path / "config.json").write_text(json.dumps({**MARIAN, "model_type": kind}))
     names = [f"model.encoder.layers.{i}.fc1.weight" for i in range(30)]
     message = refused(keys(*names), tmp_path)
-    assert "which is not supported: " in message
+    assert "which no layout reads: " in message
     assert any(way in message for way in ("docs/modules.md", "Optimum", "CTranslate2"))
     assert "\n" not in message
     (tmp_path / "model.pt").unlink()
@@ -90,14 +110,22 @@ def test_hugging_face_folder_is_named_in_one_line(tmp_path: Path, kind: str) -> 
         ("encoder.block.1.layer.1.mlp.experts.expert_0.wi.weight", "Switch Transformers"),
         ("model.encoder.layers.3.ffn.router.classifier.weight", "NLLB-MoE"),
         ("prophetnet.decoder.ngram_embeddings.weight", "ProphetNet"),
-        ("model.encoder.conv1.weight", "Whisper"),
+        (
+            "model.encoder.conv1.weight model.decoder.layers.0.encoder_attn.q_proj.weight",
+            "Whisper",
+        ),
+        ("encoder.conv1.weight decoder.blocks.0.cross_attn.query.weight", "Whisper"),
+        (
+            "src_emb.embeddings.weight encoder.transformer_layers.0.input_layernorm.weight",
+            "an Eole",
+        ),
         ("encoder.embeddings.patch_embeddings.projection.weight", "a vision encoder-decoder"),
     ],
 )
 def test_models_that_their_keys_give_away(tmp_path: Path, name: str, title: str) -> None:
-    message = refused(keys(name, "model.shared.weight"), tmp_path)
+    message = refused(keys(*name.split(), "model.shared.weight"), tmp_path)
     assert f": {title}" in message
-    assert "which is not supported: " in message
+    assert "which no layout reads: " in message
     assert "\n" not in message
 
 
@@ -182,8 +210,68 @@ def test_several_state_dicts_are_named_with_the_line_that_takes_one(
     message = refused({"net": state, "ema": state}, tmp_path)
     assert "holds several state dicts: 'net', 'ema'" in message
     monkeypatch.chdir(tmp_path)
-    exec(message.partition("e.g. ")[2].rstrip("."), {"torch": torch})
+    exec(message.partition("e.g. ")[2].partition(";")[0], {"torch": torch})
     assert load_checkpoint(tmp_path, {"num_heads": 4}).layout == "nn-transformer"
+
+
+def test_a_state_dict_beside_others_with_the_same_names_is_told(
+    tmp_path: Path, state: dict[str, Tensor]
+) -> None:
+    torch.save({"model": state, "model_ema": state, "epoch": 3}, tmp_path / "model.pt")
+    found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
+    assert found.notes == ["weights taken from model, and not from model_ema"]
+
+
+@pytest.mark.parametrize(
+    "names", [("encoder", "decoder"), ("encoder_state_dict", "decoder_state_dict")]
+)
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("under", [False, True], ids=["bare", "model"])
+def test_state_dicts_of_parts_are_joined(
+    tmp_path: Path, names: tuple[str, str], prefix: str, under: bool
+) -> None:
+    model = nn.Transformer(16, 4, 2, 2, 24, batch_first=True)
+    parts = [model.encoder, model.decoder]
+    saved: dict[str, Any] = {
+        name: {prefix + key: value for key, value in part.state_dict().items()}
+        for name, part in zip(names, parts, strict=True)
+    }
+    optimizer = torch.optim.SGD(model.parameters()).state_dict()
+    file = {"model": saved, "optimizer": optimizer} if under else {**saved, "optimizer": optimizer}
+    torch.save(file, tmp_path / "model.pt")
+    found = examine_checkpoint(tmp_path, settings=["num_heads=4"])
+    kept = found.require_usable().state_dict
+    assert kept.keys() == model.state_dict().keys()
+    assert all(torch.equal(kept[key], value) for key, value in model.state_dict().items())
+    assert any("parts were joined" in str(note) for note in found.notes)
+
+
+def test_parts_of_a_file_with_objects_are_all_in_the_advice(tmp_path: Path) -> None:
+    part = {"w": torch.zeros(2)}
+    message = refused({"encoder": part, "decoder": part, "args": Path("x")}, tmp_path)
+    assert "{key: checkpoint[key] for key in ['encoder', 'decoder']}" in message
+    message = refused({"encoder": nn.Linear(2, 2), "decoder": nn.Linear(2, 2)}, tmp_path)
+    assert "{key: checkpoint[key].state_dict() for key in ['encoder', 'decoder']}" in message
+
+
+def test_an_averaged_model_is_read(tmp_path: Path, state: dict[str, Tensor]) -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(tutorial.make())
+    torch.save(averaged.state_dict(), tmp_path / "model.pt")
+    assert load_checkpoint(tmp_path, {"num_heads": 4}).state_dict.keys() == state.keys()
+
+
+@pytest.mark.parametrize("mark", ["_fsdp_wrapped_module.", "_checkpoint_wrapped_module."])
+def test_what_wrappers_put_into_names_is_taken_out(
+    tmp_path: Path, state: dict[str, Tensor], mark: str
+) -> None:
+    wrapped = {key.replace("layers.0.", f"layers.0.{mark}"): it for key, it in state.items()}
+    torch.save(wrapped, tmp_path / "model.pt")
+    assert load_checkpoint(tmp_path, {"num_heads": 4}).state_dict.keys() == state.keys()
+
+
+def test_names_that_become_one_are_refused(tmp_path: Path) -> None:
+    message = refused({"_orig_mod.a": torch.zeros(2), "a": torch.ones(2)}, tmp_path)
+    assert "_orig_mod.a and a would both be a" in message
 
 
 def test_long_lists_of_keys_are_cut(tmp_path: Path, state: dict[str, Tensor]) -> None:
@@ -205,15 +293,15 @@ def test_unread_weight_is_not_recommended_to_be_dropped(
     assert "only a weight that takes no part in the forward pass may be left out" in message
 
 
-@pytest.mark.parametrize("side", ["src", "tgt"])
+@pytest.mark.parametrize(("side", "tie"), [("src", "tie_embeddings"), ("tgt", "tie_output")])
 def test_one_embedding_alone_asks_whether_it_is_tied(
-    tmp_path: Path, state: dict[str, Tensor], side: str
+    tmp_path: Path, state: dict[str, Tensor], side: str, tie: str
 ) -> None:
     key = f"{side}_tok_emb.embedding.weight"
     torch.save({k: v for k, v in state.items() if k != key}, tmp_path / "model.pt")
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(tmp_path, {"num_heads": 4})
     assert f"{key}, the " in str(caught.value)
-    assert "give settings=['tie_embeddings=true']" in str(caught.value)
-    assert "give --set tie_embeddings=true" in caught.value.message.spelled(spell)
+    assert f"give settings=['{tie}=true']" in str(caught.value)
+    assert f"give --set {tie}=true" in caught.value.message.spelled(spell)
     assert "give both, or neither" not in str(caught.value)

@@ -1,6 +1,7 @@
 import argparse
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from huggingface_hub import save_torch_state_dict
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from tfexport.errors import CheckpointError
@@ -102,6 +104,58 @@ def test_folder_with_none_or_two_is_refused(tmp_path: Path) -> None:
     save_file(WEIGHTS, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"several checkpoints: model.safetensors, model.pt"):
         load_state_dict(tmp_path)
+
+
+class Tied(nn.Module):
+    """Three names of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(5, 4), nn.Embedding(5, 4)
+        self.output = nn.Linear(4, 5)
+        self.target.weight = self.source.weight
+        self.output.weight = self.source.weight
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["plain", "compiled"])
+def test_names_that_save_model_left_out_are_read_from_its_metadata(
+    tmp_path: Path, wrap: bool
+) -> None:
+    model = Tied()
+    save_model(nn.ModuleDict({"module": model}) if wrap else model, str(tmp_path / "m.safetensors"))
+    found = load_state_dict(tmp_path / "m.safetensors").tensors
+    assert found.keys() == model.state_dict().keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def test_names_left_out_of_shards_are_read_from_their_metadata(tmp_path: Path) -> None:
+    model = Tied()
+    save_torch_state_dict(dict(model.state_dict()), tmp_path, max_shard_size=81)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+    found = load_state_dict(tmp_path).tensors
+    assert found.keys() == model.state_dict().keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in model.state_dict().items())
+
+
+def test_metadata_that_names_one_tensor_too_often_is_refused(tmp_path: Path) -> None:
+    large = {"a": torch.zeros(2**20, dtype=torch.float16)}
+    save_file(large, tmp_path / "m.safetensors", {f"a{i}": "a" for i in range(64)})
+    with pytest.raises(CheckpointError, match="names one tensor so often that 68157440 values"):
+        load_state_dict(tmp_path / "m.safetensors")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_path_that_is_not_utf8_is_read_or_named(tmp_path: Path, zipped: bool) -> None:
+    folder = tmp_path / "m\udcf6del"
+    folder.mkdir()
+    with (folder / "model.pt").open("wb") as file:
+        torch.save(WEIGHTS, file, _use_new_zipfile_serialization=zipped)
+    assert load_state_dict(folder).tensors.keys() == WEIGHTS.keys()
+    save_file(WEIGHTS, tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").rename(folder / "m.safetensors")
+    with pytest.raises(CheckpointError, match="its path is not UTF-8 text, and safetensors opens"):
+        load_state_dict(folder / "m.safetensors")
 
 
 def damaged(tmp_path: Path) -> dict[str, Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.links import LINKS, hard
+from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model import session
@@ -72,6 +73,13 @@ def test_what_onnxruntime_refuses_is_said_by_its_cause_alone(
     assert "Loop" not in str(raised.value)
     assert len(str(raised.value)) < 700
     assert len(session._reason_of(ValueError("x" * 5000))) < 500
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_a_path_that_is_not_utf8_is_named_as_the_cause(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "m\udcf6del" / "x.bundle")
+    with pytest.raises(BundleError, match="its path is not UTF-8 text, and onnxruntime opens no"):
+        Translator(tmp_path / "m\udcf6del" / "x.bundle", engine="onnxruntime").generate([[5]])
 
 
 @pytest.mark.parametrize(

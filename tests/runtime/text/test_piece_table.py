@@ -62,8 +62,13 @@ def test_table_that_is_none_is_refused(tmp_path: Path, changes: Any, message: st
 
 def test_missing_or_foreign_model_is_named(tmp_path: Path) -> None:
     path = write(tmp_path)
-    for content in (None, b"", b"\x80\x04N.", b"garbage"):
+    for content, problem in (
+        (None, "cannot be read: No such file"),
+        (b"", "the file is empty"),
+        (b"\x80\x04N.", "not a SentencePiece model"),
+        (b"garbage", "not a SentencePiece model"),
+    ):
         if content is not None:
             (tmp_path / "a.model").write_bytes(content)
-        with pytest.raises(TokenizerError, match=r"a\.model: not a SentencePiece model"):
+        with pytest.raises(TokenizerError, match=rf"a\.model: {problem}"):
             load_tokenizer(path, "pieces", 5, 0)

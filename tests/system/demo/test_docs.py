@@ -54,13 +54,15 @@ def folder(
 ) -> Path:
     """Where a reader is who has followed the page up to the block."""
     for name, fixture in FILES.items():
-        if name in block.text:
+        if re.search(rf"(?<!\.\./)(?<!examples/){re.escape(name)}", block.text):
             (tmp_path / name).symlink_to(request.getfixturevalue(fixture))
     for path in (REPOSITORY / "examples").glob("*/*"):
-        # Folders of their own: `cd examples/node` and `../..` lead back here.
+        # Folders of their own: `cd examples/node` and `../..` lead back here. A bundle is one link.
+        path = path.parent if path.parent.suffix == ".bundle" else path
         copy = tmp_path / path.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.symlink_to(path)
+        if not copy.is_symlink():
+            copy.symlink_to(path)
     (tmp_path / "input.txt").write_text(f"{SOURCE}\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 from tfexport.corpus.formats.json_lines import JsonLines
 from tfexport.corpus.formats.parquet import Parquet
+from tfexport.corpus.formats.separated import Separated
 from tfexport.corpus.formats.text import Text
 from tfexport.corpus.pieces import Format
 
-FORMATS: Mapping[str, Format] = {found.name: found for found in (Text(), JsonLines(), Parquet())}
+FORMATS: Mapping[str, Format] = {
+    found.name: found
+    for found in (
+        Text(), JsonLines(), Parquet(),
+        Separated("csv", ",", quoted=True), Separated("tsv", "\t", quoted=False),
+    )
+}  # fmt: skip

@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tfexport.corpus.columns import Columns, row_of
+from tfexport.corpus.columns import Added, Columns, row_of
 from tfexport.corpus.formats.lines import LongLine, join_bytes, read_piece, scan_lines
-from tfexport.corpus.pieces import ADDED, Piece, Scanned, Source
+from tfexport.corpus.pieces import PartitionError, Piece, Scanned, Source
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import InputError, shown
 from tfexport.runtime.files.input_lines import read_line
@@ -25,29 +25,31 @@ class JsonLines:
         return scan_lines(source, batch_rows)
 
     def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
-        """See ``Format``; what is given back are the lines, None where they are no objects."""
-        given, rows = list[str | None](), list[Row]()
+        """See ``Format``; what is given back are the lines, as bytes where they are no objects."""
+        given, rows = list[str | bytes](), list[Row]()
         for place, line in enumerate(read_piece(source, piece)):
-            number, text = piece.first + place, None
+            number = piece.first + place
             try:
                 if isinstance(line, LongLine):
                     raise InputError(line.problem)
                 text = read_line(line, first=number == 0).strip()
                 values = _parse(text)
             except InputError as error:
-                given.append(None)
+                given.append(b"" if isinstance(line, LongLine) else line)
                 rows.append(Row(None, number, problem=str(error)))
                 continue
+            if taken := columns.taken(values):
+                raise PartitionError(f"row {number + 1} {taken}")
             given.append(text)
             rows.append(row_of(values, number, columns))
         return given, rows
 
-    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
         """See ``Format``."""
         pairs = zip(given, decoded, strict=True)
-        return "".join(_written(text, row) for text, row in pairs).encode()
+        return "".join(_written(text, row, columns.added) for text, row in pairs).encode()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
         """See ``Format``."""
         join_bytes(bodies, sink)
 
@@ -56,7 +58,7 @@ def _parse(text: str) -> dict[str, Any]:
     """The object of a line.
 
     Raises:
-        InputError: it is none, or has a key that is to be added.
+        InputError: it is none.
     """
     try:
         values = json.loads(text, parse_constant=_not_json, parse_int=_whole)
@@ -66,8 +68,6 @@ def _parse(text: str) -> dict[str, Any]:
         raise InputError(f"not JSON: {error}") from None
     if not isinstance(values, dict):
         raise InputError(f"not a JSON object: {shown(values)}")
-    if taken := [name for name in ADDED if name in values]:
-        raise InputError(f"has {', '.join(taken)} already, where the result goes")
     return values
 
 
@@ -80,11 +80,13 @@ def _not_json(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def _written(text: str | None, row: Decoded) -> str:
+def _written(text: str | bytes, row: Decoded, names: Added) -> str:
     score = row.score if row.score is None or math.isfinite(row.score) else None
-    added = json.dumps(
-        {"translation": row.translation, "score": score, "error": row.error}, ensure_ascii=False
-    )
+    values = zip(names, (row.translation, score, row.error), strict=True)
+    added = json.dumps(dict(values), ensure_ascii=False)
+    if isinstance(text, bytes):  # a line that is no object
+        whole = text.decode(errors="backslashreplace").rstrip("\r\n")
+        text = json.dumps({"line" if "line" not in names else "input": whole}, ensure_ascii=False)
     # The object's own text, not what a parser made of it: numbers and keys stay as they were.
-    kept = "" if text is None else text[1:-1].strip()
+    kept = text[1:-1].strip()
     return f"{{{kept}{', ' if kept else ''}{added[1:]}\n"

@@ -1,6 +1,7 @@
 """Files of lines: cutting them into pieces, and reading the lines of one."""
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from tfexport.corpus.formats.cursors import Cursors, key_of
 from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scanned, Source
-from tfexport.corpus.places import BLOCK, opened
+from tfexport.corpus.places import BLOCK, open_stream, opened
 from tfexport.corpus.row_decoder import MAX_ROW_BYTES
 
 # A line of JSON may hold more than its text.
@@ -48,6 +49,24 @@ def scan_lines(source: Source, batch_rows: int) -> Scanned:
     except (OSError, pa.ArrowException) as error:
         raise PartitionError(f"cannot be read: {error}") from None
     return Scanned(digest.hexdigest(), tuple(cutter.end()))
+
+
+def digest_of(source: Source) -> str:
+    """The sha256 of a file's content, decompressed."""
+    digest = hashlib.sha256()
+    with opened(source.system, source.path, source.compression) as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def lines_of(source: Source) -> Iterator[bytes | LongLine]:
+    """All lines of a file, with their ends."""
+    stream = _Stream(source)
+    try:
+        yield from _lines(stream, sys.maxsize)
+    finally:
+        stream.close()
 
 
 class _Cutter:
@@ -115,9 +134,7 @@ class _Stream:
         if self._seeks:
             self._file = source.system.open_input_file(source.path)
         else:
-            self._file = source.system.open_input_stream(
-                source.path, compression=source.compression, buffer_size=BLOCK
-            )
+            self._file = open_stream(source.system, source.path, source.compression)
 
     def close(self) -> None:
         self._file.close()

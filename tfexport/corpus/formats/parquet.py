@@ -69,16 +69,16 @@ class Parquet:
             raise PartitionError("was changed while it was read")
         return table, rows_of(table, columns, piece.first)
 
-    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
         """See ``Format``."""
         sink = io.BytesIO()
-        pq.write_table(with_results(given, decoded), sink)
+        pq.write_table(with_results(given, decoded, columns.added), sink)
         return sink.getvalue()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
         """See ``Format``."""
         with _reading(source) as file:
-            schema = with_results(file.schema_arrow.empty_table(), ()).schema
+            schema = with_results(file.schema_arrow.empty_table(), (), columns.added).schema
             compression = _compression(file.metadata)
         with pq.ParquetWriter(sink, schema, compression=compression) as writer:
             waiting, rows, size = list[pa.Table](), 0, 0

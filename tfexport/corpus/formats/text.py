@@ -28,11 +28,11 @@ class Text:
         lines = read_piece(source, piece)
         return None, [_row(line, piece.first + place) for place, line in enumerate(lines)]
 
-    def write(self, given: Any, decoded: Sequence[Decoded]) -> bytes:
+    def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
         """See ``Format``."""
         return "".join(f"{one_line(row.translation or '')}\n" for row in decoded).encode()
 
-    def join(self, bodies: Iterable[bytes], source: Source, sink: Any) -> None:
+    def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
         """See ``Format``."""
         join_bytes(bodies, sink)
 

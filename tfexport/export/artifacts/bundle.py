@@ -19,6 +19,7 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.deprecation import renamed_keywords
+from tfexport.errors import BundleError, Message, Option
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
@@ -27,6 +28,7 @@ from tfexport.export.artifacts.keywords import (
     check_keywords,
     graph_options,
     read_options,
+    reads_texts,
     tokenizer_files,
 )
 from tfexport.export.artifacts.results import ExportResult
@@ -58,12 +60,14 @@ class BundleContents:
         options: of the graphs.
         tokenizers: already checked against the model's vocabularies.
         verify: compare with eager PyTorch, and fail if they differ.
+        reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
     checkpoint: Checkpoint
     options: GraphOptions
     tokenizers: TokenizerFiles
     verify: bool = True
+    reads: str | None = None
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions")
@@ -115,7 +119,8 @@ def read_contents(
     found = read_for_decoding(checkpoint, read_options(options, verify))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
-    return BundleContents(found, of_graphs, tokenizers, verify)
+    reads = reads_texts(options, found.reads_texts)
+    return BundleContents(found, of_graphs, tokenizers, verify, reads)
 
 
 def write_bundle(
@@ -137,6 +142,8 @@ def write_bundle(
             tokenizers=contents.tokenizers.copy(folder),
             generation=dict(checkpoint.read_generation().defaults),
             languages=contents.tokenizers.languages,
+            reads=contents.reads,
+            origins=checkpoint.unseen,
         )
         manifest = write_manifest(folder, manifest)
         report = None
@@ -174,8 +181,17 @@ def verify_bundle(
     """
     check_keywords("verify_bundle", options, ReadKeywords)
     manifest = open_bundle(bundle)
-    info_of_bundle(manifest).refuse_quantized(Path(bundle))
+    if manifest.module is not None:
+        raise BundleError(
+            Message(
+                f"{bundle}: was exported from a module of its user's own; compare it with that (",
+                Option("module"), " on the command line, verify_module in Python).",
+            )
+        )  # fmt: skip
+    info = info_of_bundle(manifest)
+    info.refuse_quantized(Path(bundle))
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
+    info.require_same_model(Path(bundle), found.config)
     return compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), progress)
 
 

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from tfexport import __version__
 from tfexport.bundle import Manifest
-from tfexport.errors import BundleError
+from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.graph_forms import file_forms
 from tfexport.export.parity import ParityReport
 from tfexport.model_src.config import TransformerConfig
@@ -27,6 +27,13 @@ BUNDLE = "bundle"
 TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
 METADATA = "tfexport.json"
 _MOST_METADATA = 2**22  # bytes
+# Config keys that are equal in an artifact and the checkpoint that it was exported from, and
+# without which their tensors and tokens cannot be held beside each other.
+_OF_ONE_MODEL = (
+    "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "decoder_d_ff",
+    "num_encoder_layers", "num_decoder_layers", "max_positions", "pad_id", "bos_id", "eos_id",
+    "start_id",
+)  # fmt: skip
 # In the order in which they are shown. Torch files are never quantised, and have no names inside.
 _OF_GRAPHS = (
     "kind", "tfexport_version", "needs", "opset", "inputs", "outputs", "config", "parity",
@@ -89,6 +96,24 @@ class ArtifactInfo:
     def to_json(self) -> str:
         """The content of a torch file's ``METADATA``."""
         return json.dumps(self.to_dict())
+
+    def require_same_model(self, path: Path, config: TransformerConfig) -> None:
+        """Refuse to compare an artifact with the checkpoint of another model.
+
+        Raises:
+            BundleError: sizes or special ids differ; the message names them all.
+        """
+        theirs = config.to_dict()
+        unlike = [
+            f"{key} is {shown(self.config[key])} there and {shown(theirs[key])} in the checkpoint"
+            for key in _OF_ONE_MODEL
+            if key in self.config and self.config[key] != theirs[key]
+        ]
+        if unlike:
+            subject = f"{path}: this {self.kind} is not of that checkpoint"
+            raise BundleError(
+                join_problems(subject, unlike, "Compare it with the one that it was exported from.")
+            )
 
     def refuse_quantized(self, path: Path) -> None:
         """Refuse to compare a quantised artifact with eager PyTorch.

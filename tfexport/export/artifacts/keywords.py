@@ -48,6 +48,8 @@ class BundleKeywords(ReadKeywords, total=False):
         source_split: on the source side alone.
         target_split: on the target side alone.
         output_attentions: make the cross-attention weights an output of generate.onnx.
+        reads: "sentences" or "texts", the units in which a server gives the model its sources; by
+            default as the checkpoint's family was trained.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: keep to standard operators, for other runtimes than onnxruntime.
     """
@@ -59,6 +61,7 @@ class BundleKeywords(ReadKeywords, total=False):
     source_split: str | None
     target_split: str | None
     output_attentions: bool
+    reads: str | None
     opset: int | None
     portable: bool
 
@@ -151,6 +154,23 @@ def graph_options(given: BundleKeywords) -> GraphOptions:
     return GraphOptions.choose(
         given.get("opset"), given.get("portable", False), given.get("output_attentions", False)
     )
+
+
+def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
+    """What the manifest says that a model reads.
+
+    Args:
+        given: keyword arguments.
+        usual: whether its family reads whole texts.
+
+    Raises:
+        ConfigError: ``reads`` is neither "sentences" nor "texts".
+    """
+    asked = given.get("reads")
+    if asked not in (None, "sentences", "texts"):
+        raise ConfigError(Message(Option("reads"), f": {shown(asked)} is not sentences or texts"))
+    texts = usual if asked is None else asked == "texts"
+    return "texts" if texts else None
 
 
 def tokenizer_files(given: BundleKeywords, beside: Path | None) -> TokenizerFiles:

@@ -22,7 +22,7 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import BundleError
+from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import check_keywords
 from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments, check_form
@@ -188,11 +188,20 @@ def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> N
     Raises:
         BundleError: they are not.
     """
-    if contents.build.found.io != manifest.module_io:
+    found, name = contents.build.found, type(contents.build.found.module.model).__name__
+    ours, theirs = manifest.module or {}, found.io.to_dict()
+    unlike = [
+        f"{key}: {shown(ours.get(key))} there and {shown(theirs[key])} in the module"
+        for key in theirs
+        if ours.get(key) != theirs[key]
+    ]
+    if manifest.limits.target_vocab_size != found.vocab_size:
+        sizes = f"{manifest.limits.target_vocab_size} there and {found.vocab_size} in the module"
+        unlike.append(f"size of the vocabulary: {sizes}")
+    if found.io != manifest.module_io or unlike:
+        advice = "Compare it with the module that it was exported from, or export this one."
         raise BundleError(
-            f"{path}: its tensors are not those of this "
-            f"{type(contents.build.found.module.model).__name__}. Compare it with the module that "
-            "it was exported from, or export this one."
+            join_problems(f"{path}: this bundle is not of that {name}", unlike, advice)
         )
 
 
@@ -210,7 +219,7 @@ def _write_bundle(
         tokenizers = contents.tokenizers.copy(folder)
         if not contents.build.found.io.takes_ids:  # a text is the target only
             tokenizers.pop("source", None)
-        manifest = replace(_describe(contents, graphs), tokenizers=tokenizers)
+        manifest = replace(_describe(contents, graphs), tokenizers=tokenizers, reads=contents.reads)
         manifest = write_manifest(folder, manifest)
         if verify:
             report = _compare(contents, folder, manifest, tell)
@@ -259,7 +268,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
     domains: dict[str, int] = {}
     for graph in graphs.values():
         domains |= graph.opset_imports
-    source = build.found.below.get(graph_io.INPUT_IDS, 1)
+    source = int(build.found.below.get(graph_io.INPUT_IDS, 1))
     return Manifest(
         tfexport_version=__version__,
         opset=domains,

@@ -27,6 +27,8 @@ class ModuleKeywords(TypedDict, total=False):
             ``BundleKeywords``.
         source_split: on the source side alone.
         target_split: on the target side alone.
+        reads: "sentences" or "texts", the units in which a server gives the model its sources; by
+            default as the sentences.
         add_source_bos: the encoder sees the start token in front of a text.
         add_source_eos: the encoder sees the end token behind a text.
         examples: rows of real inputs, without the batch axis; they are compared too.
@@ -47,6 +49,7 @@ class ModuleKeywords(TypedDict, total=False):
     split: str | None
     source_split: str | None
     target_split: str | None
+    reads: str | None
     add_source_bos: bool
     add_source_eos: bool
     examples: Iterable[Mapping[str, Any]]

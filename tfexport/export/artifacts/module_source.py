@@ -12,6 +12,7 @@ from torch import nn
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems
+from tfexport.export.artifacts.keywords import reads_texts
 from tfexport.export.artifacts.module_keywords import ModuleKeywords
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.module_forms import ModuleBuild
@@ -35,6 +36,7 @@ class ModuleContents:
         tokenizers: checked against the vocabularies.
         config: what the manifest says of the framing of texts.
         examples: rows of real inputs.
+        reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
     build: ModuleBuild
@@ -42,6 +44,7 @@ class ModuleContents:
     tokenizers: TokenizerFiles
     config: dict[str, Any]
     examples: Sequence[Mapping[str, Array]]
+    reads: str | None = None
 
     @property
     def eager(self) -> EagerModule:
@@ -68,7 +71,8 @@ def read_module(
     _check_ids(ids, found)
     tokenizers = _tokenizers(found, ids, options)
     framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
-    return ModuleContents(build, graphs, tokenizers, framing, examples)
+    reads = reads_texts(options, False)
+    return ModuleContents(build, graphs, tokenizers, framing, examples, reads)
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:
@@ -121,6 +125,6 @@ def _vocabularies(
     found: Examination, ids: SpecialIds, framing: tuple[bool, bool]
 ) -> TransformerConfig:
     size = found.vocab_size
-    source = found.below.get(graph_io.INPUT_IDS, size) if found.io.takes_ids else size
+    source = int(found.below.get(graph_io.INPUT_IDS, size)) if found.io.takes_ids else size
     special = ids.pad, ids.bos, ids.eos, ids.unk
     return cast(TransformerConfig, _Vocabularies(source, size, *special, *framing))

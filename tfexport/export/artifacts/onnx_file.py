@@ -259,6 +259,7 @@ def verify_graph(
         found = read_for_decoding(checkpoint, read, info.config)
     else:
         found = read.read(checkpoint, defaults=info.config)
+    info.require_same_model(path, found.config)
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(beside=folder_of(checkpoint))
         return compare_text(path, tokenizers, found, progress=progress)

@@ -18,6 +18,7 @@ _GOES_WITH: dict[str, tuple[str | None, ...]] = {
     "output_attentions": (None, GENERATE),
     "text": (GENERATE,),
     "quantize": (None, GENERATE),
+    "reads": (None,),
 }
 
 

@@ -115,6 +115,7 @@ def verify_torchscript(
     check_keywords("verify_torchscript", options, ReadKeywords)
     info = read_torch_info(path)
     found = _read(checkpoint, info.kind, read_options(options), info.config)
+    info.require_same_model(Path(path), found.config)
     return _compare(Path(path), info.kind, found, progress)
 
 

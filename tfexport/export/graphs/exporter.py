@@ -5,7 +5,8 @@ Callers use ``exporter.export_graph_module``, not an imported name, so that test
 
 import contextlib
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from tfexport import graph_io, slot_io
 from tfexport.errors import ExportError
+from tfexport.export.graphs.kernels import as_place, fit_kernels, run_once
 from tfexport.export.graphs.shortcuts import shortcuts
-from tfexport.export.graphs.torch_layers import exportable_layers
 from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
 from tfexport.export.passes.names import Parameter, set_parameters
@@ -40,6 +41,8 @@ _EXAMPLE = {
 }
 
 
+# The operator in torch's message: the node's name and its target.
+_UNTRANSLATED = re.compile(r"translating node %(\w+) : .*?target=torch\.ops\.([\w.]+)\]")
 LARGEST_SIZES = "tfexport.largest_sizes"  # in the ``meta`` of a user's graph; not saved
 _ANY_SIZE = 1 << 30
 
@@ -55,7 +58,10 @@ def cache_shape(config: TransformerConfig) -> CacheShape:
 
 
 def export_graph_module(
-    module: nn.Module, spec: GraphSpec, opset: int, sizes: Mapping[str, int] | None = None
+    module: nn.Module,
+    spec: GraphSpec,
+    opset: int,
+    sizes: Sequence[Mapping[str, int]] | None = None,
 ) -> ir.Model:
     """Export one module.
 
@@ -63,19 +69,22 @@ def export_graph_module(
         module: its inputs and outputs are the tensors of ``spec``, in that order.
         spec: names, dtypes and axes.
         opset: of the standard operators.
-        sizes: of the named axes of the example that torch runs, at least 2 each.
+        sizes: of a user's module: of the named axes of the example that torch runs, at least 2
+            each, and of further ones, which onnxruntime runs too.
 
     Returns:
         The graph in memory; its initializers have the names of the module's parameters.
 
     Raises:
-        ExportError: torch.onnx.export failed.
+        ExportError: torch.onnx.export failed, or onnxruntime has no such operators.
     """
-    examples = tuple(_example(tensor, sizes or _EXAMPLE) for tensor in spec.inputs)
+    runs = [tuple(_example(tensor, each) for tensor in spec.inputs) for each in sizes or [_EXAMPLE]]
+    examples = runs[0]
     axes = tuple(_dynamic_axes(tensor, sizes is None) for tensor in spec.inputs)
+    captured, programs = None, list[torch.export.ExportedProgram]()
     try:
-        layers = contextlib.nullcontext() if sizes is None else exportable_layers(module)
-        with quiet(), shortcuts(), torch.no_grad(), layers:
+        layers = contextlib.nullcontext() if sizes is None else _exportable_layers(module)
+        with quiet(), shortcuts() as programs, torch.no_grad(), layers:
             captured = None if sizes is None else _captured(module, examples, axes)
             program = torch.onnx.export(
                 module.eval() if captured is None else captured,
@@ -90,6 +99,8 @@ def export_graph_module(
     except ExportError as error:  # of a layer, which names it, or of an axis
         raise ExportError(_with_names(str(error), spec)) from error
     except Exception as error:
+        if captured is not None and (reason := _untranslated(programs, str(error))):
+            raise ExportError(reason) from error
         raise CaptureError(f"{spec.filename}: torch.onnx.export failed: {error}") from error
     assert program is not None
     model = program.model
@@ -101,8 +112,23 @@ def export_graph_module(
         for value, tensor in zip(model.graph.inputs, spec.inputs, strict=True):
             value.shape = ir.Shape(tensor.axes)
     set_parameters(model, _parameters(module))
+    if sizes is not None:
+        fit_kernels(model)
+        run_once(model, module, spec, runs)
     AFTER_EXPORT(model)
     return model
+
+
+def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """See ``torch_layers``, which reads parts of torch that only modules of one's own need."""
+    try:
+        from tfexport.export.graphs.torch_layers import exportable_layers
+    except (ImportError, AttributeError) as error:
+        raise ExportError(
+            f"torch {torch.__version__} lacks what the export of modules of one's own needs: "
+            f"{error}; install an earlier one"
+        ) from error
+    return exportable_layers(module)
 
 
 def _captured(
@@ -113,6 +139,22 @@ def _captured(
     with torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
         program = torch.export.export(module.eval(), examples, dynamic_shapes=(axes,), strict=False)
     return program
+
+
+def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -> str | None:
+    """Which operator torch could not translate, and the line that it comes from; None if none."""
+    found = _UNTRANSLATED.search(text)
+    if found is None:
+        return None
+    name, operator = found.groups()
+    nodes = [node for program in programs for node in program.graph.nodes if node.name == name]
+    trace = next((trace for node in nodes if (trace := node.meta.get("stack_trace"))), None)
+    place = "" if trace is None else f" at {as_place(trace)}"
+    if "No ONNX function found" in text:
+        remedy = "write it with operators that ONNX has"
+        return f"torch has no ONNX form of {operator}{place}; {remedy}"
+    reason = text.partition("## Exception summary")[2].strip().partition("\n")[0]
+    return f"torch cannot translate {operator}{place}: {reason}"
 
 
 def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> dict[str, int]:
@@ -163,7 +205,7 @@ def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
 
 
 def _parameters(module: nn.Module) -> dict[str, Parameter]:
-    """Every parameter and buffer, by the name that the exporter gives it."""
+    """The parameters and buffers that are arrays, by the names that the exporter gives them."""
     kinds: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, Embedding):
@@ -178,7 +220,16 @@ def _parameters(module: nn.Module) -> dict[str, Parameter]:
     return {
         name: Parameter(
             Role(name.removeprefix("model."), kinds.get(id(tensor), MATRIX)),
-            tensor.detach().numpy(),
+            values,
         )
         for name, tensor in tensors.items()
+        if (values := _array(tensor)) is not None
     }
+
+
+def _array(tensor: Tensor) -> Any:
+    """A tensor as an array; None for one that numpy cannot hold, such as a sparse one."""
+    try:
+        return tensor.detach().numpy()
+    except (TypeError, RuntimeError):
+        return None

@@ -30,7 +30,7 @@ class ModuleSteps:
         self.special_ids, self.vocab_size = special_ids, found.vocab_size
         self.longest: int | None = longest
         self.record_width = 1
-        self.sizes: Mapping[str, int] | None = found.sizes
+        self.sizes: Sequence[Mapping[str, int]] | None = found.sizes
         self.rules = NO_RULES
         io = found.io
         self.inputs = io.inputs

@@ -44,15 +44,16 @@ _REGISTRIES: dict[int, Any] = {}  # by opset
 
 
 @contextlib.contextmanager
-def shortcuts() -> Iterator[None]:
-    """Patch torch's exporter inside the block."""
+def shortcuts() -> Iterator[list[ExportedProgram]]:
+    """Patch torch's exporter inside the block; gives the programs as it translates them."""
+    programs: list[ExportedProgram] = []
     with no_collecting(), contextlib.ExitStack() as stack:
-        for owner, name, value in _replacements():
+        for owner, name, value in _replacements(programs):
             stack.enter_context(_replaced(owner, name, value))
-        yield
+        yield programs
 
 
-def _replacements() -> list[tuple[Any, str, Any]]:
+def _replacements(programs: list[ExportedProgram]) -> list[tuple[Any, str, Any]]:
     """Torch's functions to replace: (owner, attribute, new value); empty if torch lacks one."""
     try:
         from torch.onnx._internal.exporter import _fx_passes, _registration
@@ -68,7 +69,9 @@ def _replacements() -> list[tuple[Any, str, Any]]:
         return []
 
     def decompose_once(program: ExportedProgram, registry: Any) -> Any:
-        return program if decompose_by_hand(program, registry) else decompose(program, registry)
+        known = decompose_by_hand(program, registry)
+        programs.append(program if known else decompose(program, registry))
+        return programs[-1]
 
     def list_once(opset_version: int) -> Any:
         if opset_version not in _REGISTRIES:

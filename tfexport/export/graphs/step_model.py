@@ -66,7 +66,7 @@ class StepModel(Protocol):
         memory: of a greedy step.
         beam_memory: of a step of beams.
         record_width: W of the records of ``choose``.
-        sizes: of the axes of an example; None for those of ``exporter``.
+        sizes: of the axes of examples, the first of which is traced; None for ``exporter``'s own.
         rules: that greedy search keeps.
     """
 
@@ -79,7 +79,7 @@ class StepModel(Protocol):
     memory: Memory
     beam_memory: Memory
     record_width: int
-    sizes: Mapping[str, int] | None
+    sizes: Sequence[Mapping[str, int]] | None
     rules: GreedyRules
 
     def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:

@@ -41,7 +41,7 @@ class TransformerSteps:
         self.model, self.module = model, cast(nn.Module, model)
         self.special_ids, self.longest = config.special_ids, config.longest
         self.vocab_size, self.record_width = config.target_vocab_size, config.d_model
-        self.sizes: Mapping[str, int] | None = None
+        self.sizes: Sequence[Mapping[str, int]] | None = None
         self.cache = cache_shape(config)
         self.inputs: Tensors = graph_io.SOURCE_INPUTS
         mask = TensorSpec(graph_io.ATTENTION_MASK, "int64", (BATCH, SOURCE))

@@ -56,10 +56,11 @@ class UserModule(nn.Module):
         found = self._call("encode", *inputs)
         return _moved(self._tensors("encode", found), self.memory_axes, to_front=True)
 
-    def start(self, memory: Sequence[Tensor]) -> Tensors:
-        """The memory to the state before the first token."""
+    def start(self, memory: Sequence[Tensor], batch: int | None = None) -> Tensors:
+        """The memory to the state before the first token; ``batch`` while no axes are known."""
         if self.recomputes:
-            return (torch.zeros((memory[0].size(0), 0), dtype=torch.int64),)
+            rows = memory[0].size(0) if batch is None else batch
+            return (torch.zeros((rows, 0), dtype=torch.int64),)
         found = self._call("start", *self._own_memory(memory))
         state = self._tensors("start", found, least=0)
         return _moved(state, self.state_axes, to_front=True)

@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ExportError
-from tfexport.export.named_code import is_users
+from tfexport.export.named_code import is_users, library_of
 
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?')
-_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (\w+)")  # of ``torch_layers``
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (<?\w+>?))?')
+_LINE = re.compile(r"([^\s;,]+\.py):(\d+) in (<?\w+>?)")  # of ``torch_layers``
 _LONGEST = 400  # characters of a reason
 
 # Parts of torch's messages, and what to do about them.
@@ -21,6 +21,7 @@ _FIXED = (
     "the code fixes a size that has to vary; take sizes from the tensors (x.size(1), x.unflatten) "
     "instead of numbers, and leave loops over an axis to torch's own layers"
 )
+_NUMPY = "a graph has no values for numpy to compute with; use torch's functions"
 _HINTS = (
     (
         "data-dependent expression",
@@ -30,12 +31,17 @@ _HINTS = (
     ("Constraints violated", _FIXED),
     ("specialized", _FIXED),
     ("static shape", _FIXED),
+    ("nested_tensor", "ONNX has no rows of unequal length; pad them, with a mask"),
+    ("numpy() is not supported", _NUMPY),
+    ("numpy.object_", _NUMPY),
     ("No ONNX function found", "write it with operators that ONNX has"),
 )
 
 
 def where(model: nn.Module, method: str, error: BaseException | None = None) -> str:
     """The method and the line of the user's file: ``Captioner.step (captioner.py, line 12)``.
+
+    A library that the line calls, and in which the error arose, is named behind it.
 
     Args:
         model: the user's.
@@ -45,19 +51,21 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
     name = f"{type(model).__name__}.{method}"
     place = None if error is None else _raised_at(error)
     place = place or _defined_at(getattr(type(model), method, None))
-    return name if place is None else f"{name} ({place[0]}, line {place[1]})"
+    return name if place is None else f"{name} ({place})"
 
 
 def export_failure(model: nn.Module, methods: Sequence[str], error: BaseException) -> str:
     """Why some methods could not be exported: method, line and reason, in one line."""
-    told = _told(error)
+    told = [place for place in _told(error) if is_users(place[0])]
     called = [name for _, _, name in told if name in methods]
-    inside = [name for name in methods if told and _holds(getattr(type(model), name), told[-1])]
+    inside = [
+        name for name in methods if told and _holds(getattr(type(model), name, None), told[-1])
+    ]
     name = (called or inside or list(methods[:1]))[-1]
     return f"{where(model, name, error)}: {one_line(error)}."
 
 
-def _holds(method: Callable[..., Any], place: tuple[str, int, str]) -> bool:
+def _holds(method: Any, place: tuple[str, int, str]) -> bool:
     """Whether a line of code is one of a method's own."""
     try:
         lines, first = inspect.getsourcelines(method)
@@ -68,7 +76,10 @@ def _holds(method: Callable[..., Any], place: tuple[str, int, str]) -> bool:
 
 
 def _told(error: BaseException) -> list[tuple[str, int, str]]:
-    """The lines of code in an error's message and its causes: file, line, function."""
+    """The lines of code in an error's message and its causes: file, line, function.
+
+    They are the user's, and those of libraries other than torch.
+    """
     found: list[tuple[str, int, str]] = []
     cause: BaseException | None = error
     while cause is not None:
@@ -77,7 +88,7 @@ def _told(error: BaseException) -> list[tuple[str, int, str]]:
         found += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
         found += [(file, int(line), name) for file, line, name in told]
         cause = cause.__cause__
-    return [(file, line, name) for file, line, name in found if is_users(file)]
+    return [place for place in found if is_users(place[0]) or library_of(place[0])]
 
 
 def one_line(error: BaseException) -> str:
@@ -97,12 +108,18 @@ def one_line(error: BaseException) -> str:
     return named if hint is None else f"{named}: {hint}"
 
 
-def _raised_at(error: BaseException) -> tuple[str, int] | None:
+def _raised_at(error: BaseException) -> str | None:
     """The innermost line of the user's code, from the traceback or from torch's message."""
     told = _told(error)
-    return (Path(told[-1][0]).name, told[-1][1]) if told else None
+    own = [number for number, (file, _, _) in enumerate(told) if is_users(file)]
+    if not own:
+        return None
+    file, line, _ = told[own[-1]]
+    inside = told[own[-1] + 1 :]
+    library = f", through {library_of(inside[-1][0])}" if inside else ""
+    return f"{Path(file).name}, line {line}{library}"
 
 
-def _defined_at(method: Callable[..., Any] | None) -> tuple[str, int] | None:
+def _defined_at(method: Callable[..., Any] | None) -> str | None:
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return None if code is None else (Path(code.co_filename).name, code.co_firstlineno)
+    return None if code is None else f"{Path(code.co_filename).name}, line {code.co_firstlineno}"

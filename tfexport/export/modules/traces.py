@@ -67,7 +67,7 @@ def trace(
     memory = module.encode(given)
     _refuse_changed(module, "encode", given, inputs)
     kept = [tensor.clone() for tensor in memory]
-    state = module.start(memory)
+    state = module.start(memory, inputs[0].size(0))
     _refuse_changed(module, "start", memory, kept)
     started = tuple(tensor.clone() for tensor in state)
     states = [tuple(map(Shaped.of, state))]
@@ -86,7 +86,7 @@ def trace(
         if found and logits.size(-1) != found[0].size(-1):
             sizes_found = f"{found[0].size(-1)} and {logits.size(-1)}"
             raise module.wrong(method, f"gives logits of {sizes_found} tokens at different steps")
-        found.append(logits.float())
+        found.append(logits.to(torch.get_default_dtype()))
         states.append(tuple(map(Shaped.of, after)))
         state = after
         token = torch.randint(logits.size(-1), token.shape, generator=generator)

@@ -6,7 +6,6 @@ from tfexport.export.parity.generate import compare_generate
 from tfexport.export.parity.report import (
     STAGES,
     TOKEN_STAGES,
-    TOLERANCE,
     Comparison,
     ParityReport,
 )
@@ -16,7 +15,6 @@ from tfexport.export.parity.torch_file import compare_program, compare_torchscri
 __all__ = [
     "STAGES",
     "TOKEN_STAGES",
-    "TOLERANCE",
     "Comparison",
     "ParityReport",
     "compare_bundle",

@@ -8,17 +8,30 @@ Axes: B sentences, K hypotheses, N = 2 K candidates, T target, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from tfexport.bundle import SpecialIds
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import Run, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids
 from tfexport.export.parity.report import Comparison
+from tfexport.export.rounding import Rounding
 from tfexport.runtime.model.interface import Model, Source
 
 BEAM_SIZE, STEPS = 3, 8
+LastLogits = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A beam search of ``steps`` steps over some sentences, in one engine with a beam graph."""
+
+    model: Model
+    sources: Sequence[Source]
+    steps: int
 
 
 def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
@@ -28,19 +41,19 @@ def compare_beam(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Co
 
 def compare_beams(eager: Eager, run: EagerRun, model: Model) -> Iterator[Comparison]:
     """``compare_beam`` in any engine."""
-    memory, beams = eager.reference.encode(run.case.ids, run.case.mask), beam_size(model)
-    memory = memory.repeat_interleave(beams, dim=0)
+    beams = beam_size(model)
     mask = run.case.mask.repeat_interleave(beams, dim=0)
 
-    def last_logits(prefixes: torch.Tensor) -> torch.Tensor:
-        def compute() -> torch.Tensor:
-            return eager.reference.decode(memory, mask, prefixes, last_only=True)[:, -1]
-
-        return run.once(f"beams of {prefixes.shape[1]}", prefixes.numpy(), compute)
+    def scorer() -> LastLogits:
+        memory = eager.reference.encode(run.case.ids, run.case.mask)
+        memory = memory.repeat_interleave(beams, dim=0)
+        decode = eager.reference.decode
+        return lambda prefixes: decode(memory, mask, prefixes, last_only=True)[:, -1]
 
     longest = eager.config.longest
     steps = STEPS if longest is None else min(STEPS, longest)
-    yield from compare_search(model, run.case.rows, run, steps, last_logits)
+    search = Search(model, run.case.rows, steps)
+    yield from compare_search(search, run, scorer, eager.rounding)
 
 
 def beam_size(model: Model) -> int:
@@ -49,45 +62,71 @@ def beam_size(model: Model) -> int:
 
 
 def compare_search(
-    model: Model,
-    sources: Sequence[Source],
-    run: Run,
-    steps: int,
-    last_logits: Callable[[torch.Tensor], torch.Tensor],
+    search: Search, run: Run, scorer: Callable[[], LastLogits], rounding: Rounding
 ) -> Iterator[Comparison]:
     """Compare one search in a graph with eager logits.
 
     Args:
-        model: with a beam graph.
-        sources: of the sentences.
+        search: of an engine.
         run: for the special ids, and the shape that is reported.
-        steps: of the search.
-        last_logits: of eager PyTorch, prefixes (B * K, T) to (B * K, V).
+        scorer: gives the last logits of eager PyTorch, prefixes (B * K, T) to (B * K, V).
+        rounding: of the eager code.
     """
-    beams = beam_size(model)
+    beams = beam_size(search.model)
     if beams < 2:
         return
-    batch, ids = len(sources), run.special_ids
     # More finished hypotheses than there can be, so that all steps are taken.
-    record = model.beam(sources, beams, beams * steps + 1, steps)
-    prefixes = np.full((batch, beams, 1), ids.decoder_start)
-    sums = np.where(np.arange(beams) == 0, 0.0, -np.inf)[None].repeat(batch, axis=0)
-    log_probs, best_sums, eager_sums = [], [], []
-    for tokens, parents, own in zip(*record, strict=True):
-        flat = torch.from_numpy(prefixes.reshape(batch * beams, -1))
-        scored = last_logits(flat).log_softmax(-1).numpy().reshape(batch, beams, -1)
-        expected = scored[np.arange(batch)[:, None], parents, tokens]
-        log_probs.append((own, expected))
-        every = (sums[:, :, None] + scored).reshape(batch, -1)
-        eager_sums.append(-np.sort(-every, axis=-1)[:, : tokens.shape[-1]])
-        totals = np.take_along_axis(sums, parents, -1) + expected
-        best_sums.append(totals)
-        kept = np.argsort(tokens == ids.eos, axis=-1, kind="stable")[:, :beams]
-        sums = np.take_along_axis(totals, kept, -1)
-        prefixes = _continue(prefixes, tokens, parents, kept)
-    ours, theirs = (np.stack(values) for values in zip(*log_probs, strict=True))
-    yield compare_values("beam", run.shape, ours, theirs)
-    yield compare_values("beam", run.shape, _floats(best_sums), _floats(eager_sums))
+    record = search.model.beam(search.sources, beams, beams * search.steps + 1, search.steps)
+
+    def compute() -> list[torch.Tensor]:
+        follow = _Eager(scorer(), run.special_ids, (len(search.sources), beams))
+        for tokens, parents, _ in zip(*record, strict=True):
+            follow.step(tokens, parents)
+        return follow.results
+
+    def known() -> tuple[list[Floats], list[float]]:
+        eager = [each.numpy() for each in compute()]
+        return eager, rounding.measure(compute, eager)
+
+    made = np.stack([record.tokens, record.parents])
+    (log_probs, totals, best), noise = run.once("beam", made, known)
+    ours = record.log_probs
+    yield compare_values("beam", run.shape, ours, log_probs, max(noise[0], run.noise.log_probs))
+    yield compare_values("beam", run.shape, totals, best, max(noise[1:]))
+
+
+class _Eager:
+    """Eager PyTorch along the record of a search."""
+
+    def __init__(self, last_logits: LastLogits, ids: SpecialIds, size: tuple[int, int]) -> None:
+        self._last_logits, self._eos, self._size = last_logits, ids.eos, size
+        self._prefixes = np.full((*size, 1), ids.decoder_start)
+        self._sums = torch.full(size, -torch.inf)
+        self._sums[:, 0] = 0.0
+        self._log_probs: list[torch.Tensor] = []
+        self._totals: list[torch.Tensor] = []
+        self._best: list[torch.Tensor] = []
+
+    def step(self, tokens: Ids, parents: Ids) -> None:
+        """Take the candidates (B, N) of one step."""
+        batch, beams = self._size
+        flat = torch.from_numpy(self._prefixes.reshape(batch * beams, -1))
+        scored = self._last_logits(flat).log_softmax(-1).reshape(batch, beams, -1)
+        rows = torch.arange(batch)[:, None]
+        expected = scored[rows, torch.from_numpy(parents), torch.from_numpy(tokens)]
+        every = (self._sums[:, :, None] + scored).reshape(batch, -1)
+        self._best.append(every.topk(tokens.shape[-1], dim=-1).values)
+        totals = self._sums.gather(-1, torch.from_numpy(parents)) + expected
+        self._log_probs.append(expected)
+        self._totals.append(totals)
+        kept = np.argsort(tokens == self._eos, axis=-1, kind="stable")[:, :beams]
+        self._sums = totals.gather(-1, torch.from_numpy(kept))
+        self._prefixes = _continue(self._prefixes, tokens, parents, kept)
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """Log-probabilities of the candidates, their sums, and the highest sums; (T, B, N)."""
+        return [torch.stack(each) for each in (self._log_probs, self._totals, self._best)]
 
 
 def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:
@@ -96,7 +135,3 @@ def _continue(prefixes: Ids, tokens: Ids, parents: Ids, kept: Ids) -> Ids:
     newest = np.take_along_axis(tokens, kept, -1)
     moved = np.take_along_axis(prefixes, before[:, :, None], 1)
     return np.concatenate([moved, newest[:, :, None]], axis=-1)
-
-
-def _floats(values: list[Floats]) -> Floats:
-    return np.stack(values).astype(np.float32)

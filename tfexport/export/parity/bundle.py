@@ -95,4 +95,5 @@ def compare_modules(eager: Eager, run: EagerRun) -> Iterator[Comparison]:
         return
     prefix = torch.from_numpy(run.prefix)
     ours = eager.model(run.case.ids, run.case.mask, prefix, torch.ones(prefix.shape))
-    yield compare_logits(eager, "eager modules", run.shape, ours.numpy(), run.logits)
+    noise = run.noise.logits
+    yield compare_logits(eager, "eager modules", run.shape, ours.numpy(), run.logits, noise)

@@ -1,16 +1,15 @@
 """Comparisons with eager PyTorch: of values, of decoded tokens, of text."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape
-from tfexport.export.parity.report import TOLERANCE, Comparison
+from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape, Value
+from tfexport.export.parity.report import Comparison
+from tfexport.export.rounding import LEAST_LOG_PROB, Noise, allow, difference
 from tfexport.runtime.search import truncate_at_eos
-
-LEAST_LOG_PROB = -80.0  # e^-87 is the least that float32 holds as a probability
 
 
 class Run(Protocol):
@@ -25,6 +24,10 @@ class Run(Protocol):
         """(B, T, V)."""
 
     @property
+    def noise(self) -> Noise:
+        """Of the reference in float32, on this batch."""
+
+    @property
     def special_ids(self) -> SpecialIds:
         """Of the vocabularies."""
 
@@ -32,22 +35,32 @@ class Run(Protocol):
     def shape(self) -> Shape:
         """(B, S)."""
 
+    def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
+        """See ``Remembers``."""
 
-def compare_values(stage: str, shape: Shape, ours: Floats, eager: Floats) -> Comparison:
+
+def compare_values(
+    stage: str, shape: Shape, ours: Floats, eager: Floats, noise: float = 0.0
+) -> Comparison:
     """Compare values at one shape (B, S).
 
     Arrays of unequal shape count as differing by the largest float32.
+
+    Args:
+        stage: which values they are.
+        shape: (B, S).
+        ours: of the artifact.
+        eager: of eager PyTorch.
+        noise: of eager PyTorch in float32, on this input.
     """
-    if ours.shape != eager.shape:
-        return Comparison(stage, *shape, float(np.finfo(np.float32).max), int(eager.size))
-    with np.errstate(invalid="ignore"):  # equal infinities, as in a mask, do not differ
-        gap = np.abs(ours - eager) / np.maximum(1.0, np.abs(eager))
-    difference = np.where(ours == eager, 0.0, gap)
-    return Comparison(stage, *shape, float(difference.max()), int(difference.size))
+    gap = float(np.finfo(np.float32).max)
+    if ours.shape == eager.shape:
+        gap = difference(ours, eager)
+    return Comparison(stage, *shape, gap, int(eager.size), noise=noise)
 
 
 def compare_logits(
-    eager: Eager, stage: str, shape: Shape, ours: Floats, theirs: Floats
+    eager: Eager, stage: str, shape: Shape, ours: Floats, theirs: Floats, noise: float = 0.0
 ) -> Comparison:
     """Compare logits (…, V); with code of the user's own, which may give any, log-probabilities.
 
@@ -55,7 +68,7 @@ def compare_logits(
     """
     if eager.runs_own_code and eager.config.has_embeddings:
         ours, theirs = _log_probs(ours), _log_probs(theirs)
-    return compare_values(stage, shape, ours, theirs)
+    return compare_values(stage, shape, ours, theirs, noise)
 
 
 def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens") -> Comparison:
@@ -70,7 +83,7 @@ def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens
         for token, expected, scores in zip(ended, theirs, logits, strict=False):
             compared += 1
             if token != expected:
-                tie = _is_near_tie(scores)
+                tie = _is_near_tie(scores, run.noise)
                 near_ties += int(tie)
                 wrong += int(not tie)
             if token != expected or expected == eos_id:
@@ -91,7 +104,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
         tokens, logits = run.tokens[row].tolist(), run.logits[row]
         length = min(len(truncate_at_eos(tokens, run.special_ids.eos)) + 1, len(tokens))
         compared += length
-        tie = different and any(_is_near_tie(scores) for scores in logits[:length])
+        tie = different and any(_is_near_tie(it, run.noise) for it in logits[:length])
         near_ties += tie
         wrong += different and not tie
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
@@ -108,13 +121,14 @@ def compare_sequences(run: Run, sequences: Ids, scores: Floats) -> Iterator[Comp
         for ours, theirs in zip(rows, run.tokens.tolist(), strict=True)
     ]
     if any(same):
-        yield compare_values("scores", run.shape, scores[same], _scores(run)[same])
+        theirs = _scores(run)[same]
+        yield compare_values("scores", run.shape, scores[same], theirs, run.noise.log_probs)
 
 
-def _is_near_tie(logits: Floats) -> bool:
-    """Whether the two highest of (V,) logits are closer than the tolerance can tell apart."""
+def _is_near_tie(logits: Floats, noise: Noise) -> bool:
+    """Whether the two highest of (V,) logits are closer than what is allowed can tell apart."""
     second, first = np.partition(logits, -2)[-2:]
-    return bool(first - second < 2 * TOLERANCE * max(1.0, abs(float(first))))
+    return bool(first - second < 2 * allow(noise.logits) * max(1.0, abs(float(first))))
 
 
 def _scores(run: Run) -> Floats:

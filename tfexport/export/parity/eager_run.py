@@ -4,7 +4,8 @@ Axes: B batch, S source, T target, V vocabulary, E model width.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +16,14 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
+from tfexport.export.rounding import (
+    MOST_VALUES,
+    NO_NOISE,
+    Compute,
+    Noise,
+    Rounding,
+    log_probs,
+)
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
@@ -49,24 +58,12 @@ class Case:
         return self.ids.shape[0], self.ids.shape[1]
 
 
-@dataclass(frozen=True)
-class EagerRun:
-    """Eager PyTorch's greedy decoding of one batch, without a cache.
+class Remembers:
+    """Remembers results of eager PyTorch."""
 
-    Attributes:
-        case: the inputs.
-        hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
-        tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
-        logits: (B, T, V); those of each position come from a run over its whole prefix.
-        special_ids: of the vocabularies.
-    """
-
-    case: Case
-    hidden: torch.Tensor
-    tokens: Ids
-    logits: Floats
-    special_ids: SpecialIds
-    _known: dict[tuple[str, bytes], Any] = field(default_factory=dict, repr=False, compare=False)
+    @cached_property
+    def _known(self) -> dict[tuple[str, bytes], Any]:
+        return {}
 
     def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
         """A result of eager PyTorch for these ids, computed once though several engines ask."""
@@ -75,6 +72,27 @@ class EagerRun:
             self._known[key] = compute()
         found: Value = self._known[key]
         return found
+
+
+@dataclass(frozen=True)
+class EagerRun(Remembers):
+    """Eager PyTorch's greedy decoding of one batch, without a cache.
+
+    Attributes:
+        case: the inputs.
+        hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
+        tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
+        logits: (B, T, V); those of each position come from a run over its whole prefix.
+        special_ids: of the vocabularies.
+        noise: of the eager code in float32, on this batch.
+    """
+
+    case: Case
+    hidden: torch.Tensor
+    tokens: Ids
+    logits: Floats
+    special_ids: SpecialIds
+    noise: Noise = NO_NOISE
 
     @property
     def shape(self) -> Shape:
@@ -113,6 +131,16 @@ class Eager:
         rules = GreedyRules.of(checkpoint.read_generation().defaults)
         return cls(checkpoint.config, model, found.reference, found.not_run, rules)
 
+    @cached_property
+    def rounding(self) -> Rounding:
+        """Measures the reference."""
+        return Rounding(self.reference)
+
+    @cached_property
+    def module_rounding(self) -> Rounding:
+        """Measures the project's modules, where these are the reference: see ``runs_own_code``."""
+        return Rounding(self.model)
+
     @property
     def runs_own_code(self) -> bool:
         """Whether the reference is code of the user's own.
@@ -135,14 +163,58 @@ class Eager:
         hidden = self.model.encode(case.ids, case.mask)[0] if self.runs_own_code else memory
         count = NEW_TOKENS if config.longest is None else min(NEW_TOKENS, config.longest)
         prefix = torch.full((len(case.rows), 1), special_ids.decoder_start)
-        logits = []
+        free, logits = [], []
         for step in range(count):
             last = self.reference.decode(memory, case.mask, prefix, last_only=True)[:, -1]
+            free.append(last)
             last = last if rules == NO_RULES else rules.apply(last, step, count)
             logits.append(last)
             prefix = torch.cat([prefix, last.argmax(-1, keepdim=True)], dim=1)
-        tokens = prefix[:, 1:].numpy()
-        return EagerRun(case, hidden, tokens, torch.stack(logits, dim=1).numpy(), special_ids)
+        noise = self._noise(case, hidden, prefix[:, :-1], torch.stack(free, dim=1))
+        found = torch.stack(logits, dim=1).numpy()
+        return EagerRun(case, hidden, prefix[:, 1:].numpy(), found, special_ids, noise)
+
+    def _noise(
+        self, case: Case, hidden: torch.Tensor, prefix: torch.Tensor, logits: torch.Tensor
+    ) -> Noise:
+        """The noise of encoder states and of logits (B, T, V), over as many rows as fit."""
+        rows = max(1, MOST_VALUES // logits[0].numel())
+        ids, mask, prefix, logits = (it[:rows] for it in (case.ids, case.mask, prefix, logits))
+        keep, own = mask.bool(), self.runs_own_code
+
+        def states() -> torch.Tensor:
+            return self.model.encode(ids, mask)[0][keep]
+
+        def compute() -> list[torch.Tensor]:
+            memory = self.reference.encode(ids, mask)
+            found = self.compared(self.reference.decode(memory, mask, prefix))
+            return [*found, *([] if own else [memory[keep]])]
+
+        def alone() -> list[torch.Tensor]:
+            parts = [self._alone(ids[i, k], prefix[i], own) for i, k in enumerate(keep)]
+            return [torch.cat(each) for each in zip(*parts, strict=True)]
+
+        found = [*self.compared(logits), *([] if own else [hidden[:rows][keep]])]
+        others: list[Compute] = [compute, alone]
+        of_logits, of_log_probs, *of_states = self.rounding.measure(
+            compute, [each.numpy() for each in found], others
+        )
+        if own:
+            known = [hidden[:rows][keep].numpy()]
+            of_states = self.module_rounding.measure(lambda: [states()], known)
+        return Noise(tuple(of_states), of_logits, of_log_probs)
+
+    def _alone(self, ids: torch.Tensor, prefix: torch.Tensor, own: bool) -> list[torch.Tensor]:
+        """One row without padding: its logits as they are compared, and its encoder states."""
+        mask = torch.ones_like(ids)[None]
+        memory = self.reference.encode(ids[None], mask)
+        found = self.compared(self.reference.decode(memory, mask, prefix[None]))
+        return [*found, *([] if own else [memory[0]])]
+
+    def compared(self, logits: torch.Tensor) -> list[torch.Tensor]:
+        """Logits as they are compared, and their log-probabilities."""
+        found = log_probs(logits) if self.config.has_embeddings else logits
+        return [found if self.runs_own_code else logits, found]
 
     def decode_random(self, shape: Shape) -> EagerRun:
         """``decode`` random rows of a shape (B, S)."""
@@ -181,19 +253,21 @@ def run_batches(
         step: name of this step for ``progress``.
     """
     eager = Eager.of(checkpoint)
-    report = ParityReport(
-        eager.reference.title,
-        no_original=eager.reference.no_original,
-        not_run=eager.not_run,
-    )
-    tell = progress or silent
-    every = list(batches)
+    tell, every, found = progress or silent, list(batches), list[Comparison]()
     for done, batch in enumerate(every):
         tell(step, done, len(every))
         with torch.no_grad():
-            report.comparisons.extend(compare(eager, batch))
+            found.extend(compare(eager, batch))
     tell(step, len(every), len(every))
-    return report
+    reference, values = eager.reference, checkpoint.config.to_dict()
+    return ParityReport(
+        reference.title,
+        found,
+        reference.no_original,
+        eager.not_run,
+        eager.rounding.by,
+        {key: (values[key], origin) for key, origin in checkpoint.unseen.items()},
+    )
 
 
 def grid(config: TransformerConfig) -> Iterator[Shape]:

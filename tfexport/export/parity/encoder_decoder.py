@@ -16,7 +16,8 @@ def compare_encoder(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterato
     """Compare the encoder's states, without padding."""
     keep = run.case.mask.numpy().astype(bool)
     states = bundle.model.hidden_states(run.case.rows)
-    yield compare_values("encoder states", run.shape, states[keep], run.hidden.numpy()[keep])
+    expected = run.hidden.numpy()[keep]
+    yield compare_values("encoder states", run.shape, states[keep], expected, run.noise.hidden[0])
 
 
 def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
@@ -24,15 +25,15 @@ def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator
     model, rows, prefix = bundle.model, run.case.rows, run.prefix
     if model.has_attention:
         full, weights = model.attend(prefix, model.encode(rows))
-        expected = eager_attention(eager, run)
-        yield compare_values("attention", run.shape, weights, expected)
+        yield compare_values("attention", run.shape, weights, *eager_attention(eager, run))
     else:
         full = model.step(prefix, model.encode(rows))
-    yield compare_logits(eager, "full prefix", run.shape, full, run.logits)
+    noise = run.noise.logits
+    yield compare_logits(eager, "full prefix", run.shape, full, run.logits, noise)
     state = model.encode(rows)
     steps = [model.step(prefix[:, t : t + 1], state).copy() for t in range(prefix.shape[1])]
     cached = np.concatenate(steps, axis=1)
-    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
+    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits, noise)
     ids = run.special_ids
     found = greedy(model, rows, prefix.shape[1], ids.decoder_start, ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
@@ -43,4 +44,5 @@ def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterat
     some = np.arange(0, run.logits.shape[-1], 3)
     short = bundle.model.step(run.prefix, bundle.model.encode(run.case.rows), some)
     expected = run.logits[:, :, some]
-    yield compare_logits(eager, "shortlist", run.shape, short[:, :, some], expected)
+    found, noise = short[:, :, some], run.noise.logits
+    yield compare_logits(eager, "shortlist", run.shape, found, expected, noise)

@@ -82,22 +82,51 @@ def _compare_targets(
     tensors = forward_inputs(eager, shape)
     inputs, mask, targets, target_mask = tensors
     kept = target_mask.bool()  # outputs at padding are undefined
-    logits = reference.decode(reference.encode(inputs, mask), mask, targets)[kept]
+    logits, noise = eager_forward(eager, tensors)
     if not isinstance(reference, ModuleReference):
         ours = model(inputs, mask, targets, target_mask)[kept]
-        yield compare_logits(eager, "eager modules", shape, ours.numpy(), logits.numpy())
+        yield compare_logits(eager, "eager modules", shape, ours.numpy(), logits.numpy(), noise[0])
 
     biases = [_random(tensor, shape, targets.size(1)) for tensor in spec.inputs[len(tensors) :]]
     outputs = _run(session, spec, [*tensors, *(torch.zeros_like(bias) for bias in biases)])
     expected = [logits, logits.log_softmax(-1)][: len(outputs)]
-    for output, values in zip(outputs, expected, strict=True):
-        yield compare_logits(eager, "forward", shape, output[kept.numpy()], values.numpy())
+    for output, values, of_output in zip(outputs, expected, noise, strict=False):
+        found = output[kept.numpy()]
+        yield compare_logits(eager, "forward", shape, found, values.numpy(), of_output)
     if biases:
-        own = model.biases(mask, target_mask)
-        sums = [first + second for first, second in zip(own, biases, strict=True)]
-        biased = model.forward_biased(inputs, targets, *sums)[kept]
-        output = _run(session, spec, [*tensors, *biases])[0]
-        yield compare_values("attention biases", shape, output[kept.numpy()], biased.numpy())
+
+        def biased() -> list[Tensor]:
+            own = model.biases(mask, target_mask)
+            sums = [first + second for first, second in zip(own, biases, strict=True)]
+            return [model.forward_biased(*_vectors(inputs, targets), *sums)[kept]]
+
+        values = biased()[0]
+        (of_biased,) = eager.module_rounding.measure(biased, [values.numpy()])
+        output = _run(session, spec, [*tensors, *biases])[0][kept.numpy()]
+        yield compare_values("attention biases", shape, output, values.numpy(), of_biased)
+
+
+def eager_forward(eager: Eager, tensors: list[Tensor]) -> tuple[Tensor, list[float]]:
+    """Outputs of eager PyTorch where targets are not padded, and the noise of its ``compared``."""
+    inputs, mask, targets, target_mask = tensors
+    kept = target_mask.bool()
+
+    def compute() -> Tensor:
+        source, target = _vectors(inputs, targets)
+        reference = eager.reference
+        return reference.decode(reference.encode(source, mask), mask, target)[kept]
+
+    found = compute()
+    noise = eager.rounding.measure(
+        lambda: eager.compared(compute()), [each.numpy() for each in eager.compared(found)]
+    )
+    return found, noise
+
+
+def _vectors(*tensors: Tensor) -> list[Tensor]:
+    """Vectors in the precision that torch computes in; ids as they are."""
+    dtype = torch.get_default_dtype()
+    return [each.to(dtype) if each.is_floating_point() else each for each in tensors]
 
 
 def _random(tensor: TensorSpec, shape: Shape, target: int) -> Tensor:

@@ -69,30 +69,36 @@ def _compare_generated(eager: Eager, run: EagerRun, made: Generated) -> Iterator
     if made.attention is not None:
         # Transposed to (B, T, L, H, S); weights after the end token are undefined.
         ours = made.attention.transpose(0, 3, 1, 2, 4)
-        theirs = attention_weights(eager, run, made.sequences).transpose(0, 3, 1, 2, 4)
+        weights, noise = attention_weights(eager, run, made.sequences)
+        theirs = weights.transpose(0, 3, 1, 2, 4)
         ends = made.sequences == run.special_ids.eos
         kept = np.cumsum(ends, axis=1) - ends == 0
-        yield compare_values("attention", run.shape, ours[kept], theirs[kept])
+        yield compare_values("attention", run.shape, ours[kept], theirs[kept], noise)
 
 
-def eager_attention(eager: Eager, run: EagerRun) -> Floats:
+def eager_attention(eager: Eager, run: EagerRun) -> tuple[Floats, float]:
     """``attention_weights`` of the tokens of a run."""
     return run.once("attention", run.tokens, lambda: attention_weights(eager, run, run.tokens))
 
 
 @torch.no_grad()
-def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> Floats:
-    """The cross-attention weights of decoded rows: (B, T) to (B, L, H, T, S).
+def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> tuple[Floats, float]:
+    """The cross-attention weights of decoded rows, (B, T) to (B, L, H, T, S), and their noise.
 
     They come from the project's own modules, as the originals do not return theirs; the modules are
     compared with the originals in other stages.
     """
-    model, case = eager.model, run.case
     prefix = torch.from_numpy(start_with(run.special_ids.decoder_start, sequences))
-    _, cross = model.encode(case.ids, case.mask)
-    padding, causal, _ = model.biases(case.mask, torch.ones_like(prefix))
-    x = model.target_embedding(prefix, 0)
-    past = model.decoder.empty_cache(x)
-    _, _, weights = model.decoder(x, causal, past, cross, padding)
-    stacked: Floats = torch.stack(weights, dim=1).numpy()
-    return stacked
+
+    def compute() -> list[torch.Tensor]:
+        model, case = eager.model, run.case
+        _, cross = model.encode(case.ids, case.mask)
+        padding, causal, _ = model.biases(case.mask, torch.ones_like(prefix))
+        x = model.target_embedding(prefix, 0)
+        past = model.decoder.empty_cache(x)
+        _, _, weights = model.decoder(x, causal, past, cross, padding)
+        return [torch.stack(weights, dim=1)]
+
+    found: Floats = compute()[0].numpy()
+    (noise,) = eager.module_rounding.measure(compute, [found])
+    return found, noise

@@ -16,10 +16,18 @@ from tfexport.bundle import Manifest, SpecialIds
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
-from tfexport.export.parity.beam import STEPS, beam_size, compare_search
+from tfexport.export.parity.beam import STEPS, LastLogits, Search, beam_size, compare_search
 from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
-from tfexport.export.parity.eager_run import NEW_TOKENS, THREADS, Floats, Ids, Shape
+from tfexport.export.parity.eager_run import (
+    NEW_TOKENS,
+    THREADS,
+    Floats,
+    Ids,
+    Remembers,
+    Shape,
+)
 from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
@@ -33,7 +41,7 @@ Rows = list[dict[str, Array]]
 
 
 @dataclass(frozen=True)
-class ModuleRun:
+class ModuleRun(Remembers):
     """A module's own greedy decoding of a batch, each row alone.
 
     Attributes:
@@ -43,6 +51,7 @@ class ModuleRun:
         logits: (B, T, V).
         special_ids: of the vocabularies.
         shape: the batch, and the longest named axis of any input.
+        noise: of the module in float32, on these rows.
     """
 
     rows: Rows
@@ -51,6 +60,7 @@ class ModuleRun:
     logits: Floats
     special_ids: SpecialIds
     shape: Shape
+    noise: Noise = NO_NOISE
 
     @property
     def steps(self) -> int:
@@ -71,24 +81,66 @@ class EagerModule:
         self.found, self.special_ids = found, special_ids
         self.steps = min(NEW_TOKENS, max_length)
         self.most_steps = min(MOST_TOKENS, max_length)
+        self.rounding = Rounding(found.module)
 
     @property
     def module(self) -> UserModule:
         """The user's module."""
         return self.found.module
 
-    def decode(self, rows: Rows, steps: int | None = None) -> ModuleRun:
-        """Decode rows greedily, each alone; ``steps`` tokens, by default a few."""
+    def decode(self, rows: Rows, steps: int | None = None, measured: bool = True) -> ModuleRun:
+        """Decode rows greedily, each alone.
+
+        Args:
+            rows: the inputs.
+            steps: tokens; by default a few.
+            measured: measure the module's rounding on these rows.
+        """
         runs = [self._decode_row(row, steps or self.steps) for row in rows]
         alike = len({shape_key(row, padded=False) for row in rows}) == 1
-        return ModuleRun(
+        tokens = np.stack([tokens for _, tokens, _ in runs])
+        logits = torch.stack([logits for _, _, logits in runs])
+        memory = [memory for memory, _, _ in runs]
+        run = ModuleRun(
             rows,
-            [memory for memory, _, _ in runs] if alike else None,
-            np.stack([tokens for _, tokens, _ in runs]),
-            np.stack([logits for _, _, logits in runs]),
+            memory if alike else None,
+            tokens,
+            logits.numpy(),
             self.special_ids,
             (len(rows), max(self._length(row) for row in rows)),
         )
+        return replace(run, noise=self._noise(run, memory, logits)) if measured else run
+
+    def _noise(self, run: ModuleRun, memory: Sequence[tuple[Tensor, ...]], logits: Tensor) -> Noise:
+        """The noise of the memory's tensors and of the logits (B, T, V)."""
+        prefix = torch.from_numpy(run.prefix)
+
+        def compute() -> list[Tensor]:
+            made = [self._follow(row, tokens) for row, tokens in zip(run.rows, prefix, strict=True)]
+            found = torch.stack([logits for _, logits in made])
+            return [found, log_probs(found), *_joined([memory for memory, _ in made])]
+
+        found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
+        # A whole prefix in one call costs little, so that it is computed several times.
+        others: list[Compute] | None = [] if self.found.io.many_tokens else None
+        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
+        return Noise(tuple(of_memory), of_logits, of_log_probs)
+
+    def _follow(
+        self, row: Mapping[str, Array], tokens: Tensor
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Memory of a row, and logits (T, V) after each of its tokens (T,)."""
+        memory, state = self._encode([row])
+        if self.found.io.many_tokens:
+            logits, _ = self.module.advance(tokens[None], state, memory)
+            return memory, _wide(logits[0])
+        found = []
+        for position, token in enumerate(tokens):
+            logits, state = self.module.step(
+                token.reshape(1, 1), torch.tensor(position), state, memory
+            )
+            found.append(_wide(logits[0]))
+        return memory, torch.stack(found)
 
     def _length(self, row: Mapping[str, Array]) -> int:
         """The longest named axis of a row; 1 if all sizes are fixed."""
@@ -96,7 +148,7 @@ class EagerModule:
 
     def _decode_row(
         self, row: Mapping[str, Array], steps: int
-    ) -> tuple[tuple[Tensor, ...], Ids, Floats]:
+    ) -> tuple[tuple[Tensor, ...], Ids, Tensor]:
         memory, state = self._encode([row])
         token = torch.full((1, 1), self.special_ids.decoder_start)
         tokens, logits = [], []
@@ -104,8 +156,8 @@ class EagerModule:
             found, state = self.module.step(token, torch.tensor(position), state, memory)
             token = found.argmax(-1, keepdim=True)
             tokens.append(int(token))
-            logits.append(found[0].float().numpy())
-        return memory, np.array(tokens), np.stack(logits)
+            logits.append(_wide(found[0]))
+        return memory, np.array(tokens), torch.stack(logits)
 
     def whole_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
         """The logits of the user's ``decode`` over a prefix (T,): (T, V)."""
@@ -117,7 +169,7 @@ class EagerModule:
         memory = self.module.encode(as_tensors(self.found.inputs, stack_rows(rows)))
         return memory, self.module.start(memory)
 
-    def last_logits(self, rows: Rows, beams: int) -> Callable[[Tensor], Tensor]:
+    def last_logits(self, rows: Rows, beams: int) -> LastLogits:
         """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
         encoded = [self._encode([row]) for row in rows]
         # The state after every prefix of a row that was run, so that a longer one is one step more.
@@ -133,7 +185,7 @@ class EagerModule:
                     states[row, before],
                     encoded[row][0],
                 )
-                found.append(logits[0].float())
+                found.append(_wide(logits[0]))
             return torch.stack(found)
 
         return of_prefixes
@@ -147,18 +199,20 @@ def compare_memory(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> I
     if run.memory is None:
         return
     state = model.encode(run.rows)
-    for value, of_rows in zip(state.memory.values(), zip(*run.memory, strict=True), strict=True):
+    tensors = zip(state.memory.values(), zip(*run.memory, strict=True), strict=True)
+    for (value, of_rows), noise in zip(tensors, run.noise.hidden, strict=True):
         eager = torch.cat(of_rows).float().numpy()
-        yield compare_values("memory", run.shape, value.numpy().astype(np.float32), eager)
+        yield compare_values("memory", run.shape, value.numpy().astype(np.float32), eager, noise)
 
 
 def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> Iterator[Comparison]:
     """Compare the logits of every step, and the tokens of greedy search."""
     state = model.encode(run.rows)
     steps = [model.step(run.prefix[:, t : t + 1], state).copy() for t in range(run.steps)]
-    yield compare_values("cached steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    cached, noise = np.concatenate(steps, axis=1), run.noise.logits
+    yield compare_values("cached steps", run.shape, cached, run.logits, noise)
     whole = model.step(run.prefix, model.encode(run.rows))
-    yield compare_values("full prefix", run.shape, whole, run.logits)
+    yield compare_values("full prefix", run.shape, whole, run.logits, noise)
     found = greedy(model, run.rows, run.steps, run.special_ids.decoder_start, run.special_ids.eos)
     yield compare_tokens(run, [hypothesis.tokens for hypothesis in found])
 
@@ -175,9 +229,9 @@ def compare_module_beam(
     eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
     """Compare a whole beam search."""
-    steps = min(STEPS, eager.steps)
+    search, beams = Search(model, run.rows, min(STEPS, eager.steps)), beam_size(model)
     yield from compare_search(
-        model, run.rows, run, steps, eager.last_logits(run.rows, beam_size(model))
+        search, run, lambda: eager.last_logits(run.rows, beams), eager.rounding
     )
 
 
@@ -189,7 +243,8 @@ def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Compariso
     wholes = [
         eager.whole_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
     ]
-    yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes))
+    noise = run.noise.logits
+    yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes), noise)
 
 
 def compare_module(
@@ -206,17 +261,18 @@ def compare_module(
         examples: rows of real data.
         tell: called after every batch.
     """
-    report = ParityReport(f"the code of {type(eager.module.model).__name__}")
+    found: list[Comparison] = []
     batches = [*_batches(eager.found, examples)]
     for done, rows in enumerate(batches):
         tell("comparing with your module", done, len(batches))
         with torch.no_grad():
             # The first row goes as far as it may, which shows what happens late only.
             run = eager.decode(rows, eager.most_steps if done == 0 else None)
-            report.comparisons.extend(compare_own_decode(eager, run))
-            report.comparisons.extend(compare(run))
+            found.extend(compare_own_decode(eager, run))
+            found.extend(compare(run))
     tell("comparing with your module", len(batches), len(batches))
-    return report
+    name = f"the code of {type(eager.module.model).__name__}"
+    return ParityReport(name, found, measured_by=eager.rounding.by)
 
 
 def compare_module_bundle(
@@ -269,11 +325,24 @@ def compare_module_script(
     scripted = EagerModule(replace(eager.found, module=module), eager.special_ids, eager.steps)
 
     def compare(run: ModuleRun) -> Iterator[Comparison]:
-        own = scripted.decode(run.rows, run.steps)
-        yield compare_values("cached steps", run.shape, own.logits, run.logits)
+        own = scripted.decode(run.rows, run.steps, measured=False)
+        yield compare_values("cached steps", run.shape, own.logits, run.logits, run.noise.logits)
         yield compare_tokens(run, own.tokens.tolist())
 
     return compare_module(eager, compare, examples, tell)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Floats in the precision that torch computes in."""
+    return values.to(torch.get_default_dtype())
+
+
+def _joined(memory: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Each tensor of the memory of all rows, flat; numbers as floats."""
+    return [
+        torch.cat([_wide(each.flatten()) for each in of_rows])
+        for of_rows in zip(*memory, strict=True)
+    ]
 
 
 def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:

@@ -33,14 +33,15 @@ def _compare_steps(eager: Eager, run: EagerRun, model: NativeModel) -> Iterator[
     rows, prefix = run.case.rows, run.prefix
     keep = run.case.mask.numpy().astype(bool)
     states = model.hidden_states(rows)
-    yield compare_values("states", run.shape, states[keep], run.hidden.numpy()[keep])
+    expected, noise = run.hidden.numpy()[keep], run.noise.logits
+    yield compare_values("states", run.shape, states[keep], expected, run.noise.hidden[0])
     state = model.encode(rows)
     steps = [model.step(prefix[:, t : t + 1], state) for t in range(prefix.shape[1])]
-    yield compare_logits(eager, "steps", run.shape, np.concatenate(steps, axis=1), run.logits)
+    cached = np.concatenate(steps, axis=1)
+    yield compare_logits(eager, "steps", run.shape, cached, run.logits, noise)
     full, weights = model.attend(prefix, model.encode(rows))
-    yield compare_logits(eager, "steps", run.shape, full, run.logits)
-    expected = eager_attention(eager, run)
-    yield compare_values("attention", run.shape, weights, expected)
+    yield compare_logits(eager, "steps", run.shape, full, run.logits, noise)
+    yield compare_values("attention", run.shape, weights, *eager_attention(eager, run))
     yield from compare_running_rows(eager, run, model)
 
 

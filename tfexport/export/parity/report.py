@@ -1,8 +1,9 @@
-"""A parity report: differences by stage and shape, and the tolerance.
+"""A parity report: differences by stage and shape, and what was allowed.
 
-Logits count as equal within ``TOLERANCE`` relative to max(1, |logit|). Tokens have to be equal,
-except where the two highest logits of eager PyTorch are closer than twice that tolerance: such a
-near tie is counted and reported, and the rest of that row is not compared.
+A value counts as equal within an allowance that is derived from what the reference's own code does
+in float32 on the same input; see ``allow``. Tokens have to be equal, except where the two highest
+logits of eager PyTorch are closer than twice the allowance of logits: such a near tie is counted
+and reported, and the rest of that row is not compared.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -13,8 +14,8 @@ import onnxruntime
 import torch
 
 from tfexport.errors import Message, Option, ParityError
+from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allow
 
-TOLERANCE = 1e-4
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
 # In the order of computation, so that the first that fails is the one to look at.
 STAGES = (
@@ -45,6 +46,8 @@ TOKEN_STAGES = (
     NATIVE_TOKENS,
 )  # their difference is a number of rows
 
+DRAWN, SAMPLES, SENTENCES, EXAMPLES = "drawn", "samples", "sentences", "examples"  # kinds of inputs
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -58,6 +61,8 @@ class Comparison:
             number of rows that differ without a near tie.
         compared: number of values or tokens that were compared.
         near_ties: number of rows whose comparison ended at a near tie.
+        noise: how far the reference's own float32 values are from exact ones, measured alike.
+        inputs: what was compared: ``DRAWN`` ids, or real ones.
     """
 
     stage: str
@@ -66,11 +71,25 @@ class Comparison:
     difference: float
     compared: int
     near_ties: int = 0
+    noise: float = 0.0
+    inputs: str = DRAWN
+
+    @property
+    def allowed(self) -> float:
+        """The largest difference that passes; of ``TOKEN_STAGES``, none."""
+        return 0.0 if self.stage in TOKEN_STAGES else allow(self.noise)
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is within the tolerance; NaN is not."""
-        return self.difference <= (0 if self.stage in TOKEN_STAGES else TOLERANCE)
+        """Whether the difference is allowed; NaN is not."""
+        return self.difference <= self.allowed
+
+    @property
+    def used(self) -> float:
+        """The part of the allowance that the difference takes: 1 is all of it."""
+        if self.allowed == 0:
+            return 0.0 if self.passed else float("inf")
+        return self.difference / self.allowed
 
 
 @dataclass(frozen=True)
@@ -83,12 +102,16 @@ class ParityReport:
         no_original: why the project's own modules were run instead of an original; None if an
             original was run.
         not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
+        measured_by: how the noise of the reference was measured; None if it was not.
+        settings: those that the weights do not show: key to value and origin, as JSON values.
     """
 
     reference: str
     comparisons: list[Comparison] = field(default_factory=list)
     no_original: str | None = None
     not_run: str | None = None
+    measured_by: str | None = None
+    settings: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     @property
     def note(self) -> str | None:
@@ -132,34 +155,61 @@ class ParityReport:
         failures = [c for c in self.comparisons if not c.passed]
         return min(failures, key=lambda c: _place(c.stage), default=None)
 
-    def largest_differences(self) -> dict[str, float]:
-        """Stage to its largest difference."""
-        found: dict[str, float] = {}
+    def worst(self) -> dict[str, Comparison]:
+        """Stage to its worst comparison: one that failed, else the largest difference."""
+        found: dict[str, Comparison] = {}
         for c in self.comparisons:
-            found[c.stage] = float(np.maximum(found.get(c.stage, 0.0), c.difference))
+            before = found.get(c.stage)
+            if before is None or (not c.passed, c.difference) > (
+                not before.passed,
+                before.difference,
+            ):
+                found[c.stage] = c
         return found
+
+    @property
+    def ill_conditioned(self) -> str | None:
+        """A sentence if the reference's own rounding is so large that the allowance is cut."""
+        worst = max((c.noise for c in self.comparisons), default=0.0)
+        if np.isfinite(worst) and MULTIPLE * worst <= MOST_ALLOWED:
+            return None
+        far = f"{worst:.2g} from exact ones" if np.isfinite(worst) else "not finite in places"
+        return (
+            f"The float32 values of {self.reference} itself are {far}, so that equal models differ "
+            f"by more than the {MOST_ALLOWED:g} that is allowed at most: these weights are too "
+            "large for float32."
+        )
 
     def summary(self) -> dict[str, Any]:
         """The part that a manifest records."""
         tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
+        worst = self.worst()
         return {
             "passed": self.passed,
             "reference": self.reference,
             **({"no_original": self.no_original} if self.no_original is not None else {}),
             **({"own_code": str(self.own_code)} if self.own_code is not None else {}),
-            "tolerance": TOLERANCE,
             "shapes": len({(c.batch, c.source_length) for c in self.comparisons}),
             "tokens": sum(c.compared for c in tokens),
             "near_ties": sum(c.near_ties for c in tokens),
-            "largest_difference": self.largest_differences(),
+            "largest_difference": {stage: c.difference for stage, c in worst.items()},
+            "allowed": {stage: c.allowed for stage, c in worst.items() if c.allowed},
+            "rounding": {
+                "measured_by": self.measured_by,
+                "multiple": MULTIPLE,
+                "least_allowed": LEAST_ALLOWED,
+                "most_allowed": MOST_ALLOWED,
+                "noise": max((c.noise for c in self.comparisons), default=0.0),
+            },
             "torch": torch.__version__.partition("+")[0],
             "onnxruntime": onnxruntime.__version__,
         }
 
     def to_dict(self) -> dict[str, Any]:
         """The summary and every comparison, as JSON values."""
-        rows = [{**asdict(c), "passed": c.passed} for c in self.comparisons]
-        return {**self.summary(), "comparisons": rows}
+        rows = [{**asdict(c), "allowed": c.allowed, "passed": c.passed} for c in self.comparisons]
+        settings = {key: {"value": v, "origin": o} for key, (v, o) in self.settings.items()}
+        return {**self.summary(), "settings": settings, "comparisons": rows}
 
     def require(self, name: str) -> None:
         """Raise if anything differs.
@@ -167,23 +217,73 @@ class ParityReport:
         Raises:
             ParityError: naming the first stage that differs.
         """
+        text = self.failure()
+        if text is not None:
+            raise ParityError(Message(f"{name}: not equal to {self.reference}: ", text))
+
+    def failure(self) -> Message | None:
+        """What differs first, by how much, and what may be the cause; None if nothing does."""
         failure = self.first_failure()
-        if failure is not None:
+        if failure is None:
+            return None
+        where = f"batch {failure.batch}, source length {failure.source_length}, {failure.inputs}"
+        wrong = sum(c.difference for c in self.comparisons if c.stage in TOKEN_STAGES)
+        if failure.stage in TOKEN_STAGES:
+            amount = f"{failure.difference:.0f} rows differ ({where})."
+        else:
+            ours, allowed = told_apart(failure.difference, failure.allowed)
+            tokens = f"the tokens of {wrong:.0f} rows differ" if wrong else "no token differs"
             amount = (
-                f"{failure.difference:.0f} rows differ"
-                if failure.stage in TOKEN_STAGES
-                else f"differs by {failure.difference:.2g}, allowed {TOLERANCE:g}"
+                f"differs by {ours}, {failure.used:.3g} times the {allowed} that is allowed "
+                f"({where}); {tokens}. {self._allowance(failure)}"
             )
-            advice = "The stages before it agree; check the config of what comes with this one."
-            if self.not_run is None and failure.stage == STAGES[0]:
-                advice = (
-                    "Your code computes something else than its layout and this config say: check "
-                    "the config, or export the code itself (docs/modules.md)."
+        return Message(f"{failure.stage}: {amount} Possible causes: ", *self._causes(failure))
+
+    def _allowance(self, failure: Comparison) -> str:
+        if self.measured_by is None:
+            return f"{LEAST_ALLOWED:g} is the least allowance."
+        rounding = (
+            f"{self.reference} itself rounds by {failure.noise:.2g} here (by {self.measured_by})"
+        )
+        if failure.allowed >= MOST_ALLOWED:
+            return self.ill_conditioned or rounding + "."
+        if failure.allowed > LEAST_ALLOWED:
+            return f"{rounding}, and {MULTIPLE} times that is allowed."
+        return f"{rounding}; {LEAST_ALLOWED:g} is the least allowance."
+
+    def _causes(self, failure: Comparison) -> list[Message | str | Option]:
+        causes: list[Message | str | Option] = []
+        if failure.stage == STAGES[0]:
+            if self.not_run is None:
+                causes.append(
+                    "your code computes something else than its layout does, then export the code "
+                    "itself (docs/modules.md); or a setting that weights do not show (heads, "
+                    "places of norms, activation, scale of the embeddings, epsilon) is another"
                 )
-            raise ParityError(
-                f"{name}: not equal to {self.reference}: {failure.stage}: {amount} "
-                f"(batch {failure.batch}, source length {failure.source_length}). {advice}"
+            else:
+                causes.append(
+                    "a setting that weights do not show (heads, places of norms, activation, scale "
+                    "of the embeddings, epsilon) is one that this layout's original cannot have"
+                )
+        elif failure.stage == "step and decode":
+            causes.append("the module's step computes something else than its decode")
+        else:
+            causes.append(
+                "the artifact was made from other weights or another config; or its export is "
+                "wrong, which is a fault of tfexport"
             )
+        if failure.stage not in TOKEN_STAGES and failure.used < 10:
+            causes.append("; or rounding beyond what was measured")
+        return [*causes, "."]
+
+
+def told_apart(one: float, other: float) -> tuple[str, str]:
+    """Two figures with as many digits as tell them apart, two at least."""
+    for digits in range(2, 17):
+        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1]:
+            break
+    return texts
 
 
 def _place(stage: str) -> int:

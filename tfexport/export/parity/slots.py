@@ -42,7 +42,7 @@ def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[
             kept = kept[-1:] + kept[:-1]
             slots.select(np.array(kept, np.intp))
             running = [running[place] for place in kept]
-    yield compare_logits(eager, "slots", run.shape, logits, run.logits)
+    yield compare_logits(eager, "slots", run.shape, logits, run.logits, run.noise.logits)
     allowed = run.logits + eager.rules.bias(run.logits.shape[-1]).numpy()
     by_rules = replace(run, tokens=allowed.argmax(-1), logits=allowed)
     rows = [truncate_at_eos(row, run.special_ids.eos) for row in best.tolist()]

@@ -9,7 +9,7 @@ import torch
 from tfexport.export.parity.bundle import compare_modules
 from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
 from tfexport.export.parity.eager_run import Eager, EagerRun, Shape, run_grid
-from tfexport.export.parity.forward import forward_inputs
+from tfexport.export.parity.forward import eager_forward, forward_inputs
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.progress import Progress
@@ -59,12 +59,10 @@ def compare_program(
 
 def _compare_forward(eager: Eager, shape: Shape, module: Any) -> Comparison:
     inputs = forward_inputs(eager, shape)
-    source, mask, target, target_mask = inputs
-    hidden = eager.reference.encode(source, mask)
-    expected = eager.reference.decode(hidden, mask, target).numpy()
-    keep = target_mask.bool().numpy()  # outputs at padding are undefined
+    expected, noise = eager_forward(eager, inputs)
+    keep = inputs[3].bool().numpy()  # outputs at padding are undefined
     ours = module(*inputs).numpy()
-    return compare_logits(eager, "forward", shape, ours[keep], expected[keep])
+    return compare_logits(eager, "forward", shape, ours[keep], expected.numpy(), noise[0])
 
 
 def _compare_methods(eager: Eager, run: EagerRun, module: Any) -> Iterator[Comparison]:
@@ -74,16 +72,18 @@ def _compare_methods(eager: Eager, run: EagerRun, module: Any) -> Iterator[Compa
     keep = case.mask.numpy().astype(bool)
     states, cross = module.encode(case.ids, case.mask)
     expected = run.hidden.numpy()[keep]
-    yield compare_values("encoder states", run.shape, states.numpy()[keep], expected)
+    noise = run.noise.logits
+    own = run.noise.hidden[0]
+    yield compare_values("encoder states", run.shape, states.numpy()[keep], expected, own)
     full, _ = module.step(prefix, [], cross, case.mask)
-    yield compare_logits(eager, "full prefix", run.shape, full.numpy(), run.logits)
+    yield compare_logits(eager, "full prefix", run.shape, full.numpy(), run.logits, noise)
     past: list[torch.Tensor] = []
     steps = []
     for t in range(prefix.size(1)):
         logits, past = module.step(prefix[:, t : t + 1], past, cross, case.mask)
         steps.append(logits.numpy())
     cached = np.concatenate(steps, axis=1)
-    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits)
+    yield compare_logits(eager, "cached steps", run.shape, cached, run.logits, noise)
     yield _compare_generate(eager.decode_by_rules(run), module.generate)
 
 

@@ -27,9 +27,11 @@ from tfexport.export.text.vocabulary_reader import (
     split_name,
 )
 from tfexport.export.text.word_list import find_vocabulary_problems, find_word_problems
+from tfexport.file_access import describe_substitute
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
+from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.splitting import KNOWN
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
 from tfexport.runtime.text.vocabulary_files import Vocabulary, read_words
@@ -150,7 +152,8 @@ class TokenizerFiles:
             return built.load(self.model.folder, size, config.unk_id)
         path: Path | None = getattr(self, side)
         if path is None or not is_file(split_name(path)[0]):
-            raise TokenizerError(f"{path or 'tokenizer'}: no such file.")
+            other = None if path is None else describe_substitute(path)
+            raise TokenizerError(f"{path or 'tokenizer'}: {other or 'no such file.'}")
         size = getattr(config, f"{side}_vocab_size") or 0
         hidden = [i for i in (config.pad_id, config.bos_id, config.eos_id) if i is not None]
         vocabulary = self._vocabulary(side)
@@ -280,7 +283,7 @@ def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) ->
     ids = config.special_ids
     before = [ids.bos] if config.add_source_bos else []
     after = [ids.eos] if config.add_source_eos else []
-    return [*before, *tokenizer.encode(text), *after]
+    return [*before, *without_own_end(tokenizer.encode(text), tokenizer, after), *after]
 
 
 def kind_of(path: Path) -> str:

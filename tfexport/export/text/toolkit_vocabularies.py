@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.export.text.vocabulary_forms import FoundWords, VocabularyFormError, find_words
+from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.toolkit_words import words_of
 from tfexport.runtime.text.splitting import WHITESPACE
 
@@ -21,7 +22,7 @@ def is_dictionary(path: Path) -> bool:
     if _DICTIONARY.fullmatch(path.name) is None:
         return False
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             first = file.readline(2**12).decode("utf-8")
     except (OSError, ValueError):
         return False
@@ -35,7 +36,7 @@ def read_dictionary(path: Path) -> FoundWords:
         VocabularyFormError: a line is no word and count, or a word stands there twice.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise VocabularyFormError(f"more than {_MOST_BYTES} bytes of words")

@@ -18,6 +18,7 @@ from tfexport.export.text.vocabulary_forms import (
     find_words,
     is_vocabulary,
 )
+from tfexport.file_access import describe_substitute, open_file
 from tfexport.model_src.checkpoint.pickled import PickleError
 from tfexport.model_src.checkpoint.plain_pickle import read_pickle
 from tfexport.runtime.text.splitting import WHITESPACE
@@ -68,6 +69,8 @@ def read_vocabulary_file(path: Path) -> FoundWords:
         TokenizerError: it is missing, damaged, or holds no vocabulary, or several.
     """
     file, entry = split_name(path)
+    if (other := describe_substitute(file)) is not None:
+        raise TokenizerError(f"{file}: {other}")
     try:
         if is_dictionary(file):
             return read_dictionary(file)
@@ -86,7 +89,7 @@ def read_vocabulary_file(path: Path) -> FoundWords:
 
 def _is_pickle(file: Path) -> bool:
     """Whether a file begins like a pickle of protocol 2 or later, or like an archive of torch."""
-    with file.open("rb") as opened:
+    with open_file(file) as opened:
         begin = opened.read(4)
     return begin == b"PK\3\4" or (
         begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5")
@@ -94,7 +97,7 @@ def _is_pickle(file: Path) -> bool:
 
 
 def _read_json(file: Path) -> Any:
-    with file.open("rb") as opened:
+    with open_file(file) as opened:
         content = opened.read(_MAX_JSON_BYTES + 1)
     if len(content) > _MAX_JSON_BYTES:
         raise ValueError(f"more than {_MAX_JSON_BYTES} bytes of JSON")

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from tfexport.errors import CheckpointError
+from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.archive import check_directory, check_records
 from tfexport.model_src.checkpoint.pickled import PickleError
 
@@ -25,7 +26,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """
     size = path.stat().st_size
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             check_directory(file, size)
             with zipfile.ZipFile(file) as archive:
                 sizes = {info.filename: info.file_size for info in archive.infolist()}

@@ -84,6 +84,7 @@ class BartLike:
         skipped_rows: of a learned position table, before that of the first token.
         writes_padding: decoding may write the padding token, as any other.
         has_start_alone: decoding starts from an id that is no bos.
+        reads_texts: see ``Layout``.
         tables: names of its embedding tables.
         source_vocabulary: the key of config.json with the source's size.
         target_vocabulary: the key with the target's.
@@ -98,6 +99,7 @@ class BartLike:
     skipped_rows: int = 0
     writes_padding: bool = True
     has_start_alone: bool = False
+    reads_texts: bool = False
     tables: Tables = field(default_factory=Tables)
     source_vocabulary: str = "vocab_size"
     target_vocabulary: str = "vocab_size"
@@ -115,6 +117,7 @@ class BartLike:
             needs_config=True,
             prepare=self.prepare,
             generation=self.read_generation,
+            reads_texts=self.reads_texts,
             reference="bart_like",
         )
 

@@ -13,13 +13,26 @@ from tfexport.deprecation import renamed_keywords
 from tfexport.errors import CheckpointError, ConfigError, Message, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
-from tfexport.model_src.checkpoint.complete import needed
+from tfexport.model_src.checkpoint.complete import ASSUMED, FROM_WEIGHTS, needed
 from tfexport.model_src.checkpoint.generation import Generation
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import Text
 from tfexport.model_src.checkpoint.shapes import computed_tables
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
+
+# What a forward does with the weights, and the weights do not show.
+_UNSEEN = (
+    "num_heads", "norm_placement", "norm_eps", "activation", "scale_embeddings", "positions",
+    "mask_fill", "tie_embeddings", "tie_output", "pad_id", "bos_id", "eos_id", "add_source_bos",
+    "add_source_eos",
+)  # fmt: skip
+# The same of what few models have.
+_SELDOM = (
+    "decoder_num_heads", "decoder_norm_placement", "scale_target_embeddings", "scale_scores",
+    "first_position", "padding_has_position", "residual_scale", "relative_positions",
+    "relative_max_distance", "start_id", "unk_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,30 @@ class Checkpoint:
         if read is None or not self.own_config:
             return Generation(start_id=self.config.start_id)
         return read(self.own_config, self.generation_config)
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the model reads whole texts, as its family does or its config.json says."""
+        tasks = self.own_config.get("task_specific_params")
+        names = tasks if isinstance(tasks, dict) else ()
+        family = self.layout in LAYOUTS and LAYOUTS[self.layout].reads_texts
+        return family or any(str(name).startswith("summarization") for name in names)
+
+    @property
+    def unseen(self) -> dict[str, str]:
+        """Settings that the weights do not show, and where each comes from; see ``origins``.
+
+        Those of parts that the model has not, which nothing but a default speaks of, are left out.
+        """
+        usual = TransformerConfig(1, 1, 1, 1, 1).to_dict()
+        values = self.config.to_dict()
+        found = {key: self.origins.get(key, ASSUMED) for key in (*_UNSEEN, *_SELDOM)}
+        return {
+            key: origin
+            for key, origin in found.items()
+            if origin != FROM_WEIGHTS
+            and not (key in _SELDOM and origin == ASSUMED and values[key] == usual[key])
+        }
 
     @property
     def fates(self) -> dict[str, tuple[str, ...]]:

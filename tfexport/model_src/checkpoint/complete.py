@@ -10,6 +10,7 @@ from tfexport.errors import ConfigError, Message, Option, shown
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.overrides import SETTINGS, Overrides, Text, fold, name_origin
 from tfexport.model_src.checkpoint.shapes import (
+    OUTPUT_TABLE,
     QUERY,
     SOURCE_TABLE,
     TARGET_TABLE,
@@ -153,11 +154,28 @@ def _half_embeddings(
     (absent,) = set(_EMBEDDINGS) - {there}
     size, side = _EMBEDDINGS[absent]
     key, _ = layout.table.origin_of(absent, ())
-    values[size] = values.get(_EMBEDDINGS[there][0])
+    values[size] = size_of(weights, there, 0)
+    missing = f"{key}, the {side} embedding, is missing"
+    one_table = Option(SETTINGS, ["tie_embeddings=true"])
+    words = size_of(weights, OUTPUT_TABLE, 0) if absent == TARGET_TABLE else None
+    if words is None:
+        return [Message(f"{missing}; if one table serves both sides, give ", one_table)]
+    output, _ = layout.table.origin_of(OUTPUT_TABLE, ())
+    as_output = Option(SETTINGS, ["tie_output=true"])
+    fits = words == values[size]
+    values[size] = words
+    if not fits:
+        return [
+            Message(f"{missing}; if {output}, the output layer, serves as it, give ", as_output)
+        ]
+    source, _ = layout.table.origin_of(SOURCE_TABLE, ())
     return [
         Message(
-            f"{key}, the {side} embedding, is missing; if one table serves both sides, give ",
-            Option(SETTINGS, ["tie_embeddings=true"]),
+            f"{missing}. Two tables fit, and only the model's code says which is used: for "
+            f"{output}, the output layer, give ",
+            as_output,
+            f"; for {source}, the source embedding, give ",
+            one_table,
         )
     ]
 

@@ -13,6 +13,8 @@ from tfexport.model_src.checkpoint.foreign import (
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
+from tfexport.model_src.checkpoint.other_forms import describe_form
+from tfexport.model_src.checkpoint.unsupported import MODULE
 from tfexport.model_src.checkpoint.wrappers import StateDict
 
 
@@ -58,6 +60,8 @@ def detect_layout(
     names = list(names)
     if not names:
         raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
+    if (form := describe_form(names)) is not None:
+        raise CheckpointError(f"{raw.path}: {form}")
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     config = config or {}
@@ -139,6 +143,6 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
         )
     return (
         f"{text}\nIf this is a Transformer of encoder and decoder, map its names onto a layout's "
-        "(docs/checkpoints.md lists them) with the config's 'rename' table. Other models are not "
-        "supported."
+        "(docs/checkpoints.md lists them) with the config's 'rename' table. Any other "
+        f"encoder-decoder in PyTorch can be exported too: {MODULE}."
     )

@@ -5,59 +5,81 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfexport.model_src.checkpoint.framing import FRAMING
-from tfexport.model_src.checkpoint.unsupported import MODULE, UNSUPPORTED, Unsupported
+from tfexport.model_src.checkpoint.unsupported import (
+    CTRANSLATE2,
+    MODULE,
+    OPTIMUM,
+    UNSUPPORTED,
+    Unsupported,
+)
 from tfexport.model_src.config import config_keys, nearest_key
 
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
 _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
-_CONVERT = "is not supported yet; Optimum exports it to ONNX, CTranslate2 converts it"
-_CTRANSLATE2 = "is not supported yet; CTranslate2 converts it"
-_ALONE = "is not supported yet"
-_NO_LAYOUT = "no layout reads a config.json of its kind (docs/families.md)"
+_NO_LAYOUT = "docs/families.md has those that are read"
 _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
-_ENCODER_DECODER = (
-    "is not supported: tfexport exports Transformers of an encoder and a decoder with "
-    "cross-attention (docs/architectures.md)"
-)
 
-# Families, each with a pattern of keys that only it has; the first match counts.
-_TELL_TALES = (
+# Models, each with patterns of keys: one has to be there for every pattern, and none for those
+# behind "!". They say what is certain, and none of them is the name of a layer alone.
+_TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
+    (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
-        "an encoder-decoder of two BERTs of Hugging Face",
-        r"^decoder\..*\.crossattention\.",
-        _CONVERT,
+        Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
+        (
+            r"^(src|tgt)_emb\.embeddings\.weight$",
+            r"^(en|de)coder\.transformer_layers\.\d+\.(input|precontext|post_attention)_layernorm\.",
+        ),
     ),
-    ("an Eole Transformer", r"^(src|tgt)_emb\.embeddings\.weight$", _CTRANSLATE2),
-    ("a recurrent network (LSTM or GRU)", r"\b(weight|bias)_[ih]h_l\d", _ENCODER_DECODER),
     (
-        "a decoder-only language model",
-        r"^(model\.layers|transformer\.h|gpt_neox\.layers)\.\d+\.",
-        _ENCODER_DECODER,
+        Unsupported(
+            "a model with recurrent layers (LSTM or GRU)", "no layout has any", (MODULE,)
+        ),
+        (r"\b(weight|bias)_[ih]h_l\d",),
     ),
-    ("a model with rotary attention", r"\.rotary_emb\.", _ENCODER_DECODER),
-    ("a BERT of Hugging Face", r"\.attention\.self\.query\.weight$", _ENCODER_DECODER),
-    ("a model with batch normalisation", r"\.running_mean$", _ENCODER_DECODER),
-    ("a convolutional network", r"(^|\.)conv\d*\.(.*\.)?weight$", _ENCODER_DECODER),
-)
+    (
+        Unsupported(
+            "a decoder-only language model",
+            "its keys name no encoder",
+            (CTRANSLATE2, f"if it has an encoder, {MODULE}"),
+        ),
+        (
+            r"^(model\.layers|transformer\.h|gpt_neox\.layers)\.\d+\.",
+            r"!enc|src|source|cross",
+        ),
+    ),
+    (
+        Unsupported("a BERT of Hugging Face", "its keys name no decoder", (OPTIMUM, MODULE)),
+        (r"\.attention\.self\.query\.weight$", r"!dec|tgt|target|cross"),
+    ),
+)  # fmt: skip
 
 # Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
-_UNSUPPORTED_NAMES = (
-    ("led", r"\.longformer_self_attn\."),
-    ("longt5", r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\."),
-    ("pegasus_x", r"\.global_self_attn_layer_norm\."),
-    ("prophetnet", r"^prophetnet\.|\.ngram_embeddings\."),
-    ("switch_transformers", r"\.mlp\.(router|experts)\."),
-    ("nllb-moe", r"\.ffn\.(router|experts)\."),
-    ("whisper", r"^model\.encoder\.conv[12]\."),
-    ("vision-encoder-decoder", r"^encoder\.embeddings\.patch_embeddings\."),
-)
+_UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("led", (r"\.longformer_self_attn\.",)),
+    ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
+    ("pegasus_x", (r"\.global_self_attn_layer_norm\.",)),
+    ("prophetnet", (r"^prophetnet\.|\.ngram_embeddings\.",)),
+    ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
+    ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
+    ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
+    ("whisper", (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\.")),
+    ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
+)  # fmt: skip
+
+
+def _fits(names: list[str], patterns: Iterable[str]) -> bool:
+    return all(
+        any(re.search(pattern.removeprefix("!"), name) for name in names)
+        is not pattern.startswith("!")
+        for pattern in patterns
+    )
 
 
 def describe_unsupported(names: Iterable[str]) -> str | None:
     """Say which model a few names of tensors give away, whatever the others are; None if none."""
     names = list(names)
-    for kind, pattern in _UNSUPPORTED_NAMES:
-        if any(re.search(pattern, name) for name in names):
+    for kind, patterns in _UNSUPPORTED_NAMES:
+        if _fits(names, patterns):
             return str(UNSUPPORTED[kind])
     return None
 
@@ -67,9 +89,9 @@ def describe_names(names: Iterable[str]) -> str | None:
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
-    for family, pattern, verdict in _TELL_TALES:
-        if any(re.search(pattern, name) for name in names):
-            return f"{family}, which {verdict}."
+    for unsupported_kind, patterns in _TELL_TALES:
+        if _fits(names, patterns):
+            return str(unsupported_kind)
     return None
 
 

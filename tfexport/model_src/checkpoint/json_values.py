@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import CheckpointError
+from tfexport.file_access import describe_substitute, open_file
 
 MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
@@ -16,10 +17,12 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: the file is missing, not JSON, not an object, or more than a config.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
-        raise CheckpointError(f"{path}: not readable as JSON: {error}.") from None
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise CheckpointError(f"{path}: {other}")
     return parse_config(content, str(path))
 
 

@@ -58,6 +58,8 @@ class Layout:
             of the model's own kind of config.json too, which are empty if there is none.
         generation: values of its config.json and generation_config.json to how the model decodes;
             None if it has no such files.
+        reads_texts: its models read whole texts, not sentences, as those do that summarise, or are
+            told a task in front of a text.
         reference: module with its original mathematics, which exports are compared with: a name in
             ``tfexport.export.reference``, or a dotted one. None if there is none.
         no_reference: the reason why there is none.
@@ -74,6 +76,7 @@ class Layout:
     needs_config: bool = False
     prepare: Callable[[Mapping[str, Tensor], Mapping[str, Any]], Prepared] = unprepared
     generation: Callable[[Mapping[str, Any], Mapping[str, Any]], Generation] | None = None
+    reads_texts: bool = False
     reference: str | None = None
     no_reference: str = "tfexport has no original of this layout to run"
     precedence: int = 0

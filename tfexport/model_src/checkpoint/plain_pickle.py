@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.archive import (
     LEGACY_MAGIC,
     MAX_PICKLE_BYTES,
@@ -29,7 +30,7 @@ def read_pickle(path: Path) -> Any:
         OSError: the file cannot be read.
     """
     machine = PlainMachine(MAX_INSTRUCTIONS)
-    with path.open("rb") as file:
+    with open_file(path) as file:
         content = file.read(MAX_PICKLE_BYTES + 1)
     if content.startswith(ZIP_HEAD):
         return read_contents(path, machine).value

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.json_values import read_json
-from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys
+from tfexport.model_src.checkpoint.wrappers import StateDict, aliases, check_keys
 
 INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _MAX_SHARDS = 1024
@@ -29,7 +30,8 @@ def load_shards(index: Path, load: Callable[[Path], StateDict]) -> StateDict:
         CheckpointError: the index is malformed; shards, or tensors in them, are missing or not in
             the index; all are named.
     """
-    files = _read_map(index)
+    values = read_json(index)
+    files = _read_map(index, values.get("weight_map"))
     missing = [name for name in files if not (index.parent / name).is_file()]
     if missing:
         raise CheckpointError(
@@ -44,18 +46,21 @@ def load_shards(index: Path, load: Callable[[Path], StateDict]) -> StateDict:
         problems += [f"{name} lacks {key}" for key in sorted(keys - shard.tensors.keys())]
         problems += [
             f"{name} holds {key}, which the index places elsewhere"
-            for key in sorted(shard.tensors.keys() - keys)
+            for key in sorted(shard.tensors.keys() - keys - shard.metadata.keys())  # aliases
         ]
         tensors |= shard.tensors
         others += shard.others
     if problems:
         raise CheckpointError(join_problems(str(index), problems[:8], "Copy the folder again."))
+    metadata = values.get("metadata")
+    if isinstance(metadata, dict):
+        stored = sum((index.parent / name).stat().st_size for name in files)
+        tensors |= aliases(tensors, metadata, index, stored)
     return StateDict(index, tensors, tuple(others))
 
 
-def _read_map(index: Path) -> dict[str, set[str]]:
+def _read_map(index: Path, values: Any) -> dict[str, set[str]]:
     """Each shard's file with its keys, in the order of the index."""
-    values = read_json(index).get("weight_map")
     if not isinstance(values, dict) or not values:
         raise CheckpointError(f"{index}: holds no weight_map from keys to files.")
     check_keys(values, index)

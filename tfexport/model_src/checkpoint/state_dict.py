@@ -17,6 +17,7 @@ from safetensors import safe_open
 
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,
@@ -27,6 +28,10 @@ from tfexport.model_src.checkpoint.archive import (
 from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
 from tfexport.model_src.checkpoint.json_values import read_json
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
+from tfexport.model_src.checkpoint.other_forms import (
+    describe_form_of_file,
+    describe_form_of_folder,
+)
 from tfexport.model_src.checkpoint.pickled import Call, Global, LongPickleError, Machine
 from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
@@ -34,6 +39,8 @@ from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
+    aliases,
+    are_parts,
     check_keys,
     flatten,
     follow,
@@ -58,18 +65,15 @@ def find_file(path: str | Path) -> Path:
     that ``transformers`` would take.
     """
     path = Path(path)
-    if path.is_file():
-        return path
     if not path.exists():
-        raise CheckpointError(f"{path}: no such file or folder.")
+        raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
+    if not path.is_dir():
+        return path
     found = [path / name for name in FILE_NAMES if (path / name).is_file()]
+    if found and (form := describe_form_of_folder(path, weights=True)) is not None:
+        raise CheckpointError(f"{path}: {form}")
     if not found:
-        if (foreign := _describe_folder(path)) is not None:
-            raise CheckpointError(f"{path}: {foreign}")
-        raise CheckpointError(
-            f"{path}: no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-            "Name the file itself."
-        )
+        raise CheckpointError(f"{path}: {_why_no_checkpoint(path)}")
     if len(found) > 1 and _is_hugging_face(path):
         found = [path / name for name in _HUGGING_FACE if path / name in found] or found
         return found[0]
@@ -77,6 +81,17 @@ def find_file(path: str | Path) -> Path:
         names = ", ".join(file.name for file in found)
         raise CheckpointError(f"{path}: holds several checkpoints: {names}. Name one of them.")
     return found[0]
+
+
+def _why_no_checkpoint(folder: Path) -> str:
+    lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
+    return (
+        _describe_folder(folder)
+        or describe_form_of_folder(folder, weights=False)
+        or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
+        or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
+        "Name the file itself."
+    )
 
 
 def _describe_folder(folder: Path) -> str | None:
@@ -107,10 +122,12 @@ def load_state_dict(path: str | Path) -> StateDict:
 
 def _load_file(path: Path) -> StateDict:
     try:
-        with path.open("rb") as file:
-            head = file.read(16)
+        with open_file(path) as file:
+            head = file.read(64)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+    if other := describe_substitute(path) or describe_form_of_file(path, head):
+        raise CheckpointError(f"{path}: {other}")
     if not head:
         raise CheckpointError(f"{path}: the file is empty.")
     if path.suffix == marian_file.SUFFIX:
@@ -119,8 +136,8 @@ def _load_file(path: Path) -> StateDict:
         return _load_safetensors(path)
     if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):
         raise CheckpointError(
-            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save wrote, "
-            "or a .safetensors file."
+            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save "
+            "wrote, or a .safetensors file."
         )
     return _load_pickle(path, head)
 
@@ -130,6 +147,8 @@ def _looks_like_pickle(path: Path, head: bytes) -> bool:
 
 
 def _load_safetensors(path: Path) -> StateDict:
+    if (reason := refuse_name(path, "safetensors")) is not None:
+        raise CheckpointError(f"{path}: {reason}")
     try:
         with path.open("rb") as head:
             (length,) = struct.unpack("<Q", head.read(8))
@@ -142,6 +161,7 @@ def _load_safetensors(path: Path) -> StateDict:
             check_keys(keys, path)
             tensors = {key: file.get_tensor(key) for key in keys}
             metadata = dict(file.metadata() or {})
+        tensors |= aliases(tensors, metadata, path, path.stat().st_size)
     except CheckpointError:
         raise
     except Exception as error:  # also of torch, for types that it does not know
@@ -212,7 +232,7 @@ def _describe_archive(names: list[str]) -> str:
     foreign = describe_names([name.removesuffix(".npy") for name in names])
     return foreign or (
         f"a zip archive that torch.save did not write; it holds {join_some(names) or 'nothing'}. "
-        "Name a checkpoint itself."
+        "Unpack it, and name the checkpoint itself."
     )
 
 
@@ -246,7 +266,12 @@ def _weights_in(value: Any) -> str:
     modules = [key for key, item in value.items() if isinstance(item, Call) and item.state]
     way = locate(value, claims.is_tensor)
     inside = follow(value, way.path)
+    if are_parts(way.candidates):
+        where = "checkpoint" + "".join(f"[{key!r}]" for key in way.path)
+        return f"{{key: {where}[key] for key in {list(way.candidates)}}}"
     if any(map(claims.is_tensor, inside.values())) or not modules:
         keys = way.path or tuple(way.candidates[:1])
         return "checkpoint" + "".join(f"[{key!r}]" for key in keys)
+    if are_parts(modules):
+        return f"{{key: checkpoint[key].state_dict() for key in {modules}}}"
     return f"checkpoint[{modules[0]!r}].state_dict()"

@@ -131,6 +131,7 @@ class T5Family:
             needs_config=True,
             prepare=self.prepare,
             generation=read_generation,
+            reads_texts=True,
             reference="t5_like",
         )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MODULE = "write it as a module of your own (docs/modules.md)"
+MODULE = "export its own code as a module (--module, export_module: docs/modules.md)"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
@@ -23,7 +23,7 @@ class Unsupported:
 
     def __str__(self) -> str:
         ways = "; ".join(self.ways)
-        reason = f"{self.title}, which is not supported: {self.reason}"
+        reason = f"{self.title}, which no layout reads: {self.reason}"
         return f"{reason}. {ways[0].upper()}{ways[1:]}."
 
 
@@ -62,7 +62,7 @@ UNSUPPORTED = {
         "an encoder-decoder of two models (such as BERT)",
         "each half has a mathematics of its own", (MODULE, OPTIMUM),
     ),
-    "whisper": Unsupported("Whisper", _SPEECH, (CTRANSLATE2, OPTIMUM)),
+    "whisper": Unsupported("Whisper", _SPEECH, (CTRANSLATE2, OPTIMUM, MODULE)),
     "speech_to_text": Unsupported("Speech2Text", _SPEECH, (MODULE, OPTIMUM)),
     "speech-encoder-decoder": Unsupported("a speech encoder-decoder", _SPEECH),
     "moonshine": Unsupported("Moonshine", _SPEECH),

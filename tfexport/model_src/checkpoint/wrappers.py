@@ -1,10 +1,12 @@
 """Unwrapping of state dicts.
 
 Removed are an enclosing training-state dictionary, the prefix ``module.`` of
-DistributedDataParallel, and ``_orig_mod.`` of torch.compile.
+DistributedDataParallel and of averaged models, and what torch.compile, FSDP and activation
+checkpointing put into names. State dicts of a model's parts are joined.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,15 @@ import torch
 from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
-from tfexport.model_src.checkpoint.renaming import MAX_KEY_LENGTH
+from tfexport.model_src.checkpoint.claims import ALWAYS_ALLOWED, MAX_GROWTH
+from tfexport.model_src.checkpoint.unsupported import MODULE
 
 MAX_KEYS = 2**13
+MAX_KEY_LENGTH = 512
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _MAX_DEPTH = 8
+_MARKS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_AVERAGED = "n_averaged"  # a counter of torch.optim.swa_utils.AveragedModel
 
 
 @dataclass(frozen=True)
@@ -114,14 +120,24 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         way = locate(value, lambda item: isinstance(item, Tensor))
     except ValueError as error:
         raise CheckpointError(f"{path}: no state dict: {error}.") from None
-    if way.candidates:
+    above = follow(value, way.path[:-1])
+    value = follow(value, way.path)
+    notes = [f"weights taken from {'.'.join(map(str, way.path))}"] if way.guessed else []
+    if are_parts(way.candidates):
+        parts = join_some(list(way.candidates), 20)
+        notes.append(f"state dicts of parts were joined, with their names in front: {parts}")
+        value = _joined(value, way.candidates)
+    elif way.candidates:
         inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
-            f"{path}: holds several state dicts: {names}. Save the one that is meant, e.g. "
-            f"torch.save(torch.load({path.name!r}){inner}, 'model.pt')."
+            f"{path}: holds several state dicts: {names}. If they are versions of one model, save "
+            f"the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
+            "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
+            f"'model.pt') of all of it, or {MODULE}."
         )
-    value = follow(value, way.path)
+    elif way.path and (twins := _twins(above, way.path[-1])):
+        notes.append(f"weights taken from {way.path[-1]}, and not from {join_some(twins)}")
     tensors = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
     others = tuple(str(key) for key, item in value.items() if not isinstance(item, Tensor))
     if not tensors:
@@ -129,14 +145,82 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
             f"{path}: holds no tensors; its keys are {join_some(others) or 'none'}. "
             f"Expected a state dict, alone or under one key, such as {', '.join(_WRAPPERS)}."
         )
+    if 2 * sum(not item.numel() for item in tensors.values()) > len(tensors):
+        raise CheckpointError(
+            f"{path}: most of its tensors are empty, as DeepSpeed ZeRO 3 leaves them. Join the "
+            "parts with its own script: python zero_to_fp32.py FOLDER OUT."
+        )
+    if _AVERAGED in tensors and all(key.startswith(("module.", _AVERAGED)) for key in tensors):
+        del tensors[_AVERAGED]
     check_keys((*tensors, *others), path)
     unusual = [f"{key} is {kind}" for key, item in tensors.items() if (kind := _unusual(item))]
     if unusual:
         raise CheckpointError(join_problems(str(path), unusual, "Give plain dense tensors."))
     short = _without_prefixes(tensors)
+    if len({*short.values()}) < len(short):
+        twice = next(name for name in short.values() if [*short.values()].count(name) > 1)
+        both = [key for key, name in short.items() if name == twice]
+        raise CheckpointError(f"{path}: {' and '.join(both)} would both be {twice}.")
     renamed = {short[key]: tensor for key, tensor in tensors.items()}
-    notes = (f"weights taken from {'.'.join(map(str, way.path))}",) if way.guessed else ()
-    return StateDict(path, renamed, others, metadata or {}, notes)
+    return StateDict(path, renamed, others, metadata or {}, tuple(notes))
+
+
+def are_parts(names: Sequence[Any]) -> bool:
+    """Whether state dicts of these names are parts of one model: of an encoder and a decoder."""
+    words = [str(name).lower() for name in names]
+    return any("enc" in word for word in words) and any("dec" in word for word in words)
+
+
+def _joined(value: Mapping[Any, Any], parts: Iterable[Any]) -> dict[str, Any]:
+    """One state dict of several, with each one's name in front of its keys."""
+    joined = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
+    for part in parts:
+        name = re.sub(r"[._]?(state_dict|state|weights)$", "", str(part)) or str(part)
+        inside = {str(key): item for key, item in value[part].items()}
+        short = _without_prefixes(inside)
+        joined |= {f"{name}.{short[key]}": item for key, item in inside.items()}
+    return joined
+
+
+def _twins(value: Mapping[Any, Any], taken: Any) -> list[str]:
+    """Keys of other state dicts with the names of the one that was taken, such as averages."""
+    keys = value[taken].keys()
+    return [
+        str(key)
+        for key, item in value.items()
+        if key != taken and isinstance(item, Mapping) and len(keys) > 1 and item.keys() == keys
+    ]
+
+
+def aliases(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
+) -> dict[str, Tensor]:
+    """Tensors of which a file's metadata says that another name has them.
+
+    ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
+    the others went.
+
+    Args:
+        tensors: those that are stored.
+        metadata: of the safetensors file, or of the index of its shards.
+        path: of that file, for messages.
+        size: bytes that are stored.
+
+    Raises:
+        CheckpointError: the metadata makes far more of them than is stored.
+    """
+    found = {
+        alias: tensors[stored]
+        for alias, stored in metadata.items()
+        if isinstance(stored, str) and stored in tensors and alias not in tensors
+    }
+    check_keys((*tensors, *found), path)
+    values = sum(tensor.numel() for tensor in (*tensors.values(), *found.values()))
+    if found and 4 * values > max(ALWAYS_ALLOWED, MAX_GROWTH * size):
+        raise CheckpointError(
+            f"{path}: its metadata names one tensor so often that {values} values would be read."
+        )
+    return found
 
 
 def check_keys(keys: Iterable[str], path: Path) -> None:
@@ -170,7 +254,9 @@ def _unusual(tensor: Tensor) -> str:
 
 
 def _without_prefixes(keys: Mapping[str, Any]) -> dict[str, str]:
-    names = {key: key.replace("_orig_mod.", "") for key in keys}
+    names = {key: key for key in keys}
+    for mark in _MARKS:
+        names = {key: name.replace(mark, "") for key, name in names.items()}
     while names and all(name.startswith("module.") for name in names.values()):
         names = {key: name.removeprefix("module.") for key, name in names.items()}
     return names

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from tfexport.errors import CheckpointError
+from tfexport.file_access import open_file
 
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 2**16, 20_000, 32
 
@@ -46,7 +47,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         CheckpointError: missing, damaged, no mapping, or more than options are.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError
+from tfexport.file_access import refuse_name
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
 from tfexport.runtime.model.graph_check import check_graph, check_shapes
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
@@ -62,6 +63,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     Raises:
         BundleError: onnxruntime cannot load the graph.
     """
+    if (reason := refuse_name(path, "onnxruntime")) is not None:
+        raise BundleError(f"{path}: {reason}")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

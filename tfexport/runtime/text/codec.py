@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, Message, Option, TokenizerError, shown
+from tfexport.errors import (
+    InputError,
+    Message,
+    Option,
+    TokenizerError,
+    TooLongError,
+    shown,
+)
 from tfexport.runtime.text.framing import PLAIN, Framing
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -47,7 +54,7 @@ class TextCodec:
         check_text(text)
         if not text.strip():
             return []
-        pieces = tokenizer.encode(text)
+        pieces = without_own_end(tokenizer.encode(text), tokenizer, self._after)
         before, after = framing.around(pieces)
         special = len(before) + len(self._before) + len(self._after) + len(after)
         limit = self._limit(limit)
@@ -68,10 +75,7 @@ class TextCodec:
         limit = self._limit(limit)
         if limit is not None and len(ids) > limit:
             if not truncate:
-                raise InputError(Message(
-                    f"{len(ids)} tokens are more than the {limit} that the model takes; "
-                    "shorten the input, or cut it with ", Option("truncate", True),
-                ))  # fmt: skip
+                raise TooLongError(len(ids), limit)
             ids = ids[:limit]
         return ids
 
@@ -90,6 +94,12 @@ class TextCodec:
             check_text(value)
             value = self.target.encode(value) if value.strip() else []
         return check_ids(value, self._manifest.limits.target_vocab_size)
+
+    def surfaces(self, text: str) -> list[str]:
+        """The part of a source text that each of its own tokens stands for; see ``encode``."""
+        found = self.source.split(text)
+        pieces = self.source.encode(text)
+        return found[: len(without_own_end(pieces, self.source, self._after))]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Detokenize target ids.
@@ -177,6 +187,14 @@ class TextCodec:
             special.unk,
             hidden=self._manifest.hidden_ids,
         )
+
+
+def without_own_end(
+    pieces: list[int], tokenizer: Tokenizer, after: Sequence[int | None]
+) -> list[int]:
+    """The tokens of a text without an end token that is added to it again; see ``own_end``."""
+    end = tokenizer.own_end
+    return pieces[:-1] if end is not None and [*after] == [end] == pieces[-1:] else pieces
 
 
 def check_rows(name: str, given: Any, kind: str) -> list[Any]:

@@ -4,7 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tfexport.errors import MissingDependencyError, TfexportError, missing_dependency
+from tfexport.errors import (
+    MissingDependencyError,
+    TfexportError,
+    TokenizerError,
+    missing_dependency,
+)
+from tfexport.file_access import describe_substitute, open_file
+
+_MOST_BYTES = 2**28
 
 
 @contextlib.contextmanager
@@ -25,3 +33,24 @@ def failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Itera
 def missing_library(path: Path, library: str) -> MissingDependencyError:
     """The error that a tokenizer's file needs a library that is not installed."""
     return missing_dependency(f"{path.name} needs the {library} library", extra=library)
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a tokenizer's file, which its library is given instead of the path.
+
+    Raises:
+        TokenizerError: there is none, it is larger than any tokenizer, or something else lies in
+            its place.
+    """
+    try:
+        with open_file(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
+    if (other := describe_substitute(path)) is not None:
+        raise TokenizerError(f"{path}: {other}")
+    if not content:
+        raise TokenizerError(f"{path}: the file is empty.")
+    if len(content) > _MOST_BYTES:
+        raise TokenizerError(f"{path}: larger than {_MOST_BYTES} bytes.")
+    return content

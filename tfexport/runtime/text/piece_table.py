@@ -16,6 +16,7 @@ from typing import Any
 from tfexport.errors import TokenizerError, join_problems
 from tfexport.json_checks import every, matching, of_type, one_of, record, whole
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken
+from tfexport.runtime.text.libraries import read_file
 
 _FILE = matching(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", "the name of a file")
 _FLAG, _TEXT = of_type("true or false", bool), of_type("a text", str)
@@ -100,11 +101,10 @@ def read_json(path: Path, noun: str) -> Any:
     Raises:
         TokenizerError: it is unreadable, or no JSON with valid Unicode.
     """
+    content = read_file(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(content.decode())
         json.dumps(values, ensure_ascii=False).encode()  # no half of a surrogate pair
-    except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path}: not {noun}: {error}") from None
     return values

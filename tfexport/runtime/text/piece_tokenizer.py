@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.cut_tokenizer import CutTokenizer
-from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.piece_table import read_piece_table
 from tfexport.runtime.text.vocabulary_files import describe_foreign
 
@@ -56,7 +56,8 @@ def _open_model(path: Path) -> Any:
         import sentencepiece
     except ImportError:
         raise missing_library(path, "sentencepiece") from None
+    content = read_file(path)
     with failures_as(
         TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
     ):
-        return sentencepiece.SentencePieceProcessor(model_file=str(path))
+        return sentencepiece.SentencePieceProcessor(model_proto=content)

@@ -6,11 +6,12 @@ from typing import Protocol
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
-from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.lower_bpe_tokenizer import LowerBpeTokenizer
 from tfexport.runtime.text.moses_bpe_tokenizer import MosesBpeTokenizer
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
+from tfexport.runtime.text.tokenizer_bounds import read_rules
 from tfexport.runtime.text.vocabulary_files import (
     Vocabulary,
     describe_foreign,
@@ -48,6 +49,10 @@ class Tokenizer(Protocol):
     def whole_words(self) -> bool:
         """Whether later tokens may change the last word of a text."""
 
+    @property
+    def own_end(self) -> int | None:
+        """The end token, if a text that ends with it gets no second one; None if it does."""
+
     def split(self, text: str) -> list[str]:
         """The part of the text that each id of ``encode`` stands for."""
 
@@ -61,16 +66,20 @@ class Tokenizer(Protocol):
 class JsonTokenizer:
     """A tokenizer.json of Hugging Face's ``tokenizers``."""
 
+    own_end: int | None = None
+
     def __init__(self, path: Path) -> None:
         try:
             import tokenizers
         except ImportError:
             raise missing_library(path, "tokenizers") from None
         self._path = path
+        content = read_file(path)
         with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a tokenizer.json')}"
         ):
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            read_rules(content)
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
         # A file may hold truncation settings from training, which would silently cut inputs.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -115,16 +124,19 @@ class JsonTokenizer:
 class SentencePieceTokenizer:
     """A SentencePiece .model."""
 
+    own_end: int | None = None
+
     def __init__(self, path: Path) -> None:
         try:
             import sentencepiece
         except ImportError:
             raise missing_library(path, "sentencepiece") from None
         self._path = path
+        content = read_file(path)
         with failures_as(
             TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
         ):
-            self._processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
         self.size = int(self._processor.get_piece_size())
         self.unknown_is_word = self.whole_words = False
 
@@ -163,6 +175,8 @@ class SentencePieceTokenizer:
 
 class WordTokenizer:
     """A vocabulary of whole words, joined by spaces in decoded text."""
+
+    own_end: int | None = None
 
     def __init__(
         self, vocabulary: Vocabulary, unk_id: int | None, hidden: Collection[int] = ()

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, shown
+from tfexport.file_access import open_file
+from tfexport.runtime.text.libraries import read_file
 
 _SHOWN = 40  # characters of a word in a message
 
@@ -40,10 +42,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         TokenizerError: the file is unreadable, or not of that form.
     """
+    content = read_file(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
+        values = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a vocabulary: {error}") from None
     if not isinstance(values, dict) or values.keys() != {"split", "words"}:
@@ -78,13 +79,12 @@ def read_words(path: Path) -> list[str]:
     Raises:
         TokenizerError: the file is unreadable, or a word stands on several lines.
     """
+    content = read_file(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         problem = describe_foreign(path, "a list of words in UTF-8")
         raise TokenizerError(f"{path}: {problem}: {error}") from None
-    except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror}") from None
     # Not splitlines: a word may hold what Unicode counts as the end of a line.
     words = text.removesuffix("\n").split("\n") if text else []
     places: dict[str, int] = {}
@@ -112,7 +112,7 @@ def describe_foreign(path: Path, wanted: str) -> str:
     Nothing of it is run: a pickle is recognised by its first bytes.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             begin = file.read(4)
     except (OSError, ValueError):
         return f"not {wanted}"

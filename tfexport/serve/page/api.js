@@ -45,7 +45,8 @@ export async function models() {
 
 /** The translation of one text: each piece as it comes, at last the whole. */
 export async function* translate(text, { model, options }, signal) {
-  const response = await ask("v1/translate", { texts: [text], model, options, stream: true }, signal);
+  const body = { texts: [text], model, options, divide: true, stream: true };
+  const response = await ask("v1/translate", body, signal);
   for await (const event of events(response)) {
     if (event.error) throw new Failure(event.error, event.status);
     yield event;
@@ -57,7 +58,8 @@ export async function* translate(text, { model, options }, signal) {
 /** Several translations of one sentence that begin with the same tokens. */
 export async function alternatives(sentence, prefix, { model, options }, signal) {
   const more = { return_alternatives: true, num_hypotheses: 5, target_prefix: [prefix] };
-  const body = { texts: [sentence], model, options: { ...options, ...more } };
+  const whole = { split_sentences: "none" };
+  const body = { texts: [sentence], model, ...whole, options: { ...options, ...more } };
   const found = await (await ask("v1/translate", body, signal)).json();
   return found.translations[0].hypotheses;
 }
@@ -65,7 +67,7 @@ export async function alternatives(sentence, prefix, { model, options }, signal)
 /** For each sentence of a text its source, and the texts of its tokens on both sides. */
 export async function pieces(text, tokens, { model, options }, signal) {
   const { source_language, target_language } = options;
-  const body = { model, text, tokens, source_language, target_language };
+  const body = { model, text, tokens, source_language, target_language, divide: true };
   return (await (await ask("v1/pieces", body, signal)).json()).sentences;
 }
 

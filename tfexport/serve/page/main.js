@@ -69,18 +69,29 @@ function askForKey(again) {
 async function update(signal) {
   const text = source.value;
   if (!text.trim()) {
-    shown = { text: "", sentences: [] };
-    showText("");
+    showNothing();
     setBusy(false);
     return;
   }
-  const translation = await translate(text, signal);
+  let translation;
+  try {
+    translation = await translate(text, signal);
+  } catch (error) {
+    if (error.name !== "AbortError") showNothing(); // not that of another text, nor half of one
+    throw error;
+  }
   shown = { text: translation.text, sentences: [] };
   showText(shown.text);
   element("announcement").textContent = shown.text;
   shown.sentences = await sentencesOf(text, translation, signal);
   showWords(shown.text, shown.sentences, openWord);
   setBusy(false);
+}
+
+function showNothing() {
+  shown = { text: "", sentences: [] };
+  showText("");
+  element("announcement").textContent = "";
 }
 
 /** Translate a text, and show it as it comes. */

@@ -1,27 +1,40 @@
 """The protocol of DeepL, as far as it applies."""
 
-import urllib.parse
 from typing import Annotated, Any
 
 import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tfexport.serve.bodies import FORM, JSON, Fields, check_media_type, read_form, read_json
+from tfexport.serve.bodies import (
+    FORM,
+    JSON,
+    Fields,
+    Texts,
+    check_media_type,
+    form_fields,
+    read_form,
+    read_json,
+)
 from tfexport.serve.call import call_of
-from tfexport.serve.choice import choose_by_languages, use
+from tfexport.serve.detection import Wanted, translate_between
 from tfexport.serve.failures import wrong
-from tfexport.serve.language_names import language_name
+from tfexport.serve.language_codes import Code, language_name
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
+from tfexport.serve.protocols.own_results import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked
-from tfexport.serve.translating import check_size, translate
+from tfexport.serve.translating import aside, check_size
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL says for accounts without a limit
 _FIELDS = 32  # of a form, beside its texts
+_REGIONS = {"en": ["GB", "US"], "pt": ["BR", "PT"]}
+_OTHER_SCRIPTS = {("sr", "Latn")}
+_NAMES = {"EN-GB": "English (British)", "EN-US": "English (American)",
+          "PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)",
+          "NB": "Norwegian (Bokmål)"}  # fmt: skip
 _SPLITS: dict[str, Split] = {"0": "none", "1": "lines", "nonewlines": "punctuation"}
 
 
@@ -30,8 +43,8 @@ def _as_text(value: Any) -> Any:
     return str(int(value)) if isinstance(value, bool | int) else value
 
 
-def _split(value: str) -> str:
-    if value not in _SPLITS:
+def _split(value: str | None) -> str | None:
+    if value is not None and value not in _SPLITS:
         raise ValueError(f"{value[:40]!r} is not one of {', '.join(_SPLITS)}")
     return value
 
@@ -53,12 +66,12 @@ _Nothing = Annotated[Any, _without()]
 class TranslateCall(Fields):
     """A request to translate."""
 
-    text: list[str]
+    text: Texts
     target_lang: str = pydantic.Field(min_length=1)
     source_lang: str | None = None
     split_sentences: Annotated[
-        str, pydantic.BeforeValidator(_as_text), pydantic.AfterValidator(_split)
-    ] = "1"
+        str | None, pydantic.BeforeValidator(_as_text), pydantic.AfterValidator(_split)
+    ] = pydantic.Field(None, description="by default as the model reads texts")
     preserve_formatting: bool = pydantic.Field(
         False, description="taken, and without effect: white space is always kept"
     )
@@ -93,22 +106,21 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = _read(kind, call.body, service.settings.max_texts)
+        body = await aside(call, lambda: _read(kind, call.body, service.settings.max_texts))
         check_size(service.settings, call, body.text)
-        choice = choose_by_languages(service.models, body.source_lang or None, body.target_lang)
-        use(call, choice.model)
-        split = _SPLITS[body.split_sentences]
-        without = {"return_scores": False}  # the protocol has none
-        asked = Asked(body.text, without, None, choice.spoken, choice.source, split)
-        found = await translate(service.metrics, choice.model, asked, call)
-        return JSONResponse({"translations": [
+        split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
+        options = {"return_scores": False}  # the protocol has none
+        wanted = Wanted(body.source_lang or None, body.target_lang, options, split)
+        found = await translate_between(service, call, body.text, wanted)
+        translations = [
             {
-                "detected_source_language": choice.source.upper(),
-                "text": one.made[0].text,
+                "detected_source_language": source_code(one.source),
+                "text": one.found.made[0].text,
                 "billed_characters": len(text),
             }
             for text, one in zip(body.text, found, strict=True)
-        ]})  # fmt: skip
+        ]
+        return JSONResponse({"translations": translations}, headers=cut_headers(found))
 
     @router.get("/v2/languages", summary="List languages of sources, or of targets.")
     async def languages(request: Request) -> Response:
@@ -133,16 +145,38 @@ def _side(request: Request) -> str:
     """Which languages are asked for: in the path, or in a form."""
     given = request.query_params.get("type")
     if given is None:
-        body = call_of(request.scope).body.decode(errors="replace")
-        given = urllib.parse.parse_qs(body).get("type", ["source"])[0]
+        fields = form_fields(call_of(request.scope).body, _FIELDS)
+        given = fields.get("type", ["source"])[0]
     if given not in ("source", "target"):
         raise wrong(f"type: {given[:40]!r} is neither source nor target")
     return given
 
 
+def source_code(code: str) -> str:
+    """A language of sources as the protocol writes it: without region and script."""
+    return Code.of(code).language.upper()
+
+
+def target_codes(code: str) -> list[str]:
+    """The languages of targets that a model's language is, as the protocol writes them.
+
+    Its clients refuse those of English and Portuguese without a region.
+    """
+    parts = Code.of(code)
+    if parts.language in _REGIONS:
+        regions = [parts.region] if parts.region else _REGIONS[parts.language]
+        return [f"{parts.language}-{region}".upper() for region in regions]
+    if parts.language == "zh":
+        return [f"ZH-{parts.script.upper() or 'HANS'}"]
+    script = parts.script if (parts.language, parts.script) in _OTHER_SCRIPTS else ""
+    return [str(Code(parts.language, script)).upper()]
+
+
 def _listed(models: Models, side: str) -> list[dict[str, Any]]:
-    codes: dict[str, None] = {}  # in the order of the models
+    codes: dict[str, str] = {}  # in the order of the models
     for model in models:
-        codes.update(dict.fromkeys(getattr(model.languages, f"{side}s") or (UNKNOWN,)))
+        for code in getattr(model.languages, f"{side}s") or (UNKNOWN,):
+            for listed in target_codes(code) if side == "target" else [source_code(code)]:
+                codes.setdefault(listed, _NAMES.get(listed) or language_name(listed))
     extra = {"supports_formality": False} if side == "target" else {}
-    return [{"language": code.upper(), "name": language_name(code), **extra} for code in codes]
+    return [{"language": code, "name": name, **extra} for code, name in codes.items()]

@@ -1,34 +1,54 @@
 """The protocol of LibreTranslate, as far as it applies."""
 
-import urllib.parse
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tfexport.serve.bodies import FORM, JSON, Fields, check_media_type, read_form, read_json
+from tfexport.serve.bodies import (
+    FORM,
+    JSON,
+    Fields,
+    Texts,
+    check_amount,
+    check_media_type,
+    form_fields,
+    read_form,
+    read_json,
+)
 from tfexport.serve.call import call_of
-from tfexport.serve.choice import choose_by_languages, use
+from tfexport.serve.detection import (
+    LIBRARY,
+    Answered,
+    Wanted,
+    can_detect,
+    detect,
+    translate_between,
+)
 from tfexport.serve.dialects import LIBRETRANSLATE
 from tfexport.serve.failures import RequestError
-from tfexport.serve.language_names import language_name
+from tfexport.serve.language_codes import language_name, listed_codes
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
+from tfexport.serve.protocols.own_results import cut_headers
+from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked, Translated
-from tfexport.serve.translating import check_size, translate
+from tfexport.serve.translating import aside, check_size
 
 AUTO = "auto"
-_CERTAIN = 100.0  # that a text is in the model's only language
 _FIELDS = 32  # of a form
+_DETECTED = 5  # languages that are listed for a text
+
+Kind = TypeVar("Kind", bound=Fields)
 
 
 class TranslateCall(Fields):
     """A request to translate."""
 
-    q: Annotated[str, pydantic.Tag("one")] | Annotated[list[str], pydantic.Tag("several")] = (
+    q: Annotated[str, pydantic.Tag("one")] | Annotated[Texts, pydantic.Tag("several")] = (
         pydantic.Field(
             description="a text, or a list of texts",
             discriminator=pydantic.Discriminator(
@@ -40,27 +60,50 @@ class TranslateCall(Fields):
     target: str = pydantic.Field(min_length=1)
     format: Literal["text"] = pydantic.Field("text", description="HTML is not translated here")
     alternatives: int = pydantic.Field(0, ge=0)
+    split_sentences: Split | None = pydantic.Field(
+        None, description="of this server only; by default as the model reads texts"
+    )
+    api_key: str | None = None
+
+
+class DetectCall(Fields):
+    """A text whose language is to be found."""
+
+    q: str
     api_key: str | None = None
 
 
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
+    can_detect()  # loads the library now, not for the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = _read(kind, call.body)
-        _check_key(service, body.api_key)
+        body = await aside(call, lambda: _read(service, TranslateCall, kind, call.body))
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
-        choice = choose_by_languages(service.models, source, body.target)
-        use(call, choice.model)
-        asked = Asked(texts, _options(body.alternatives), None, choice.spoken, choice.source)
-        found = await translate(service.metrics, choice.model, asked, call)
-        return JSONResponse(_answer(found, body, choice.source))
+        wanted = Wanted(source, body.target, _options(body.alternatives), body.split_sentences)
+        found = await translate_between(service, call, texts, wanted)
+        return JSONResponse(_answer(service, found, body), headers=cut_headers(found))
+
+    @router.post("/detect", **describe(DetectCall, "Find the language of a text.", forms=True))
+    async def detect_language(request: Request) -> Response:
+        call = call_of(request.scope)
+        kind = check_media_type(request.scope, JSON, FORM)
+        body = await aside(call, lambda: _read(service, DetectCall, kind, call.body))
+        check_size(service.settings, call, [body.q])
+        if not can_detect():
+            raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
+        codes = [code for one in _listed(service.models) if (code := one["code"]) != UNKNOWN]
+        found = await aside(call, lambda: detect(body.q, codes))
+        return JSONResponse([
+            {"confidence": _percent(one.confidence), "language": one.code}
+            for one in found[:_DETECTED] if _percent(one.confidence)
+        ])  # fmt: skip
 
     @router.get("/languages", summary="List languages, each with those it is translated into.")
     async def languages(request: Request) -> Response:
@@ -71,20 +114,35 @@ def routes(service: Service) -> APIRouter:
     async def settings() -> Response:
         return JSONResponse(_settings(service))
 
-    for path in ("/detect", "/suggest", "/translate_file"):
+    for path in ("/suggest", "/translate_file"):
         router.add_api_route(path, _refuse, methods=["GET", "POST"], include_in_schema=False)
     return router
 
 
 async def _refuse(request: Request) -> Response:
     raise RequestError(404, f"{request.url.path}: this server does not have it; it has /translate, "
-                  "/languages and /frontend/settings")  # fmt: skip
+                  "/detect, /languages and /frontend/settings")  # fmt: skip
 
 
-def _read(kind: str, body: bytes) -> TranslateCall:
-    if kind == JSON:
-        return read_json(TranslateCall, body)
-    return read_form(TranslateCall, body, (), _FIELDS)
+def _read(service: Service, fields: type[Kind], kind: str, body: bytes) -> Kind:
+    """Read a body, first of all its key."""
+    if service.keys.needed:
+        key = _key_of_json(body) if kind == JSON else _key_of_form(body)
+        _check_key(service, key)
+    return read_json(fields, body) if kind == JSON else read_form(fields, body, (), _FIELDS)
+
+
+def _key_of_json(body: bytes) -> str | None:
+    value = check_amount(body)
+    key = value.get("api_key") if isinstance(value, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _key_of_form(body: bytes) -> str | None:
+    try:
+        return form_fields(body, _FIELDS).get("api_key", [None])[0]
+    except RequestError:
+        return None
 
 
 def _check_key(service: Service, key: str | None) -> None:
@@ -97,11 +155,7 @@ def _key_beside(request: Request) -> str | None:
     found = request.query_params.get("api_key")
     if found is not None:
         return found
-    try:
-        fields = urllib.parse.parse_qs(call_of(request.scope).body.decode())
-    except ValueError:
-        return None
-    return fields.get("api_key", [None])[0]
+    return _key_of_form(call_of(request.scope).body)
 
 
 def _options(alternatives: int) -> dict[str, Any]:
@@ -111,26 +165,42 @@ def _options(alternatives: int) -> dict[str, Any]:
     return {"return_scores": False, **beam}
 
 
-def _answer(found: list[Translated], body: TranslateCall, source: str) -> dict[str, Any]:
+def _answer(service: Service, found: list[Answered], body: TranslateCall) -> dict[str, Any]:
     single = isinstance(body.q, str)
-    texts = [one.made[0].text for one in found]
-    others = [[made.text for made in one.made[1:]] for one in found]
-    detected = [{"confidence": _CERTAIN, "language": source} for _ in found]
+    texts = [one.found.made[0].text for one in found]
+    others = [_others([made.text for made in one.found.made]) for one in found]
     values: dict[str, Any] = {"translatedText": texts[0] if single else texts}
     if body.source == AUTO:
+        short = {own: code for model in service.models
+                 for code, own in listed_codes(model.languages.sources).items()}  # fmt: skip
+        detected = [
+            {"confidence": _percent(one.confidence), "language": short.get(one.source, one.source)}
+            for one in found
+        ]
         values["detectedLanguage"] = detected[0] if single else detected
     if body.alternatives:
         values["alternatives"] = others[0] if single else others
     return values
 
 
+def _others(texts: Sequence[str]) -> list[str]:
+    """The texts that differ from the first and from one another."""
+    return list(dict.fromkeys(text for text in texts if text != texts[0]))
+
+
+def _percent(confidence: float) -> float:
+    return round(100 * confidence, 1)
+
+
 def _listed(models: Models) -> list[dict[str, Any]]:
     targets: dict[str, dict[str, None]] = {}  # in the order of the models
     for model in models:
         known = model.languages
-        for code in known.sources or (UNKNOWN,):
-            others = [other for other in known.targets or (UNKNOWN,)
-                      if other != code or code == UNKNOWN]  # fmt: skip
+        sources, written = (
+            list(listed_codes(codes)) or [UNKNOWN] for codes in (known.sources, known.targets)
+        )
+        for code in sources:
+            others = [other for other in written if other != code or code == UNKNOWN]
             targets.setdefault(code, {}).update(dict.fromkeys(others))
     for code in [code for found in targets.values() for code in found]:
         targets.setdefault(code, {})

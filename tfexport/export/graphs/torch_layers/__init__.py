@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -16,7 +17,8 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from tfexport.export.graphs.torch_layers import encoder, multi_head
-from tfexport.export.graphs.torch_layers.capture import Baked, one_capture
+from tfexport.export.graphs.torch_layers.capture import Baked, recorded_lines
+from tfexport.export.graphs.torch_layers.conditions import of_number
 from tfexport.export.graphs.torch_layers.functions import functions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
 from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
@@ -34,6 +36,7 @@ _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     # The classes of tensors while torch traces.
     (FakeTensor, "tolist", listed),
     (FunctionalTensor, "tolist", listed),
+    (torch.SymBool, "__bool__", of_number),
 )
 
 
@@ -53,7 +56,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
     with _ONE_EXPORT, contextlib.ExitStack() as stack:
         for owner, name, form in _FORWARDS:
             stack.enter_context(replaced(owner, name, form))
-        stack.enter_context(one_capture(baked))
+        stack.enter_context(recorded_lines(baked))
         stack.enter_context(split_weights(module))
         stack.enter_context(recurrent_operators(module, lengths))
         stack.enter_context(_Functions(lengths))

@@ -1,31 +1,38 @@
-"""One way of capturing a module, in which no axis becomes a constant.
+"""Lines of a user's code while torch traces it: of operators, and of sizes that became constants.
 
-``torch.onnx.export`` captures a module by tracing it with tensors that have no values. Where the
-code needs the size of the example for an axis that is declared as dynamic, torch says so, and the
-exporter tries again with that axis as a constant; where tracing fails it tries to compile the code
-instead, which bypasses the forms of this package. Here neither is tried.
+Both are found by functions that are private to torch; where a version has none, messages say less.
 """
 
 import contextlib
 import re
 import traceback
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-from torch.export import dynamic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.onnx._internal.exporter import _capture_strategies
+from torch.fx.proxy import TracerBase
 
 from tfexport.errors import ExportError
 from tfexport.export.graphs.torch_layers.replaced import replaced
+from tfexport.export.named_code import is_users, library_of
 
 _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 # Among the suggested fixes, or for an axis without a name.
 _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
-_ROOT = Path(__file__).parents[3]
-_LIBRARIES = (str(Path(torch.__file__).parent), str(_ROOT / "export"))
+
+_OF_SIZES = (
+    "compute sizes with x.size(), and replace Python loops over an axis by operations on whole "
+    "tensors"
+)
+_REMEDIES = (
+    (
+        r"\(through \w+\)",
+        "the library takes the numbers of the example: use torch's functions (torch.ones, "
+        "torch.triu, torch.einsum), which keep sizes",
+    ),
+    (r"\b[A-Z]\w*Tensor\(", "torch.tensor([x.size(1)]) keeps sizes, torch.LongTensor does not"),
+    (r"\bint\(", "int(x.size(1)) takes the number of the example: leave int out"),
+)
 
 
 class Baked:
@@ -47,45 +54,48 @@ class Baked:
             return None
         places = ", ".join(dict.fromkeys(self._places))
         where = f"; at {places}" if places else ""
+        remedy = next((each for form, each in _REMEDIES if re.search(form, places)), _OF_SIZES)
         return ExportError(
-            f"the code works for the example's size only, in {found[1]}{where}; compute sizes with "
-            "x.size(), and replace Python loops over an axis by operations on whole tensors"
+            f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
         )
 
 
 def _users_line() -> str | None:
-    """The innermost line that is neither torch's nor this package's."""
+    """The innermost line of the user's code, and the library that it calls."""
+    library = None
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_LIBRARIES):
-            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
+        if is_users(frame.filename):
+            through = "" if library is None else f" (through {library})"
+            return f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}{through}"
+        library = library or library_of(frame.filename)
     return None
 
 
-def _refine(own: Any, message: str, *args: Any, **kwargs: Any) -> Any:
-    """In place of torch's function that changes dynamic axes as its error suggests.
+def _own_frames(own: Any, tracer: Any, stack: Any) -> Any:
+    """In place of the function that chooses the lines which torch records for an operator.
 
-    A smallest or largest size, such as that of a kernel, is accepted; a constant is not.
+    It takes those of functions called ``forward`` only.
     """
-    if _CONSTANT.search(message):
-        raise ValueError("an axis that is declared as dynamic stays dynamic")
-    return own(message, *args, **kwargs)
+    frames = [frame for frame in stack if is_users(frame.filename) or library_of(frame.filename)]
+    return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 
 
 @contextlib.contextmanager
-def one_capture(baked: Baked) -> Iterator[None]:
-    """Capture by tracing only, and with all axes dynamic, inside the block.
+def recorded_lines(baked: Baked) -> Iterator[None]:
+    """Record lines of the user's code inside the block.
 
     Args:
-        baked: records where the size of an axis becomes a constant.
+        baked: where the size of an axis becomes a constant.
     """
-    refine = "refine_dynamic_shapes_from_suggested_fixes"
-    every = _capture_strategies.CAPTURE_STRATEGIES
     with (
-        replaced(dynamic_shapes, refine, _refine),
-        replaced(ShapeEnv, "_set_replacement", baked.record),
+        _replaced_if_there(ShapeEnv, "_set_replacement", baked.record),
+        _replaced_if_there(TracerBase, "_filter_traceback_frames", _own_frames),
     ):
-        _capture_strategies.CAPTURE_STRATEGIES = every[:1]
-        try:
-            yield
-        finally:
-            _capture_strategies.CAPTURE_STRATEGIES = every
+        yield
+
+
+def _replaced_if_there(
+    owner: Any, name: str, form: Callable[..., Any]
+) -> contextlib.AbstractContextManager[None]:
+    there = hasattr(owner, name)
+    return replaced(owner, name, form) if there else contextlib.nullcontext()

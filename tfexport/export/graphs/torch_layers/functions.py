@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.graphs.torch_layers import attention, complex_numbers, multi_head, pooling
+from tfexport.export.graphs.torch_layers.conditions import conditions
 from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.refusal import refusal
 
@@ -43,6 +44,11 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         torch.rms_norm: _rms_norm,
         Tensor.squeeze: _squeeze,
         torch.squeeze: _squeeze,
+        torch.repeat_interleave: _repeat_interleave,
+        Tensor.repeat_interleave: _repeat_interleave,
+        torch.isin: _isin,
+        Tensor.data.__get__: _data,  # type: ignore[attr-defined]
+        **conditions(),
     }
 
 
@@ -129,11 +135,44 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _triangle(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Of numbers, not of truth values: onnxruntime 1.18 has no such operator for these."""
+    """Of int64 in place of other integers and truth values: onnxruntime 1.18 has no others."""
     given = dict(_by_name(("input", "diagonal"), args, kwargs))
     inputs: Tensor = given.pop("input")
-    found: Tensor = own(inputs.long() if inputs.dtype == torch.bool else inputs, **given)
-    return found.bool() if inputs.dtype == torch.bool else found
+    if inputs.is_floating_point() or inputs.is_complex():
+        result: Tensor = own(inputs, **given)
+        return result
+    found: Tensor = own(inputs.long(), **given)
+    return found.to(inputs.dtype)
+
+
+def _repeat_interleave(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """With a number of repeats, which may be a size: torch's form of it fails in onnxruntime."""
+    given = dict(_by_name(("input", "repeats", "dim"), args, kwargs))
+    inputs, repeats = given["input"], given.get("repeats")
+    if repeats is None or isinstance(repeats, Tensor):
+        result: Tensor = own(*args, **kwargs)
+        return result
+    if given.get("dim") is None:
+        inputs, axis = inputs.flatten(), 0
+    else:
+        axis = given["dim"] % inputs.dim()
+    sizes = [-1] * (inputs.dim() + 1)
+    sizes[axis + 1] = repeats
+    repeated: Tensor = inputs.unsqueeze(axis + 1).expand(sizes)
+    return repeated.flatten(axis, axis + 1)
+
+
+def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """By comparing with each: ONNX has no sorted search."""
+    given = _by_name(("elements", "test_elements"), args, kwargs)
+    elements, wanted = (torch.as_tensor(given[name]) for name in ("elements", "test_elements"))
+    found = (elements.unsqueeze(-1) == wanted.flatten()).any(-1)
+    return found.logical_not() if given.get("invert") else found
+
+
+def _data(_own: Any, values: Tensor) -> Tensor:
+    """``x.data``: without gradients, as all is while exporting."""
+    return values.detach()
 
 
 def _rms_norm(_own: Any, *args: Any, **kwargs: Any) -> Tensor:

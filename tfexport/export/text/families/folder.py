@@ -16,7 +16,6 @@ from tfexport.runtime.text.piece_table import read_json
 
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of transformers
 _MOST_TOKENS = 100_000
-_SIZE = 2**28  # bytes of the largest file that is read
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,7 @@ class ModelFolder:
         Raises:
             TokenizerError: it is unreadable.
         """
-        path = self.path / name
-        if path.stat().st_size > _SIZE:
-            raise TokenizerError(f"{path}: larger than {_SIZE} bytes.")
-        return read_json(path, "JSON")
+        return read_json(self.path / name, "JSON")
 
     def read_object(self, name: str) -> dict[str, Any]:
         """The object of a JSON file; none if there is no such file.

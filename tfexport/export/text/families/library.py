@@ -18,7 +18,8 @@ from tfexport.export.text.families.recipes import RECIPES, Recipe
 from tfexport.export.text.families.special import SpecialTokens, add_special_tokens
 from tfexport.languages import Languages
 from tfexport.runtime.text.added_tokens import CLEANED
-from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
+from tfexport.runtime.text.tokenizer_bounds import read_rules
 
 _JSON = "tokenizer.json"
 
@@ -48,8 +49,10 @@ def find_as_it_is(folder: ModelFolder) -> ModelTokenizers:
     library = _library(folder)
     folder.need(_JSON)
     path = folder.path / _JSON
+    content = read_file(path)
     with failures_as(TokenizerError, lambda: f"{path}: not a tokenizer.json"):
-        tokenizer = library.Tokenizer.from_file(str(path))
+        read_rules(content)
+        tokenizer = library.Tokenizer.from_buffer(content)
     add_special_tokens(tokenizer, library, folder, SpecialTokens({}, None, folder.extra or ()))
     return _made(tokenizer, library, folder, Parts(path, (path,)), None)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError
-from tfexport.runtime.text.libraries import failures_as, missing_library
+from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.vocabulary_files import describe_foreign
 
 UNIGRAM, BPE = 1, 2  # types of models
@@ -42,10 +42,11 @@ def read_pieces(path: Path) -> Pieces:
         raise missing_library(path, "sentencepiece") from None
     library: Any = messages  # made at run time, so without types
     proto = library.ModelProto()
+    content = read_file(path)
     with failures_as(
         TokenizerError, lambda: f"{path}: {describe_foreign(path, 'a SentencePiece model')}"
     ):
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(content)
     if not proto.pieces:
         raise TokenizerError(f"{path}: {describe_foreign(path, 'a SentencePiece model')}")
     return Pieces(

@@ -21,4 +21,5 @@ BART = BartLike(
     },
     framing={"add_source_bos": True, "add_source_eos": True},
     skipped_rows=2,
+    reads_texts=True,
 ).layout()

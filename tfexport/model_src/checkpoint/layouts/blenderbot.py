@@ -19,4 +19,5 @@ BLENDERBOT = BartLike(
         "forced_eos_token_id": 2,
         "decoder_start_token_id": 1,
     },
+    reads_texts=True,
 ).layout()

@@ -30,4 +30,5 @@ BLENDERBOT_SMALL = BartLike(
         "decoder_start_token_id": 1,
     },
     framing={},
+    reads_texts=True,
 ).layout()

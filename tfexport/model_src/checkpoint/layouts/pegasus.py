@@ -22,4 +22,5 @@ PEGASUS = BartLike(
         "decoder_start_token_id": 0,
     },
     has_start_alone=True,
+    reads_texts=True,
 ).layout()

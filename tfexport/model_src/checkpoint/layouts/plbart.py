@@ -22,4 +22,5 @@ PLBART = BartLike(
         "forced_eos_token_id": 2,
     },
     skipped_rows=2,
+    reads_texts=True,
 ).layout()

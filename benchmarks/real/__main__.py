@@ -1,0 +1,123 @@
+"""Export published models by each way that fits, and compare them with their own code.
+
+Nothing is left out of the comparison: what ``tfexport onnx`` refuses is a result. What it exports
+decodes 50 inputs, whose tokens are held against those of the package's own loop.
+"""
+
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.real.packages import FOLDER, NotFetchedError
+from benchmarks.real.published import Published, Way
+from tests.support.paths import REPOSITORY
+from tfexport.runtime import Translator
+
+MODELS = ("annalog", "tg2fa_translit", "cn2en", "g2p_fa")
+TEXTS = Path(__file__).with_name("texts")
+HEADINGS = (
+    "model", "way", "lines", "largest difference", "allowed", "from", "equal texts", "near ties",
+    "seconds of processor",
+)  # fmt: skip
+# Two best logits that are nearer than this are a near tie: float32 may choose either.
+NEAR = 2e-4
+
+
+def export(name: str, way: Way, output: Path) -> tuple[str, float]:
+    """Run ``tfexport onnx``, and give what it said if it failed, and its seconds of processor."""
+    command: list[str | Path] = [sys.executable, "-m", "tfexport", "onnx", *way.arguments]
+    command += ["-o", output.relative_to(REPOSITORY), "--force"]
+    before = os.times()
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    after = os.times()
+    seconds = sum(after[2:4]) - sum(before[2:4])
+    lines = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    said = (lines or done.stderr.splitlines() or ["no message"])[-1] if done.returncode else ""
+    return said.removeprefix("Error: "), seconds
+
+
+def compare(published: Published, bundle: Path, texts: list[str]) -> tuple[int, int]:
+    """Texts whose tokens are those of the own loop, and those that part at a near tie."""
+    translator, equal, near = Translator(bundle), 0, 0
+    for text in texts:
+        expected, row, limit = published.own(text), published.row(text), published.limit(text)
+        by_name = isinstance(row, dict)
+        call: Any = translator.generate_from if by_name else translator.generate
+        found = call([row], max_length=limit)[0].hypotheses[0].tokens
+        if found == expected[:limit]:
+            equal += 1
+            continue
+        place = next(
+            (i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]),
+            min(len(found), len(expected)),
+        )
+        best = published.logits(text, expected[:place]).double().topk(2).values
+        near += int(best[0] - best[1] < NEAR * max(1.0, float(best.abs().max())))
+    return equal, near
+
+
+def lines_written(way: Way) -> int:
+    """Lines of code or of settings that a user writes for a way, without blanks and docstrings."""
+    count = 0
+    for thing in way.wrote:
+        if isinstance(thing, Path):
+            text = thing.read_text(encoding="utf-8")
+        else:
+            text = inspect.getsource(thing)
+        count += sum(
+            1 for line in text.splitlines() if line.strip() and not line.strip().startswith('"""')
+        )
+    return count
+
+
+def rows(name: str) -> Iterator[tuple[str, ...]]:
+    """The rows of one model in the table."""
+    texts = (TEXTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    try:
+        published: Published = importlib.import_module(f"benchmarks.real.{name}").published()
+    except NotFetchedError as error:
+        yield (name, f"not to be had: {error}", *[""] * (len(HEADINGS) - 2))
+        return
+    for number, way in enumerate(published.ways):
+        output = FOLDER / f"{name}-{number}.bundle"
+        said, seconds = export(name, way, output)
+        written = str(lines_written(way)) if way.wrote else "–"
+        first = (published.requirement.replace("==", " "), way.name, written)
+        if said:
+            click.echo(f"{name}, {way.name}: {said}", err=True)
+            said = f"refused: {said.replace('|', '/')}"
+            yield (*first, said, "", "", "", "", f"{seconds:.0f}")
+            continue
+        equal, near = compare(published, output, texts)
+        parity = json.loads((output / "manifest.json").read_text(encoding="utf-8"))["parity"]
+        count = f"{equal} of {len(texts)}"
+        yield (*first, *figures(parity), count, str(near), f"{seconds:.0f}")
+
+
+def figures(parity: dict[str, Any]) -> tuple[str, str, str]:
+    """Of the stage that came nearest to its allowance: found, allowed; and with what it was."""
+    allowed, found = parity["allowed"], parity["largest_difference"]
+    stage = max(allowed, key=lambda each: found[each] / allowed[each])
+    return f"{found[stage]:.1e} ({stage})", f"{allowed[stage]:.1e}", parity["reference"]
+
+
+@click.command()
+@click.argument("models", nargs=-1, type=click.Choice(MODELS))
+def main(models: tuple[str, ...]) -> None:
+    """Print the table of the named models, or of all, as Markdown."""
+    click.echo(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
+    for name in models or MODELS:
+        for row in rows(name):
+            click.echo(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""What the driver has to know of a published model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to export a model.
+
+    Attributes:
+        name: of the way.
+        arguments: of ``tfexport onnx``.
+        wrote: the classes and functions that a user writes for it, or a JSON file.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    wrote: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model of the package index.
+
+    Attributes:
+        name: of its file here, and of its texts.
+        requirement: of its package.
+        ways: to export it.
+        row: a text to what the bundle takes: ids, or an array an input.
+        own: a text to the tokens that the package's own loop gives, without start and end token.
+        limit: tokens that the own loop gives a text at most.
+        logits: a text and the first tokens of its target to the logits of the next one, by the
+            package's own code.
+    """
+
+    name: str
+    requirement: str
+    ways: tuple[Way, ...]
+    row: Callable[[str], Any]
+    own: Callable[[str], list[int]]
+    limit: Callable[[str], int]
+    logits: Callable[[str, list[int]], Tensor]

@@ -1,0 +1,304 @@
+"""What float32 can do for one model on one input: the allowance of a comparison comes from it.
+
+The reference's own code is run again on the same ids: in float64, which shows how far its float32
+values are from exact ones; or, where it does not run in float64, with its weights changed by one
+unit in the last place and with other orders of its sums, which shows how far such changes move
+them. Only the reference is measured, never the exported side.
+
+Its weights are found by looking through what the code holds: modules, containers, closures and the
+global names of functions. Afterwards everything is as it was, caches that the code filled
+meanwhile too.
+"""
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Floats = NDArray[Any]
+Compute = Callable[[], Sequence[Tensor]]
+LEAST_LOG_PROB = -80.0  # e^-87 is the least that float32 holds as a probability
+FLOAT64 = "float64"
+CHANGED = "weights changed by one unit in the last place, and other orders of the sums"
+ORDERS = "other orders of the sums"
+LEAST_ALLOWED = 1e-4
+MULTIPLE = 5  # of the noise; docs/parity.md has the measurements
+MOST_ALLOWED = 1e-2  # whatever the noise
+MOST_VALUES = 2**24  # that are held in float64 at once
+_SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a third of another's
+MOST_VISITED = 200_000  # objects; what holds more is looked through no further
+MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones are not held in float64 beside them
+_LIBRARIES = ("torch", "numpy", "builtins", "tfexport.model_src.checkpoint", "tfexport.runtime")
+Convert = Callable[[Tensor], Tensor]
+
+
+def allow(noise: float) -> float:
+    """The largest difference that passes where float32 itself has this much noise.
+
+    It is ``MULTIPLE`` times the noise, at least ``LEAST_ALLOWED`` and at most ``MOST_ALLOWED``, so
+    that no model widens it without bound.
+    """
+    if not np.isfinite(noise):
+        return min(LEAST_ALLOWED, MOST_ALLOWED)
+    return float(min(MOST_ALLOWED, max(LEAST_ALLOWED, MULTIPLE * noise)))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How far the float32 values of a reference are from exact ones, on one input.
+
+    All are relative to max(1, |value|).
+
+    Attributes:
+        hidden: of encoder states, or of each tensor of a module's memory.
+        logits: as they are compared.
+        log_probs: of the whole vocabulary.
+    """
+
+    hidden: tuple[float, ...] = (0.0,)
+    logits: float = 0.0
+    log_probs: float = 0.0
+
+
+NO_NOISE = Noise()
+
+
+class Rounding:
+    """Measures the rounding of one piece of eager code.
+
+    Attributes:
+        by: how it was measured: ``FLOAT64``, ``CHANGED``, ``ORDERS``, or None before the first
+            measurement.
+    """
+
+    def __init__(self, code: Any) -> None:
+        """Take a module, a function or another object that computes."""
+        self.by: str | None = None
+        self._weights = Weights(code)
+        self._fits = self._weights.size <= MOST_DOUBLED
+
+    def measure(
+        self, compute: Compute, found: Sequence[Floats], others: Sequence[Compute] | None = None
+    ) -> list[float]:
+        """The noise of each result of a computation.
+
+        Args:
+            compute: runs the code, and gives its results.
+            found: the results in float32, as they are compared.
+            others: compute the same in float32 with the sums in other orders. None for a
+                computation that costs so much that it is run again only once.
+        """
+        exact = self.exact(compute)
+        draws = [_arrays(other()) for other in others or ()]
+        if exact is not None:
+            self.by = FLOAT64
+            seeds = [] if others is None else _SEEDS
+            draws += [list(found), *(self._changed(compute, seed) for seed in seeds)]
+        else:
+            exact, seeds = list(found), _SEEDS[:1] if others is None else _SEEDS
+            with _other_threads():
+                draws += [] if others is None else [_arrays(compute())]
+            draws += [self._changed(compute, seed) for seed in seeds] if self._weights.found else []
+            changed = draws and not all(map(np.array_equal, draws[-1], found))
+            self.by = CHANGED if changed and self._weights.found else ORDERS
+        return [
+            max((difference(draw[i], wanted) for draw in draws), default=0.0)
+            for i, wanted in enumerate(exact)
+        ]
+
+    def _changed(self, compute: Compute, seed: int) -> list[Floats]:
+        """The results in float32 with weights changed by one unit in the last place."""
+        with self._weights.changed(seed):
+            return _arrays(compute())
+
+    def exact(self, compute: Compute) -> list[Floats] | None:
+        """The results in float64; None if the code does not run in it, or they are not finite."""
+        if self.by not in (None, FLOAT64) or not self._fits or not self._weights.found:
+            return None
+        try:
+            with self._weights.in_float64():
+                found = list(compute())
+        except Exception:  # whatever code that was written for float32 raises
+            return None
+        if any(each.dtype != torch.float64 for each in found if each.is_floating_point()):
+            return None
+        return [each.numpy() for each in found] if all(map(_finite, found)) else None
+
+
+def difference(ours: Floats, wanted: Floats) -> float:
+    """The largest difference relative to max(1, |value|); equal infinities do not differ."""
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(ours - wanted) / np.maximum(1.0, np.abs(wanted))
+    return float(np.where(ours == wanted, 0.0, gap).max(initial=0.0))
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Log-probabilities (…, V); those below ``LEAST_LOG_PROB`` are that."""
+    return logits.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
+
+
+@contextlib.contextmanager
+def _other_threads() -> Iterator[None]:
+    """Run torch in one thread, or in two where that is what it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if before > 1 else 2)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _arrays(tensors: Sequence[Tensor]) -> list[Floats]:
+    return [each.numpy() for each in tensors]
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not bool(tensor.isnan().any())
+
+
+class Weights:
+    """All tensors of floats that a piece of code holds."""
+
+    def __init__(self, code: Any) -> None:
+        """Look through a module, a function or another object."""
+        self._parameters: dict[int, nn.Parameter] = {}
+        # Dictionaries that hold tensors, and whether these are a module's own (buffers, caches).
+        self._dicts: list[tuple[MutableMapping[Any, Any], bool]] = []
+        self._kept: list[MutableMapping[Any, Any]] = []
+        self._look_through(code)
+
+    @property
+    def found(self) -> bool:
+        """Whether there are any."""
+        return bool(self._parameters) or any(_tensors(each) for each, _ in self._dicts)
+
+    @property
+    def size(self) -> int:
+        """In bytes; a tensor that is held twice counts once."""
+        held = {id(t): t for each, _ in self._dicts for t in _tensors(each).values()}
+        return sum(t.nbytes for t in (*self._parameters.values(), *held.values()))
+
+    @contextlib.contextmanager
+    def in_float64(self) -> Iterator[None]:
+        """Hold them in float64; new tensors of floats are in float64 too."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with self._converted(torch.Tensor.double, buffers=True):
+                yield
+        finally:
+            torch.set_default_dtype(before)
+
+    @contextlib.contextmanager
+    def changed(self, seed: int) -> Iterator[None]:
+        """Change about half of the trained ones by one unit in the last place."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def change(tensor: Tensor) -> Tensor:
+            if tensor.dtype != torch.float32:
+                return tensor
+            flips = torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int32)
+            bits = tensor.detach().cpu().contiguous().view(torch.int32) ^ flips
+            kept = (tensor == 0) | ~tensor.isfinite()
+            return torch.where(kept, tensor, bits.view(torch.float32).to(tensor.device))
+
+        with self._converted(change, buffers=False):
+            yield
+
+    @contextlib.contextmanager
+    def _converted(self, convert: Convert, buffers: bool) -> Iterator[None]:
+        made: dict[int, Tensor] = {}
+        data = [(each, each.data) for each in self._parameters.values()]
+        kept = [(each, dict(each)) for each in self._kept]
+
+        def once(tensor: Tensor) -> Tensor:
+            if id(tensor) not in made:
+                made[id(tensor)] = convert(tensor.detach())
+            return made[id(tensor)]
+
+        try:
+            for parameter, tensor in data:
+                parameter.data = convert(tensor)
+            for each, of_module in self._dicts:
+                if buffers or not of_module:
+                    each.update({key: once(it) for key, it in _tensors(each).items()})
+            yield
+        finally:
+            for parameter, tensor in data:
+                parameter.data = tensor
+            for each, values in kept:
+                if len(each) != len(values) or any(each.get(k) is not v for k, v in values.items()):
+                    each.clear()
+                    each.update(values)
+
+    def _look_through(self, code: Any) -> None:
+        seen: set[int] = set()
+        waiting: list[tuple[Any, bool]] = [(code, False)]
+        while waiting and len(seen) < MOST_VISITED:
+            item, of_module = waiting.pop()
+            if id(item) in seen or isinstance(item, (str, bytes, int, float, type, Tensor)):
+                continue
+            seen.add(id(item))
+            if isinstance(item, MutableMapping):
+                self._take(item, of_module)
+                waiting.extend((value, of_module) for value in item.values())
+            elif isinstance(item, (list, tuple, set)):
+                waiting.extend((value, of_module) for value in item)
+            elif isinstance(item, types.FunctionType):
+                waiting.extend((value, False) for value in _reached(item, item.__code__))
+                waiting.extend((value, False) for value in item.__defaults__ or ())
+            elif isinstance(item, types.MethodType):
+                waiting.extend([(item.__self__, False), (item.__func__, False)])
+            elif isinstance(item, functools.partial):
+                waiting.append(((item.func, item.args, item.keywords), False))
+            elif not isinstance(item, types.ModuleType) and hasattr(item, "__dict__"):
+                waiting.append((vars(item), isinstance(item, nn.Module)))
+                if callable(item) and not isinstance(item, nn.Module):
+                    waiting.append((type(item).__call__, False))
+
+    def _take(self, values: MutableMapping[Any, Any], of_module: bool) -> None:
+        for value in values.values():
+            if isinstance(value, nn.Parameter) and value.is_floating_point():
+                self._parameters[id(value)] = value
+        self._kept.append(values)
+        if _tensors(values):
+            self._dicts.append((values, of_module))
+
+
+def _tensors(values: MutableMapping[Any, Any]) -> dict[Any, Tensor]:
+    """The tensors of floats in it that are no parameters."""
+    return {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+        and not isinstance(value, nn.Parameter)
+        and value.is_floating_point()
+    }
+
+
+def _reached(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
+    """What a function's body can name: its closure, and the globals that it mentions."""
+    if (function.__module__ or "").startswith(_LIBRARIES):
+        return
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield cell.cell_contents
+    names = _names(code)
+    for name in names:
+        value = function.__globals__.get(name)
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif not value.__name__.startswith(_LIBRARIES):
+            yield [vars(value).get(each) for each in names]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))

@@ -1,0 +1,121 @@
+"""Opening of files that never waits, and recognition of what lies in a file's place.
+
+Models are fetched by tools that leave something else where a file should be: a pointer of Git LFS,
+the page of a failed download, an archive. Each is recognised by its first bytes.
+"""
+
+import errno
+import os
+import re
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from tfexport.paths import PathLike
+
+_HEAD = 1024
+_LFS = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com)/spec/v\d")
+_LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
+_ANNEX = re.compile(rb"(/annex/objects/|\.git/annex/objects/)")
+_PAGE = re.compile(rb"<!doctype html|<html[ >].*<(head|body)", re.IGNORECASE | re.DOTALL)
+_PACKED = (
+    (b"\x1f\x8b\x08", "gzip"),
+    (b"\xfd7zXZ\0", "xz"),
+    (b"BZh", "bzip2"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"7z\xbc\xaf\x27\x1c", "7-Zip"),
+    (b"Rar!\x1a\x07", "RAR"),
+)
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def open_file(path: PathLike) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises:
+        OSError: there is no such file; or it is a folder, a named pipe, a device or a socket,
+            which would be waited for or never end. ``strerror`` says which.
+    """
+    return open(path, "rb", opener=_open_regular)
+
+
+def refuse_name(path: PathLike, library: str) -> str | None:
+    """Why a library that takes paths as UTF-8 cannot open this one; None if it can."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"its path is not UTF-8 text, and {library} opens no other. Rename the folder."
+    return None
+
+
+def _open_regular(path: str, flags: int) -> int:
+    # A named pipe without a writer is opened at once, and told from a file by what it is.
+    try:
+        descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # of a socket
+            raise OSError(error.errno, "it is a socket, and a file is expected", path) from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "no file")
+    raise OSError(errno.EINVAL, f"it is {kind}, and a file is expected", path)
+
+
+def describe_substitute(path: PathLike) -> str | None:
+    """What lies in place of a model's file: a sentence without its subject; None for any file.
+
+    A link to nothing is described too, where git-annex made it.
+    """
+    path = Path(path)
+    try:
+        with open_file(path) as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:
+        return _describe_lost_link(path)
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", ""))
+        return f"{reason.removeprefix('it is ')}." if reason.startswith("it is ") else None
+    if _LFS.match(head):
+        size = _LFS_SIZE.search(head)
+        of = f", of a file of {int(size[1]):,} bytes that was not fetched" if size else ""
+        return f"a Git LFS pointer{of}. Run 'git lfs pull' in the clone, or download the file."
+    if _ANNEX.match(head.lstrip(b"./")) or _ANNEX.match(head):
+        return _FETCH_ANNEX
+    begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _PAGE.match(begin):
+        return (
+            "a web page (HTML), as a download leaves that failed or asked for a login. Download "
+            "the file itself."
+        )
+    if begin.startswith((b"<?xml", b"<Error>")):
+        return "an XML document, such as a storage's message of an error. Download it again."
+    for mark, name in _PACKED:
+        if head.startswith(mark):
+            return f"packed with {name}. Unpack it, and name what it holds."
+    if head[257:262] == b"ustar":
+        return "a tar archive. Unpack it, and name what it holds."
+    return None
+
+
+_FETCH_ANNEX = (
+    "a pointer of git-annex, of a file that was not fetched. Run 'git annex get' in the clone."
+)
+
+
+def _describe_lost_link(path: Path) -> str | None:
+    try:
+        target = str(path.readlink())
+    except (OSError, ValueError):
+        return None
+    if "annex/objects/" in target:
+        return _FETCH_ANNEX
+    return f"a link to {target}, which is not there."

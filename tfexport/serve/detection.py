@@ -1,0 +1,210 @@
+"""The languages of texts whose callers name none, and translation by languages alone."""
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tfexport.errors import join_some
+from tfexport.serve.call import Call
+from tfexport.serve.choice import (
+    Choice,
+    choose_by_languages,
+    choose_only,
+    sources_of,
+    use,
+)
+from tfexport.serve.failures import wrong
+from tfexport.serve.language_codes import Code
+from tfexport.serve.sentences import Split
+from tfexport.serve.service import Service
+from tfexport.serve.texts import Asked, Translated
+from tfexport.serve.translating import aside, translate
+
+LIBRARY = "py3langid"
+LOOKED_AT = 2000  # characters of a text; more of it does not change what it is
+LEAST = 0.3  # confidence below which a language is not told
+# What the library calls otherwise than models do.
+_OTHER_NAMES = {"wuu": "zh", "no": "nb"}
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The language of a text.
+
+    Attributes:
+        code: as the model, or the caller's list, has it.
+        confidence: from 0 to 1, against the other candidates and the likeliest language that is
+            none of them.
+    """
+
+    code: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a caller who names languages, not models, wants done with texts.
+
+    Attributes:
+        source: language of the texts; None to find it.
+        target: language of the translations.
+        options: of decoding, by name.
+        split: see ``Asked``.
+    """
+
+    source: str | None
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The translation of one text.
+
+    Attributes:
+        source: its language.
+        confidence: that it is, from 0 to 1; 1 if the caller said so.
+        found: the translation.
+    """
+
+    source: str
+    confidence: float
+    found: Translated
+
+
+def can_detect() -> bool:
+    """Whether the library that finds languages is installed."""
+    return _identifier() is not None
+
+
+def detect(text: str, candidates: Sequence[str]) -> list[Detected]:
+    """The candidates that the library knows, likeliest first; none if a text tells nothing."""
+    ranked = _ranks(text[:LOOKED_AT])
+    if not ranked or max(ranked.values()) <= 2 / len(ranked):  # it has seen nothing of any
+        return []
+    likely = {code: ranked[name] for code in candidates if (name := _name(code)) in ranked}
+    names = {_name(code) for code in candidates}
+    other = max((value for name, value in ranked.items() if name not in names), default=0.0)
+    total = sum({_name(code): value for code, value in likely.items()}.values()) + other
+    found = [Detected(code, value / total) for code, value in likely.items()]
+    return sorted(found, key=lambda one: -one.confidence)
+
+
+async def translate_between(
+    service: Service, call: Call, texts: Sequence[str], wanted: Wanted
+) -> list[Answered]:
+    """Translate texts with the models that have their languages.
+
+    Raises:
+        RequestError: there is no such model, or the language of a text cannot be told.
+        TfexportError: see ``translate``.
+    """
+    choices = await aside(call, lambda: _choices(service, texts, wanted))
+    groups: dict[tuple[str, str], list[int]] = {}
+    for place, (choice, _) in enumerate(choices):
+        groups.setdefault((choice.model.name, choice.source), []).append(place)
+    for places in groups.values():
+        use(call, choices[places[0]][0].model)
+    found = await asyncio.gather(*(
+        translate(service.metrics, choices[places[0]][0].model,
+                  _asked(choices[places[0]][0], texts, places, wanted), call)
+        for places in groups.values()
+    ))  # fmt: skip
+    made = {
+        place: one
+        for places, several in zip(groups.values(), found, strict=True)
+        for place, one in zip(places, several, strict=True)
+    }
+    return [
+        Answered(choice.source, confidence, made[place])
+        for place, (choice, confidence) in enumerate(choices)
+    ]
+
+
+def _asked(choice: Choice, texts: Sequence[str], places: Sequence[int], wanted: Wanted) -> Asked:
+    return Asked(
+        [texts[place] for place in places], wanted.options, None, choice.spoken,
+        choice.source, choice.target, wanted.split, divide=True, places=places,
+    )  # fmt: skip
+
+
+def _choices(service: Service, texts: Sequence[str], wanted: Wanted) -> list[tuple[Choice, float]]:
+    """Of each text a model, and how certain its language is."""
+    if wanted.source is not None:
+        choice = choose_by_languages(service.models, wanted.source, wanted.target)
+        return [(choice, 1.0)] * len(texts)
+    only = choose_only(service.models, wanted.target)
+    if only is not None:
+        return [(only, _confidence(text, only.source)) for text in texts]
+    sources = sources_of(service.models, wanted.target)
+    found = [_find(text, texts, sources) for text in texts]
+    problems = [
+        f"text {place}: its language cannot be told; say it: one of {join_some(sources, 12)}"
+        for place, one in enumerate(found)
+        if one is None
+    ]
+    if problems and not can_detect():
+        raise wrong(
+            f"the language of the texts has to be said: one of {join_some(sources, 12)}; this "
+            f"server does not find it, as {LIBRARY} is not installed"
+        )
+    if problems:
+        raise wrong(problems)
+    return [
+        (choose_by_languages(service.models, one.code, wanted.target), one.confidence)
+        for one in found
+        if one is not None
+    ]
+
+
+def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
+    """The language of a text, or that of all of them where it is too short to tell."""
+    for looked_at in (text, "\n".join(texts)[:LOOKED_AT]):
+        best = next(iter(detect(looked_at, sources)), None)
+        if best is not None and best.confidence >= LEAST:
+            return best
+    return None
+
+
+def _confidence(text: str, source: str) -> float:
+    """How certain it is that a text is in the only language that is read."""
+    return next((one.confidence for one in detect(text, [source])), 0.0)
+
+
+def _name(code: str) -> str:
+    """The library's name of a language."""
+    return Code.of(code).language
+
+
+@lru_cache(256)
+def _ranks(text: str) -> Mapping[str, float]:
+    """The likelihood of every language that the library knows; none without it."""
+    identifier = _identifier()
+    if identifier is None or not text.strip():
+        return {}
+    found: dict[str, float] = {}
+    for name, value in identifier.rank(text):
+        name = _OTHER_NAMES.get(name, name)
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+_loading = threading.Lock()
+
+
+def _identifier() -> Any:
+    with _loading:
+        return _load()
+
+
+@lru_cache(1)
+def _load() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        return None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -1,0 +1,93 @@
+"""Who calls the server under which name: hosts, and pages of other origins.
+
+A server for this machine alone has no names but those of this machine: a page whose own name was
+made to lead here (DNS rebinding) would read its answers. A browser sends a page's form, or a body
+without a type, to any other origin unasked: so requests of pages of other origins are refused
+where browsers do not ask before.
+"""
+
+import ipaddress
+import urllib.parse
+from collections.abc import Collection, Sequence
+
+from tfexport.serve.call import Headers, header
+from tfexport.serve.failures import RequestError
+
+ANY = "*"
+_SAFE = ("GET", "HEAD", "OPTIONS")  # which change nothing, and whose answers browsers keep back
+_TYPES = ("application/json",)  # for which browsers ask before they send it to another origin
+
+
+def is_local(address: str) -> bool:
+    """Whether an address is of this machine alone; a path of a socket is none."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def check_host(headers: Headers, version: str, allowed: Collection[str] | None) -> None:
+    """Refuse a request that names no host, several, or one that this server is not.
+
+    Args:
+        headers: of the request.
+        version: of HTTP, "1.1" or lower.
+        allowed: names besides addresses and ``localhost``; None for any.
+
+    Raises:
+        RequestError: it has to be refused.
+    """
+    given = [value for key, value in headers if key == b"host"]
+    if len(given) > 1 or (version == "1.1" and not (given and given[0].strip())):
+        raise RequestError(400, "a request has one Host header", {"Connection": "close"})
+    if allowed is None or ANY in allowed or not given or not given[0]:
+        return
+    name = _name(given[0].decode("latin-1"))
+    if name in allowed or name == "localhost" or name.endswith(".localhost") or _is_address(name):
+        return
+    raise RequestError(
+        421, f"Host {name[:100]!r} is not a name of this server, which is for this machine alone; "
+        f"--allowed-host {name[:100]} lets it have that name"
+    )  # fmt: skip
+
+
+def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
+    """Refuse a request that a page of another origin has sent without asking before.
+
+    Args:
+        method: of the request.
+        headers: likewise.
+        allowed: origins whose pages may call the server.
+
+    Raises:
+        RequestError: it has to be refused.
+    """
+    origin = header(headers, b"origin").decode("latin-1")
+    if method in _SAFE or not origin or origin in allowed or ANY in allowed:
+        return
+    site = header(headers, b"sec-fetch-site")
+    kind = header(headers, b"content-type").partition(b";")[0].strip().lower().decode("latin-1")
+    if site:
+        own = site in (b"same-origin", b"none")
+    else:  # an older browser, or a page without TLS
+        host = header(headers, b"host").decode("latin-1")
+        own = kind in _TYPES or urllib.parse.urlsplit(origin).netloc == host
+    if not own:
+        raise RequestError(
+            403, f"a page of {origin[:100]} has sent this; --cors-origin {origin[:100]} lets it"
+        )
+
+
+def _name(host: str) -> str:
+    """The name of a host, without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0][1:].lower()
+    return host.partition(":")[0].lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""Codes of languages, which models, protocols and libraries write in different ways."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+# The shortest code, those of ISO 639-3 and others that mean it too, and the English name. Of a
+# group of languages, such as Arabic, the standard language's code counts as the group's.
+_TABLE = """
+ace Acehnese|af/afr Afrikaans|am/amh Amharic|ar/ara/arb Arabic|as/asm Assamese|ast Asturian
+awa Awadhi|ay/aym/ayr Aymara|az/aze/azj Azerbaijani|ba/bak Bashkir|ban Balinese|be/bel Belarusian
+bem Bemba|bg/bul Bulgarian|bho Bhojpuri|bm/bam Bambara|bn/ben Bengali|bo/bod/tib Tibetan
+br/bre Breton|bs/bos Bosnian|bug Buginese|ca/cat Catalan|ceb Cebuano|ckb Central Kurdish
+co/cos Corsican|crh Crimean Tatar|cs/ces/cze Czech|cy/cym/wel Welsh|da/dan Danish
+de/deu/ger German|dik Dinka|dyu Dyula|dz/dzo Dzongkha|ee/ewe Ewe|el/ell/gre Greek|en/eng English
+eo/epo Esperanto|es/spa Spanish|et/est/ekk Estonian|eu/eus/baq Basque|fa/fas/per/pes/prs Persian
+ff/ful/fuv Fulah|fi/fin Finnish|fj/fij Fijian|fo/fao Faroese|fon Fon|fr/fra/fre French
+fur Friulian|fy/fry Western Frisian|ga/gle Irish|gd/gla Scottish Gaelic|gl/glg Galician
+gn/grn Guarani|gu/guj Gujarati|ha/hau Hausa|he/heb/iw Hebrew|hi/hin Hindi|hne Chhattisgarhi
+hr/hrv Croatian|hsb Upper Sorbian|ht/hat Haitian Creole|hu/hun Hungarian|hy/hye/arm Armenian
+id/ind/in Indonesian|ig/ibo Igbo|ilo Iloko|is/isl/ice Icelandic|it/ita Italian|ja/jpn Japanese
+jv/jav/jw Javanese|ka/kat/geo Georgian|kab Kabyle|kac Kachin|kam Kamba|kbp Kabiye
+kea Kabuverdianu|ki/kik Kikuyu|kk/kaz Kazakh|km/khm Khmer|kmb Kimbundu|kn/kan Kannada
+ko/kor Korean|ks/kas Kashmiri|ku/kur/kmr Kurdish|kg/kon/kng Kongo|ky/kir Kyrgyz|la/lat Latin
+lb/ltz Luxembourgish|lg/lug Ganda|li/lim Limburgish|lij Ligurian|lmo Lombard|ln/lin Lingala
+lo/lao Lao|lt/lit Lithuanian|ltg Latgalian|lua Luba-Lulua|luo Luo|lus Mizo|lv/lav/lvs Latvian
+mag Magahi|mai Maithili|mg/mlg/plt Malagasy|mi/mri/mao Maori|min Minangkabau
+mk/mkd/mac Macedonian|ml/mal Malayalam|mn/mon/khk Mongolian|mni Manipuri|mos Mossi|mr/mar Marathi
+ms/msa/may/zsm Malay|mt/mlt Maltese|my/mya/bur Burmese|nb/nob/no/nor Norwegian
+ne/nep/npi Nepali|nl/nld/dut Dutch|nn/nno Norwegian Nynorsk|nso Northern Sotho|nus Nuer
+ny/nya Chichewa|oc/oci Occitan|om/orm/gaz Oromo|or/ori/ory Odia|pa/pan Punjabi|pag Pangasinan
+pap Papiamento|pl/pol Polish|ps/pus/pbt Pashto|pt/por Portuguese|qu/que/quy Quechua
+rn/run Rundi|ro/ron/rum/mo Romanian|ru/rus Russian|rw/kin Kinyarwanda|sa/san Sanskrit|sat Santali
+sc/srd Sardinian|scn Sicilian|sd/snd Sindhi|sg/sag Sango|shn Shan|si/sin Sinhala|sk/slk/slo Slovak
+sl/slv Slovenian|sm/smo Samoan|sn/sna Shona|so/som Somali|sq/sqi/alb/als Albanian|sr/srp Serbian
+ss/ssw Swati|st/sot Southern Sotho|su/sun Sundanese|sv/swe Swedish|sw/swa/swh Swahili
+szl Silesian|ta/tam Tamil|taq Tamasheq|te/tel Telugu|tg/tgk Tajik|th/tha Thai|ti/tir Tigrinya
+tk/tuk Turkmen|tl/tgl/fil Tagalog|tn/tsn Tswana|tpi Tok Pisin|tr/tur Turkish|ts/tso Tsonga
+tt/tat Tatar|tum Tumbuka|tw/twi Twi|tzm Central Atlas Tamazight|ug/uig Uyghur|uk/ukr Ukrainian
+umb Umbundu|und Undetermined|ur/urd Urdu|uz/uzb/uzn Uzbek|vec Venetian|vi/vie Vietnamese
+war Waray|wo/wol Wolof|xh/xho Xhosa|yi/yid/ydd/ji Yiddish|yo/yor Yoruba|yue Cantonese
+zh/zho/chi/cmn Chinese|zu/zul Zulu
+"""
+_ENTRIES = [
+    entry.split(" ", 1) for line in _TABLE.strip().splitlines() for entry in line.split("|")
+]
+_NAMES = {codes.split("/")[0]: name for codes, name in _ENTRIES}
+_SHORTEST = {code: codes.split("/")[0] for codes, _ in _ENTRIES for code in codes.split("/")}
+# Older codes of LibreTranslate, and scripts that regions write.
+_WHOLE = {"zt": "zh-Hant", "pb": "pt-BR"}
+_SCRIPTS = {"tw": "Hant", "hk": "Hant", "mo": "Hant", "cn": "Hans", "sg": "Hans"}
+_SCRIPT_NAMES = {"Hans": "simplified", "Hant": "traditional"}
+_MARK = re.compile(r">>\s*([^<>\s]+)\s*<<|<2([^<>\s]+)>|__([^_\s]+)__")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A language code in its parts.
+
+    Attributes:
+        language: by its shortest code, in lower case: "de" of ``deu_Latn``, ``DE-at``, ``>>deu<<``.
+        script: four letters such as "Latn"; empty if the code says none. A region of Chinese says
+            one.
+        region: two letters or three digits, in capitals; empty if the code says none.
+    """
+
+    language: str
+    script: str = ""
+    region: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "Code":
+        """Read a code; one of an unknown form is a language by itself."""
+        mark = _MARK.fullmatch(text.strip())
+        plain = next(filter(None, mark.groups())) if mark else text.strip()
+        plain = _WHOLE.get(plain.lower(), plain).replace("_", "-")
+        language, *parts = plain.lower().split("-")
+        language = _SHORTEST.get(language, language)
+        script = next((part.title() for part in parts if re.fullmatch("[a-z]{4}", part)), "")
+        region = next((part for part in parts if re.fullmatch(r"[a-z]{2}|\d{3}", part)), "")
+        if region == "xx":  # as mBART writes that there is none
+            region = ""
+        if language == "zh" and not script:
+            script = _SCRIPTS.get(region, "")
+        return cls(language, script, region.upper())
+
+    def __str__(self) -> str:
+        """The code as BCP 47 writes it."""
+        return "-".join(filter(None, (self.language, self.script, self.region)))
+
+    def likeness(self, other: "Code") -> int:
+        """How well another code fits; 0 if it is another language, or is written otherwise."""
+        if self.language != other.language:
+            return 0
+        if self.script and other.script and self.script != other.script:
+            return 0
+        # Chinese without a script is simplified, where a model can write both.
+        mine, others = (one.script or _usual_script(one.language) for one in (self, other))
+        return 1 + 2 * (mine == others) + (self.region == other.region)
+
+
+def match_code(code: str, known: Sequence[str]) -> str | None:
+    """The known code that means the same as another, or else fits it best; None if none does."""
+    written = {_folded(name): name for name in reversed(known)}
+    if (same := written.get(_folded(code))) is not None:
+        return same
+    wanted = Code.of(code)
+    likeness = {name: wanted.likeness(Code.of(name)) for name in known}
+    best = max(known, key=lambda name: likeness[name], default=None)
+    return best if best is not None and likeness[best] else None
+
+
+def listed_codes(known: Sequence[str]) -> dict[str, str]:
+    """Known codes by the short ones that protocols list, which ``match_code`` finds again.
+
+    The short one of ``deu_Latn`` is "de". A script or a region is kept where it tells two of the
+    codes apart, and always for Chinese.
+    """
+    found: dict[str, str] = {}
+    parsed = {name: Code.of(name) for name in known}
+    for name, code in parsed.items():
+        same = [other for other in parsed.values() if other.language == code.language]
+        script = code.script if code.language == "zh" or _differ(same, "script") else ""
+        region = code.region if _differ(same, "region") and not _differ(same, "script") else ""
+        short = str(Code(code.language, script, region))
+        found.setdefault(short if match_code(short, known) == name else name, name)
+    return found
+
+
+def language_name(code: str) -> str:
+    """The English name of a language; its code, if it has none here."""
+    parts = Code.of(code)
+    name = _NAMES.get(parts.language)
+    if name is None:
+        return code
+    script = _SCRIPT_NAMES.get(parts.script) if parts.language == "zh" else None
+    return f"{name} ({script})" if script else name
+
+
+def splitting_code(code: str) -> str:
+    """The code by which rules of languages are looked up."""
+    return Code.of(code).language
+
+
+def _differ(codes: Iterable[Code], part: str) -> bool:
+    return len({getattr(code, part) for code in codes}) > 1
+
+
+def _folded(code: str) -> str:
+    return code.strip().lower().replace("_", "-")
+
+
+def _usual_script(language: str) -> str:
+    return {"zh": "Hans"}.get(language, "")
+
+
+NAMES: Mapping[str, str] = _NAMES
