@@ -10,6 +10,7 @@ import pytest
 from tests.support.command import invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
+from tfexport.cli.decoding_options import SECTIONS
 from tfexport.cli.main import cli
 from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.cpu import instruction_set
@@ -122,3 +123,20 @@ def test_every_command_has_a_test_file_that_runs_it(name: str) -> None:
     file = Path(__file__).with_name(f"test_{name}.py")
     assert file.exists()
     assert f'("{name}", ' in file.read_text(encoding="utf-8")
+
+
+def test_options_of_decoding_stand_in_sections() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted({*listed})
+    assert {name for name, spec in SPECS.items() if spec.help is not None} <= {*listed}
+    for verb in ("translate", "corpus", "score", "bench"):
+        shown = invoke(verb, "--help").stdout
+        titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
+        assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
+        for option in cli.commands[verb].params:
+            if isinstance(option, click.Option):
+                (title,) = (t for t in ("Options", *SECTIONS)
+                            if (option.name in SECTIONS.get(t, ())) or
+                            (t == "Options" and option.name not in listed))  # fmt: skip
+                section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+                assert option.opts[-1] in section, (verb, option.name)

@@ -11,6 +11,7 @@ import click
 
 from tfexport.cli.console import progress_bar
 from tfexport.cli.decoding_options import (
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
@@ -45,7 +46,10 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Measure how fast a bundle decodes on this machine. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Measure how fast a bundle decodes on this machine. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")

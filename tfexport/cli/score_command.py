@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.bars import file_bar
+from tfexport.cli.bars import ProblemLines, file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
@@ -49,7 +50,9 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Log-probability of given translations. Needs no torch.")
+@click.command(
+    cls=DecodingCommand, short_help="Log-probability of given translations. Needs no torch."
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
@@ -94,12 +97,12 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     spoken = Spoken(call.source_language, call.target_language, call.ids)
     options = scorer.resolve(given(call.decoding, call.ids), spoken)
 
-    sums = _Sums()
+    sums, problems = _Sums(), ProblemLines(call.source)
     with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
 
         def tell(line: "LineScore") -> None:
             if line.problem is not None:
-                click.echo(f"{call.source}:{line.number}: {line.problem.spelled(spell)}", err=True)
+                problems.add(line.number, line.problem.spelled(spell))
             sums.add(line)
             advance(line.number, line.number)
 
@@ -110,6 +113,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
             options,
             line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
         )  # fmt: skip
+    problems.end()
     others = {"source_language": call.source_language, "target_language": call.target_language,
               "ids": call.ids or None}  # fmt: skip
     keywords = given(call.decoding, call.ids) | {k: v for k, v in others.items() if v is not None}

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
+from tfexport.cli.bars import ProblemLines
 from tfexport.cli.decoding_options import given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem, join_problems
@@ -84,12 +83,13 @@ def _write(
 ) -> int:
     from tfexport.runtime.files.array_rows import decode_rows
 
-    bad = 0
+    bad, problems = 0, ProblemLines(call.inputs, " row ")
     for result in decode_rows(engine, rows, options, prefix):
         if result.problem is not None:
             bad += 1
             problem = result.problem.spelled(spell)
-            click.echo(f"{call.inputs}: row {result.number}: {problem}", err=True)
+            problems.add(result.number, problem)
         for line in lines(result):
             file.write(line + "\n")
+    problems.end()
     return bad

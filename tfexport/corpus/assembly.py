@@ -62,12 +62,14 @@ class Outcome:
         tokens: that were decoded.
         errors: rows that could not be decoded.
         samples: number and error of the first few of them, counted from 1.
+        cut: rows whose translation was cut at its longest length.
     """
 
     rows: int = 0
     tokens: int = 0
     errors: int = 0
     samples: tuple[tuple[int, str], ...] = ()
+    cut: int = 0
 
     def __add__(self, other: "Outcome") -> "Outcome":
         return Outcome(
@@ -75,6 +77,7 @@ class Outcome:
             self.tokens + other.tokens,
             self.errors + other.errors,
             (*self.samples, *other.samples)[:SAMPLES],
+            self.cut + other.cut,
         )
 
 
@@ -269,7 +272,7 @@ def _outcome(values: Mapping[str, Any]) -> Outcome | None:
     """An outcome from a header or record; None if it was not written whole."""
     try:
         samples = tuple((row, error) for row, error in values["samples"])
-        return Outcome(values["rows"], values["tokens"], values["errors"], samples)
+        return Outcome(values["rows"], values["tokens"], values["errors"], samples, values["cut"])
     except (KeyError, TypeError, ValueError):
         return None
 

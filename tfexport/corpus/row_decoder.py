@@ -115,12 +115,14 @@ class Decoded:
         score: of the translation; None with an error.
         error: a sentence; None for a row that was decoded.
         tokens: that were decoded.
+        cut: the translation was cut at its longest length, before its end.
     """
 
     translation: str | None
     score: float | None
     error: str | None = None
     tokens: int = 0
+    cut: bool = False
 
 
 def _asks_more(value: Any) -> bool:
@@ -287,7 +289,7 @@ class RowDecoder:
             return self._failed(error)
         best = result.hypotheses[0]
         score = None if math.isnan(best.score) else best.score
-        return Decoded(result.text, score, tokens=len(best.tokens))
+        return Decoded(result.text, score, tokens=len(best.tokens), cut=not best.finished)
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))

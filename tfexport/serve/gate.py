@@ -67,6 +67,7 @@ class Gate:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
+            call.ended = True
             self._service.metrics.active.dec()
             self._record(scope, call, answer.status)
 

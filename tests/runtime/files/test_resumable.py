@@ -59,7 +59,7 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
     (tmp_path / "link.txt").symlink_to(output)
     refused = []
 
-    def tell(line: Any, offset: int) -> None:
+    def tell(line: Any) -> None:
         if line.number != 40:
             return
         for path in (output, tmp_path / "link.txt"):
@@ -83,7 +83,7 @@ def test_a_program_without_locks_is_noticed(
 ) -> None:
     output = tmp_path / "out.txt"
 
-    def tell(line: Any, offset: int) -> None:
+    def tell(line: Any) -> None:
         if line.number == 40:
             if change == "remove":
                 output.unlink()
