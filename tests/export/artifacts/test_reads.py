@@ -19,8 +19,8 @@ TEXTS = {"bart", "plbart", "pegasus", "blenderbot", "blenderbot-small", "t5", "m
 SMALL = TransformerConfig(
     d_model=8, num_heads=1, num_encoder_layers=1, num_decoder_layers=1, d_ff=8
 )
-SUMMARY = {"task_specific_params": {"summarization_cnn": {"num_beams": 4}}}
-PAIR = {"task_specific_params": {"translation_en_to_de": {}}}
+SUMMARY: dict[str, object] = {"task_specific_params": {"summarization_cnn": {"num_beams": 4}}}
+PAIR: dict[str, object] = {"task_specific_params": {"translation_en_to_de": {}}}
 
 
 def test_families_that_summarise_or_are_told_a_task_read_texts() -> None:
