@@ -107,7 +107,7 @@ def serve(
     tfexport serve de-en.bundle --beam-size 4 --max-length 200
     tfexport serve --config serve.toml
     """
-    from tfexport.serve import Service, Settings, bind, model_name, run, url_of
+    from tfexport.serve import Service, Settings, bind, journal, model_name, run, url_of
 
     served = bundles or (config.bundles if config is not None else ())
     if not served:
@@ -125,9 +125,9 @@ def serve(
         service = Service(served, settings)
         for model in service.models:
             for line in model.described():
-                click.echo(line.spelled(spell), err=True)
+                journal.say(line.spelled(spell))
         text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
-        if run(service, bound, lambda: click.echo(text, err=True)):
+        if run(service, bound, lambda: journal.say(text)):
             ctx.exit(INTERRUPTED)
 
 
