@@ -31,7 +31,7 @@ _OPTIONS: dict[str, list[Any]] = {
     "suppress_tokens": [[5, 6], ["the"], [10**9], list(range(300))], "end_tokens": [[2], []],
     "suppress_sequences": [["a b"], [[4, 5]]], "return_end_token": [True],
     "target_prefix": ["The", "", [4, 5], [[4], None]], "callback": [1], "colour": ["red"],
-    "source_language": _CODES, "target_language": _CODES,
+    "source_language": ["de", *_CODES], "target_language": ["en", *_CODES],
 }  # fmt: skip
 _GETS = ["/", "/docs", "/health/live", "/health/ready", "/metrics", "/v1/models", "/languages",
          "/v2/languages?type=target", "/v2/languages?type=source", "/v2/usage", "/v2",
@@ -125,8 +125,8 @@ def _pieces(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[s
 def _libretranslate(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str, bytes]:
     value: dict[str, Any] = {
         "q": draw_text(draw) if draw.random() < 0.7 else _texts(draw),
-        "source": draw.choice(["de", "auto", *_CODES]),
-        "target": draw.choice(["en", "en", *_CODES]),
+        "source": draw.choice([*["de", "auto"] * 6, *_CODES]),
+        "target": draw.choice([*["en"] * 24, *_CODES]),
     }  # fmt: skip
     if draw.random() < 0.2:
         value["alternatives"] = draw.choice([1, 2, 3, -1, 1000])
@@ -138,10 +138,10 @@ def _libretranslate(draw: random.Random, model: str, headers: dict[str, str]) ->
 
 def _deepl(draw: random.Random, model: str, headers: dict[str, str]) -> tuple[str, bytes]:
     value: dict[str, Any] = {
-        "text": _texts(draw), "target_lang": draw.choice(["EN", "EN-US", "EN-GB", *_CODES])
+        "text": _texts(draw), "target_lang": draw.choice([*["EN-US", "EN-GB"] * 12, *_CODES])
     }  # fmt: skip
     if draw.random() < 0.3:
-        value["source_lang"] = draw.choice(["DE", *_CODES])
+        value["source_lang"] = draw.choice([*["DE"] * 12, *_CODES])
     if draw.random() < 0.3:
         value["split_sentences"] = draw.choice(["0", "1", "nonewlines", 1, "2"])
     if draw.random() < 0.1:

@@ -7,6 +7,7 @@ answer within a quarter of a second throughout, and memory has to stay bounded.
 import contextlib
 import http.client
 import io
+import json
 import random
 import socket
 import sys
@@ -16,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,7 @@ import click
 
 from tests.serve.drawn_requests import Case, draw_case
 from tests.serve.overload import resident
-from tests.serve.probe import probing
+from tests.serve.probe import Waits, probing
 from tests.serve.servers import Server, serving
 
 LIVE = 0.25  # seconds in which /health/live has to be answered
@@ -164,6 +166,17 @@ def _packets(draw: random.Random, sent: bytes) -> Iterator[bytes]:
         time.sleep(0.002)
 
 
+def _beside(server: Server, waits: Waits) -> list[str]:
+    """Requests that were being answered while the slowest probe waited."""
+    found = []
+    for line in server.lines():
+        end = datetime.fromisoformat(line["time"]).timestamp()
+        begun = end - line.get("seconds", 0.0)
+        if begun < waits.worst + waits.longest and end > waits.worst:
+            found.append(json.dumps(line)[:300])
+    return found
+
+
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--cases", default=20_000, show_default=True)
@@ -178,6 +191,7 @@ def main(bundle: Path, cases: int, first: int) -> None:
             found = run(server, cases, first=first)
         server.wait_idle(TIMEOUT + 10.0)
         log = server.log.read_text()
+        beside = _beside(server, waits)
         ended = server.end()
     click.echo(f"{found}\n{waits}")
     for problem in found.problems[:20]:
@@ -185,6 +199,8 @@ def main(bundle: Path, cases: int, first: int) -> None:
     faults = [line for line in log.splitlines() if '"fault"' in line or "Traceback" in line]
     for line in faults[:5]:
         click.echo(line[:2000])
+    if waits.longest > LIVE:
+        click.echo("beside the slowest /health/live:\n" + "\n".join(beside[:20]))
     late = found.slowest > TIMEOUT + GRACE or waits.longest > LIVE or waits.failures
     grown = max(found.memory) - found.memory[0] > GROWTH
     sys.exit(1 if found.problems or faults or late or grown or ended else 0)
