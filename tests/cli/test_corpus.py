@@ -37,6 +37,8 @@ def _given(tmp_path: Path) -> Path:
         ),
         (["--num-hypotheses", "2"], 2, "No such option"),
         (["--return-attention"], 2, "No such option"),
+        (["--return-end-token"], 2, "No such option"),
+        (["--min-alternative-probability", "0.1"], 2, "No such option"),
         (["--beam-size", "2", "--sampling"], 2, "decoding options"),
         (["--target-language", "de"], 2, "--target-language"),
         (["--vocabulary-map", "nowhere"], 1, "nowhere: No such file or directory"),

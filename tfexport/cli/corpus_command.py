@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tfexport.corpus.run import CorpusEngine
 
 # A corpus has no columns for what the others give.
-_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {
+    *GIVING_MORE, "return_end_token", "min_alternative_probability",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

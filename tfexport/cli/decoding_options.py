@@ -154,6 +154,21 @@ def _both_ways(name: str) -> bool:
     return SPECS[name].default is True or name in OWN_OPTIONS
 
 
+_NEEDED = {
+    "force": "--output", "jsonl": "--output, as --json prints no lines",
+    "return_end_token": "--jsonl or --ids",
+}  # fmt: skip
+
+
+def without_effect(values: Mapping[str, Any], has_effect: Mapping[str, bool]) -> list[str]:
+    """Problems of the options that were given where they have no effect."""
+    return [
+        f"--{name.replace('_', '-')} needs {_NEEDED.get(name, '--jsonl')}"
+        for name, effect in has_effect.items()
+        if values.get(name) and not effect
+    ]
+
+
 def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:
     """Put the arguments and options of a command into one dataclass.
 

@@ -16,6 +16,7 @@ from tfexport.cli.decoding_options import (
     engine_option,
     given,
     language_options,
+    without_effect,
 )
 from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
@@ -179,9 +180,10 @@ def _contradictions(call: _Call) -> list[Problem]:
         problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
     if call.target_prefix is not None and call.target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
-    for name in ("token-scores", "attention"):
-        if call.decoding.get(f"return_{name.replace('-', '_')}") and not call.jsonl:
-            problems.append(f"--return-{name} needs --jsonl")
+    problems += without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl, "return_end_token": call.jsonl or call.ids,
+    })  # fmt: skip
     if call.ids and call.decoding.get("replace_unknowns"):
         problems.append("--replace-unknowns acts on text; with --ids there is none")
     return [Problem(None, text) for text in problems]
