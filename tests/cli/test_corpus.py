@@ -180,6 +180,14 @@ def test_rows_that_were_cut_are_counted(tiny_bundle: Path, given: Path) -> None:
     assert " tokens in " not in again.stderr  # nothing was decoded
 
 
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path, given: Path) -> None:
+    (given / "a.txt").write_text("w5\n<b> Ω\n")
+    for _ in range(2):  # it is in the record, too
+        done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
+        assert " of the source, in 1 row, unknown to the model" in done.stderr
+        assert json.loads(done.stdout)["unknown_tokens"] == 2
+
+
 def test_an_interrupted_run_says_how_far_it_came(
     tiny_bundle: Path, given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -318,3 +318,10 @@ def test_options_without_effect_are_refused(
     assert done.exit_code == 2
     assert "--replace-unknowns acts on the words of a text" in done.stderr
     assert said in done.stderr or "end-token" in said
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path) -> None:
+    done = invoke("translate", tiny_bundle, "--max-length", 9, stdin="w5 w6\n<b>w5</b> Ω\nЖ w7\n")
+    assert done.exit_code == 0
+    assert re.search(r"\d tokens of the source, in 2 lines, unknown to the model", done.stderr)
+    assert "unknown" not in invoke("translate", tiny_bundle, stdin="w5 w6\n").stderr

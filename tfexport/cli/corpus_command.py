@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import LineTimer, bar_console, cut_lines
+from tfexport.cli.bars import LineTimer, bar_console, cut_lines, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -181,6 +181,8 @@ def _counts(report: "CorpusReport") -> Iterator[str]:
         yield f"{_files(report.outdated)} replaced, {made}"
     if report.cut:
         yield cut_lines(report.cut, "rows", None)
+    if report.unknown:
+        yield unknown_tokens(report.unknown, report.with_unknown, "rows")
     if report.decoded_rows:
         yield (
             f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in "

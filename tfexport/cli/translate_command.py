@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import ProblemLines, cut_lines, file_bar
+from tfexport.cli.bars import ProblemLines, cut_lines, file_bar, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -197,7 +197,8 @@ class _Reporter:
     """
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
-        self.lines = self._cut = 0
+        self.lines = self._cut = self._unknown = self._with_unknown = 0
+        self._count_unknowns = engine.texts.count_unknowns
         self._problems, self._longest = ProblemLines(call.file), task.options.max_length
         self._plot: Callable[[LineResult], object] | None = None
         if call.attention_plot:
@@ -212,6 +213,9 @@ class _Reporter:
             return
         if line.result is not None:
             self._cut += not line.result.hypotheses[0].finished
+            unknown = self._count_unknowns(line.result.source_tokens)
+            self._unknown += unknown
+            self._with_unknown += unknown > 0
         if self._plot is not None:
             self._plot(line)
 
@@ -220,6 +224,8 @@ class _Reporter:
         self._problems.end()
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
+        if self._unknown:
+            click.echo(unknown_tokens(self._unknown, self._with_unknown, "lines"), err=True)
 
 
 def _how_far(call: _Call, lines: int) -> str:
