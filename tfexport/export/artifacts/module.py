@@ -268,7 +268,7 @@ def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -
     domains: dict[str, int] = {}
     for graph in graphs.values():
         domains |= graph.opset_imports
-    source = build.found.below.get(graph_io.INPUT_IDS, 1)
+    source = int(build.found.below.get(graph_io.INPUT_IDS, 1))
     return Manifest(
         tfexport_version=__version__,
         opset=domains,

@@ -125,6 +125,6 @@ def _vocabularies(
     found: Examination, ids: SpecialIds, framing: tuple[bool, bool]
 ) -> TransformerConfig:
     size = found.vocab_size
-    source = found.below.get(graph_io.INPUT_IDS, size) if found.io.takes_ids else size
+    source = int(found.below.get(graph_io.INPUT_IDS, size)) if found.io.takes_ids else size
     special = ids.pad, ids.bos, ids.eos, ids.unk
     return cast(TransformerConfig, _Vocabularies(source, size, *special, *framing))

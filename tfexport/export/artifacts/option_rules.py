@@ -67,9 +67,9 @@ def _refuse(problems: list[Message]) -> None:
 def _contradictions(graph: str | None, given: Mapping[str, Any]) -> Iterator[Message]:
     for name, graphs in _GOES_WITH.items():
         if given.get(name) and graph not in graphs:
-            bundle = "a bundle or with " if None in graphs else ""
-            wanted = next(each for each in graphs if each is not None)
-            yield Message(Option(name), f" goes with {bundle}", Option("graph", wanted), ".")
+            wanted = [Option("graph", each) if each else "a bundle" for each in graphs]
+            others = [part for each in wanted[1:] for part in (" or with ", each)]
+            yield Message(Option(name), " goes with ", wanted[0], *others, ".")
     if given.get("text") and given.get("output_attentions"):
         yield Message(
             Option("text"),

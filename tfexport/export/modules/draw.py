@@ -69,13 +69,13 @@ def sizes_of(inputs: Sequence[Input], row: Mapping[str, Array]) -> Sizes:
 
 
 def draw_rows(
-    inputs: Sequence[Input], below: Mapping[str, int], sizes: Sizes, batch: int, seed: int = 0
+    inputs: Sequence[Input], below: Mapping[str, float], sizes: Sizes, batch: int, seed: int = 0
 ) -> list[dict[str, Array]]:
     """Random rows, without the batch axis; an ``attention_mask`` keeps every position.
 
     Args:
         inputs: of the module.
-        below: integer input to the smallest number that is too large.
+        below: input to the smallest number that is too large; other floats are drawn around 0.
         sizes: of named axes.
         batch: number of rows.
         seed: of the random numbers.
@@ -85,7 +85,7 @@ def draw_rows(
         {
             each.name: _draw(
                 each,
-                below.get(each.name, 2),
+                below.get(each.name),
                 tuple(sizes[a] if isinstance(a, str) else a for a in each.axes[1:]),
                 generator,
             )
@@ -95,14 +95,17 @@ def draw_rows(
     ]
 
 
-def _draw(each: Input, below: int, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _draw(
+    each: Input, below: float | None, shape: tuple[int, ...], random: np.random.Generator
+) -> Array:
     if each.name == graph_io.ATTENTION_MASK:
         return np.ones(shape, each.dtype)
     if each.dtype.startswith("float"):
-        return random.standard_normal(shape).astype(each.dtype)
+        drawn = random.standard_normal(shape) if below is None else random.random(shape) * below
+        return drawn.astype(each.dtype)
     if each.dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
-    most = min(below, LARGEST_ID, int(np.iinfo(each.dtype).max) + 1)
+    most = min(2 if below is None else int(below), LARGEST_ID, int(np.iinfo(each.dtype).max) + 1)
     return random.integers(0, most, shape).astype(each.dtype)
 
 

@@ -49,7 +49,7 @@ class Examination:
         module: the user's.
         inputs: as declared.
         io: tensors of the graphs.
-        below: integer input to the smallest number that is too large.
+        below: input to the smallest number that is too large.
         sizes: of all named axes, of examples in the middle of decoding.
         settings: sizes of the inputs' axes at which the module was run.
         vocab_size: V.
@@ -59,7 +59,7 @@ class Examination:
     module: UserModule
     inputs: tuple[Input, ...]
     io: ModuleIO
-    below: Mapping[str, int]
+    below: Mapping[str, float]
     sizes: tuple[Sizes, ...]
     settings: tuple[Sizes, ...]
     vocab_size: int
@@ -109,7 +109,7 @@ def examine(
         many_tokens=module.recomputes and _is_causal(runner, settings[0], traces[0].vocab_size),
         padded=False,
         recomputes=module.recomputes,
-        below={name: most for name, most in runner.below.items() if most < LARGEST_ID},
+        below=_bounds(inputs, runner.below),
     )
     longest = max(settings, key=lambda sizes: sum(sizes.values()))
     io = replace(io, padded=_may_be_padded(runner, io, longest, ids.pad))
@@ -124,6 +124,15 @@ def examine(
         traces[0].vocab_size,
         _longest_source(runner, io, settings),
     )
+
+
+def _bounds(inputs: Sequence[Input], below: Mapping[str, float]) -> dict[str, int]:
+    """The smallest number that is too large, of inputs of integers that have one."""
+    return {
+        each.name: int(below[each.name])
+        for each in inputs
+        if not each.dtype.startswith("float") and below.get(each.name, LARGEST_ID) < LARGEST_ID
+    }
 
 
 def _example_settings(names: AxisNames, count: int) -> list[int]:

@@ -1,5 +1,6 @@
 """The declared inputs of a module, and rows of real data for them."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,14 +28,16 @@ class Input:
             ``int16``, ``int8``, ``uint8``, ``bool``.
         axes: a number for an axis of fixed size, a name for one that varies. The first is
             ``"batch"``; axes of one name have one size.
-        below: for integers, the smallest that is too large, such as the size of a vocabulary; by
-            default it is found by running ``encode``.
+        below: the smallest number that is too large. Of integers, such as the size of a vocabulary,
+            it is found by running ``encode`` by default, and decoding refuses larger ones. Floats
+            are then drawn from 0 up to it, for code that takes them as row numbers or pixels; by
+            default they are drawn around 0.
     """
 
     name: str
     dtype: str
     axes: Sequence[int | str]
-    below: int | None = None
+    below: float | None = None
 
     @property
     def spec(self) -> TensorSpec:
@@ -75,10 +78,7 @@ def _problems(given: Input) -> Iterator[str]:
         yield "the graphs have an input or a tensor of that name; choose another"
     if given.dtype not in DTYPES:
         yield f"dtype {shown(given.dtype)} is not one of {', '.join(DTYPES)}"
-    if given.below is not None and (
-        isinstance(given.below, bool) or not isinstance(given.below, int) or given.below < 1
-    ):
-        yield f"below {shown(given.below)} is not a whole number from 1 on"
+    yield from _problems_of_below(given)
     if isinstance(given.axes, str) or not isinstance(given.axes, Sequence):
         yield f"axes {shown(given.axes)} is not a tuple of names and sizes"
         return
@@ -92,6 +92,16 @@ def _problems(given: Input) -> Iterator[str]:
             yield f"axis {shown(axis)} is neither a name nor a size of at least 1"
     if list(given.axes[1:]).count(BATCH):
         yield f"{BATCH!r} is the first axis only"
+
+
+def _problems_of_below(given: Input) -> Iterator[str]:
+    below, floats = given.below, str(given.dtype).startswith("float")
+    if below is None:
+        return
+    number = not isinstance(below, bool) and isinstance(below, int | float if floats else int)
+    if not number or not (0 < below < math.inf if floats else below >= 1):
+        expected = "a number above 0" if floats else "a whole number from 1 on"
+        yield f"below {shown(below)} is not {expected}"
 
 
 def _text_problems(inputs: Mapping[str, Input]) -> Iterator[str]:

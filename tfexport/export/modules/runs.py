@@ -32,7 +32,7 @@ class Runner:
         self, module: UserModule, inputs: tuple[Input, ...], start_id: int, steps: int
     ) -> None:
         self.module, self.inputs, self.start_id, self.steps = module, inputs, start_id, steps
-        self.below: dict[str, int] = {
+        self.below: dict[str, float] = {
             each.name: each.below for each in inputs if each.below is not None
         }
 
@@ -57,7 +57,7 @@ class Runner:
             else:
                 found += [sizes] if sizes not in found or not axes_of(self.inputs) else []
         if not found:
-            raise failures[0]
+            raise self._advised(failures[0])
         if len(found) < 2 or any(
             len({sizes[axis] for sizes in found}) < 2 for axis in axes_of(self.inputs)
         ):
@@ -76,6 +76,18 @@ class Runner:
                 continue
             found += [sizes] if sizes not in found else []
         return found
+
+    def _advised(self, error: ModuleError) -> ModuleError:
+        """An error of a row number out of bounds, with what to do if drawn floats are these."""
+        floats = [each.name for each in self.inputs if each.dtype.startswith("float")]
+        drawn = [name for name in floats if name not in self.below]
+        if not drawn or "index out of range" not in str(error):
+            return error
+        example = f'Input("{drawn[0]}", …, below=100)'
+        return ModuleError(
+            f"{error} Numbers of {' and '.join(drawn)} are drawn around 0; if they are row numbers,"
+            f" give their range: {example}."
+        )
 
     def traces(self, settings: Sequence[Sizes]) -> list[Trace]:
         """Runs at all settings, each with another size of the batch."""

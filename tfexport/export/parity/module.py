@@ -27,7 +27,7 @@ from tfexport.export.parity.eager_run import (
     Shape,
 )
 from tfexport.export.parity.report import Comparison, ParityReport
-from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
+from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
@@ -121,7 +121,9 @@ class EagerModule:
             return [found, log_probs(found), *_joined([memory for memory, _ in made])]
 
         found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
-        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found)
+        # A whole prefix in one call costs little, so that it is computed several times.
+        others: list[Compute] | None = [] if self.found.io.many_tokens else None
+        of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
         return Noise(tuple(of_memory), of_logits, of_log_probs)
 
     def _follow(

@@ -1,8 +1,9 @@
 """Signatures of live modules that are run unasked, and how each is called.
 
 They are those of the models that the layouts come from: PyTorch's tutorial, nn.Transformer (also
-rebuilt), the Annotated Transformer and the RMSNorm Transformer. A signature is known only if the
-parameters have exactly these names, in this order. Rows are never padded, so no mask hides anything
+rebuilt), the Annotated Transformer and the RMSNorm Transformer, and the models of transformers. A
+signature is known only if the parameters have exactly these names, in this order; a model of
+transformers by its class. Rows are never padded, so no mask hides anything
 but the future.
 
 Axes: B rows, S source, T target, V vocabulary, E model width.
@@ -88,6 +89,8 @@ def find_known(module: nn.Module, layout: str) -> Known:
             _parameters(module, method) == names for method, names in known.methods.items()
         ):
             return known
+    if _is_of_transformers(module):
+        return Known((layout,), {"forward": _OF_TRANSFORMERS}, _transformers, may_give_states=False)
     names = ", ".join(_parameters(module, "forward") or ())
     raise ConfigError(f"{type(module).__name__}.forward({names}) has no signature that is known")
 
@@ -97,6 +100,20 @@ def _parameters(module: nn.Module, method: str) -> Names | None:
         return tuple(inspect.signature(getattr(module, method)).parameters)
     except (AttributeError, TypeError, ValueError):  # no such method, or one that is not Python's
         return None
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers, whose parameters have one meaning in all."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    parameters = _parameters(module, "forward") or ()
+    return "transformers" in packages and {*_OF_TRANSFORMERS} <= {*parameters}
+
+
+def _transformers(call: Call) -> Tensor:
+    mask = torch.ones_like(call.source)
+    given = dict(zip(_OF_TRANSFORMERS, (call.source, mask, call.target), strict=True))
+    logits: Tensor = call.module(**given, use_cache=False, return_dict=True).logits
+    return logits
 
 
 def _tutorial(call: Call) -> Tensor:
@@ -150,6 +167,7 @@ def _rmsnorm(call: Call) -> Tensor:
     return probabilities
 
 
+_OF_TRANSFORMERS = ("input_ids", "attention_mask", "decoder_input_ids")
 _STOCK, _REBUILT = "nn-transformer", "nn-transformer-rebuilt"
 _PADDING = ("src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask")
 _TORCH = ("src", "tgt", "src_mask", "tgt_mask", "memory_mask", *_PADDING)

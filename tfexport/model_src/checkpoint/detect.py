@@ -141,8 +141,34 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
             f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys are those of "
             f'{better.layout.name}: give "rename": [["{pattern}", ""]] in the config.'
         )
+    if (inner := _inner_model(names)) is not None:
+        return f"{text}\n{inner}"
     return (
         f"{text}\nIf this is a Transformer of encoder and decoder, map its names onto a layout's "
         "(docs/checkpoints.md lists them) with the config's 'rename' table. Any other "
         f"encoder-decoder in PyTorch can be exported too: {MODULE}."
     )
+
+
+def _inner_model(names: list[str]) -> str | None:
+    """Advice where a file holds several models, such as a copy of averages; None if it does not."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        for length in range(1, 1 + min(3, name.count("."))):
+            prefix = "".join(f"{part}." for part in name.split(".")[:length])
+            groups.setdefault(prefix, []).append(name)
+    for prefix, inside in groups.items():
+        if len(inside) <= max(8, len(names) // 8) or len(inside) == len(names):
+            continue
+        others = [name for name in names if not name.startswith(prefix)]
+        first = list(dict.fromkeys(name.partition(".")[0] for name in others))
+        layouts = [it for it in LAYOUTS.values() if it is not NATIVE and not it.needs_config]
+        fits = max(_count_known(it, inside, prefix) for it in layouts) == len(inside)
+        if fits and len(first) <= 8:
+            pattern = prefix.replace(".", "\\\\.")
+            ignore = ", ".join(f'"^{name}\\\\b"' for name in first)
+            return (
+                f"The {len(inside)} keys under {prefix!r} are a model of their own: give "
+                f'"rename": [["^{pattern}", ""]], "ignore": [{ignore}] in the config.'
+            )
+    return None

@@ -1,6 +1,7 @@
 """A checkpoint from a module in memory, for the end of a training script."""
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def checkpoint_of(
     """Read a module in memory as ``load_checkpoint`` reads a file.
 
     Values that a state dict does not hold come from the ``nn.Transformer`` inside, if there is one,
-    and from ``config``, which overrides them.
+    from the ``config`` that a model of transformers has, and from ``config``, which overrides them.
 
     Raises:
         CheckpointError, ConfigError: as ``load_checkpoint``.
@@ -40,7 +41,9 @@ def checkpoint_of(
         values, layout = model.config.to_dict(), native.NATIVE.name
     else:
         values = _read_module(model, name)
+    own = _own_config(model)
     sources = [
+        *([Source(f"{name}.config", own, optional=True)] if own else []),
         Source("module", values),
         Source("config", config or {}),
         Source(SETTINGS, parse_settings(settings)),
@@ -50,7 +53,28 @@ def checkpoint_of(
     tensors = {key: tensor.detach().cpu().clone() for key, tensor in flat.tensors.items()}
     raw = StateDict(Path(name), tensors, flat.others)
     found = examine(raw, sources, layout, require, defaults).require_usable()
-    return dataclasses.replace(found, path=None)
+    decoding = _generation_config(model) if found.own_config else {}
+    return dataclasses.replace(found, path=None, generation_config=decoding)
+
+
+def _own_config(model: nn.Module) -> dict[str, Any]:
+    """The ``config`` of a model of transformers, or of the one inside, as its folder has it."""
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        if isinstance(getattr(config, "model_type", None), str):
+            return {**_written(config), "architectures": [type(part).__name__]}
+    return {}
+
+
+def _generation_config(model: nn.Module) -> dict[str, Any]:
+    found = (getattr(part, "generation_config", None) for part in model.modules())
+    return next((_written(config) for config in found if config is not None), {})
+
+
+def _written(config: Any) -> dict[str, Any]:
+    """What transformers writes to a file: what differs from the defaults, as JSON values."""
+    values: dict[str, Any] = json.loads(config.to_json_string())
+    return values
 
 
 def _read_module(model: nn.Module, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
-from tfexport.file_access import describe_substitute, open_file
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,
@@ -84,13 +84,18 @@ def find_file(path: str | Path) -> Path:
 
 
 def _why_no_checkpoint(folder: Path) -> str:
+    inside = sorted(
+        place.name
+        for place in folder.iterdir()
+        if place.is_dir() and any((place / name).is_file() for name in FILE_NAMES)
+    )
     lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
     return (
         _describe_folder(folder)
         or describe_form_of_folder(folder, weights=False)
         or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
         or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-        "Name the file itself."
+        + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
     )
 
 
@@ -147,6 +152,8 @@ def _looks_like_pickle(path: Path, head: bytes) -> bool:
 
 
 def _load_safetensors(path: Path) -> StateDict:
+    if (reason := refuse_name(path, "safetensors")) is not None:
+        raise CheckpointError(f"{path}: {reason}")
     try:
         with path.open("rb") as head:
             (length,) = struct.unpack("<Q", head.read(8))

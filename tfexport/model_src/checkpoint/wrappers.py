@@ -16,10 +16,10 @@ from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.claims import ALWAYS_ALLOWED, MAX_GROWTH
-from tfexport.model_src.checkpoint.renaming import MAX_KEY_LENGTH
 from tfexport.model_src.checkpoint.unsupported import MODULE
 
 MAX_KEYS = 2**13
+MAX_KEY_LENGTH = 512
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 _MAX_DEPTH = 8
 _MARKS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
