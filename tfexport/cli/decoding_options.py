@@ -64,7 +64,8 @@ class DecodingCommand(click.Command):
         placed = {name: title for title, names in SECTIONS.items() for name in names}
         lines: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *SECTIONS)}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx)
+            if record is not None and not isinstance(param, click.Argument):
                 lines[placed.get(param.name or "", "Options")].append(record)
         for title, found in lines.items():
             if found:
