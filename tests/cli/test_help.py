@@ -12,6 +12,7 @@ from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
 from tfexport.cli.decoding_options import SECTIONS
 from tfexport.cli.main import cli
+from tfexport.runtime.model import native_engine
 from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.cpu import instruction_set
 
@@ -113,9 +114,20 @@ def test_every_command_and_option_stands_in_the_docs() -> None:
 
 
 def test_version_names_onnxruntimes_and_the_processor() -> None:
-    first, second = invoke("--version").output.splitlines()
+    first, second, third = invoke("--version").output.splitlines()
     assert first == f"tfexport, version {__version__}"
     assert second == f"onnxruntime {version('onnxruntime')}, {instruction_set()}"
+    assert third == native_engine.describe()
+
+
+def test_version_names_the_native_engine_or_says_that_there_is_none() -> None:
+    line = native_engine.describe()
+    if native_engine.why_not_here():
+        assert line == "tfexport-native is not installed"
+    else:
+        assert (
+            line == f"tfexport-native {native_engine.version()}, {native_engine.instruction_set()}"
+        )
 
 
 @pytest.mark.parametrize("name", cli.commands)
@@ -133,6 +145,7 @@ def test_options_of_decoding_stand_in_sections() -> None:
         shown = invoke(verb, "--help").stdout
         titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
         assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
+        assert not re.search(r"^ +\[?(BUNDLE|FILE)\b", shown.partition("Options:")[2], re.MULTILINE)
         for option in cli.commands[verb].params:
             if isinstance(option, click.Option):
                 (title,) = (t for t in ("Options", *SECTIONS)

@@ -141,6 +141,7 @@ def onnx(
     kind, exported = options["quantize"], made.exported
     if options["graph"] is None:
         _print_tokenizers(exported)
+        _print_generation(exported)
     if kind is None:
         print_result(output, made.size, exported.report)
         return
@@ -154,3 +155,8 @@ def _print_tokenizers(exported: "ExportResult") -> None:
         click.echo(f"tokenizer: {path}", err=True)
     if not exported.tokenizers:
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
+
+
+def _print_generation(exported: "ExportResult") -> None:
+    for note in exported.checkpoint.read_generation().notes:
+        click.echo(f"Note: {note}.", err=True)

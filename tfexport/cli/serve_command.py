@@ -159,7 +159,7 @@ def _say(text: str, as_json: bool, **values: Any) -> None:
     if as_json:
         journal.write(**values, message=text)
     else:
-        click.echo(text, err=True)
+        journal.say(text)
 
 
 def _models(

@@ -261,7 +261,13 @@ class Engine:
                 texts.append(self.texts.decode(made.tokens))
         if options.replace_unknowns and not options.return_attention:
             hypotheses = [replace(made, attention=None) for made in hypotheses]
-        return TranslationResult(texts[0], hypotheses, ids, texts, around)
+        unknown = self.count_unknown(ids)
+        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown)
+
+    def count_unknown(self, ids: Sequence[int]) -> int:
+        """How many source ids are the unknown token."""
+        unk = self.manifest.special_ids.unk
+        return 0 if unk is None else list(ids).count(unk)
 
     def close(self) -> None:
         """Wait for submitted batches, stop the workers and give back the model's memory.

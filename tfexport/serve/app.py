@@ -70,11 +70,11 @@ class _PageFiles(StaticFiles):
 def _add_pages(app: FastAPI) -> None:
     app.mount("/page", _PageFiles(directory=PAGE), name="page")
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
 
-    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(openapi.page(app.openapi()))
 

@@ -96,9 +96,8 @@ def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Any], summary: str) -> None:
-    """Add a path that is asked for its status, with a body or without."""
+    """Add a path that is asked for its status."""
     router.add_api_route(path, answer, methods=["GET"], summary=summary)
-    router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
 
 
 def page(document: Mapping[str, Any]) -> str:

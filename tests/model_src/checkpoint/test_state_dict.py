@@ -100,6 +100,10 @@ def test_folder_stands_for_the_checkpoint_inside(tmp_path: Path, name: str) -> N
 def test_folder_with_none_or_two_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint in this folder; looked for"):
         load_state_dict(tmp_path)
+    (tmp_path / "checkpoint-500").mkdir()
+    torch.save(WEIGHTS, tmp_path / "checkpoint-500" / "model.pt")
+    with pytest.raises(CheckpointError, match=r"Name one of its folders: checkpoint-500\."):
+        load_state_dict(tmp_path)
     torch.save(WEIGHTS, tmp_path / "model.pt")
     save_file(WEIGHTS, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"several checkpoints: model.safetensors, model.pt"):
