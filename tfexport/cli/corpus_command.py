@@ -135,7 +135,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             force=call.force, tell=tell, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
-        click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     _print(report, public(call.output))
     if not report.complete:
         ctx.exit(1)

@@ -234,9 +234,8 @@ def _how_far(call: _Call, lines: int) -> str:
         return f"{call.file}: {lines:,} lines were translated."
     done = f"{call.output}: {lines:,} lines were translated by this run."
     if call.file != "-" and Path(call.file).is_file():
-        return (
-            f"{done} The same command goes on with --resume{' in place of --force' * call.force}."
-        )
+        how = " with --resume in place of --force" if call.force else " with --resume"
+        return f"{done} The same command goes on{'' if call.resume else how}."
     return f"{done} {call.file} can be read only once: begin anew with --force."
 
 
