@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfexport.cli import INTERRUPTED
 from tfexport.cli.decoding_options import decoding_options, engine_option, given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from tfexport.serve import ModelSettings
     from tfexport.serve.settings_file import SettingsFile
 
-INTERRUPTED = 130
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
 # Defaults of what requests ask for: what a result shows is for them to say.
 _OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
