@@ -132,8 +132,8 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
             told(
-                f"{path}: holds several state dicts: {names}. If they are versions of one model, save "
-                f"the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
+                f"{path}: holds several state dicts: {names}. If they are versions of one model, "
+                f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
                 "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
                 f"'model.pt') of all of it, or {MODULE}."
             )
