@@ -26,6 +26,7 @@ CROWDED = "too many requests wait already"
 FAULT = "a fault of the server, which its log has"
 _SECONDS = 1.0  # of refusals that stand in one line of the log
 _GRACE = 1.0  # seconds after a deadline, in which what saw it says so
+_LAST_PARTS = 10.0  # seconds likewise, in which an answer that has begun comes to its end
 _CLOSE = {"Connection": "close"}  # where a body is not read to its end
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers believe the type that is said
 
@@ -162,8 +163,11 @@ class Gate:
         gone = asyncio.ensure_future(_disconnected(receive))
         work = asyncio.ensure_future(self._app(scope, _nothing, answer.send))
         try:
-            await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED,
-                               timeout=max(call.left, 0.0) + _GRACE)  # fmt: skip
+            for more in (_GRACE, _LAST_PARTS):
+                await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED,
+                                   timeout=max(call.left + more, 0.0))  # fmt: skip
+                if not answer.status or work.done() or gone.done():
+                    break
             if not work.done() and not answer.complete:
                 raise _GoneError if gone.done() or answer.status else late()
             await work

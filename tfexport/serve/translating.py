@@ -22,8 +22,16 @@ LONG_BODY = 8 << 10  # bytes, likewise to be read
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tfexport-aside")
 
 
-def check_size(settings: Settings, call: Call, *texts: Sequence[Sized]) -> None:
+def check_size(
+    settings: Settings, call: Call, *texts: Sequence[Sized], prefixes: Sequence[Sized] = ()
+) -> None:
     """Count the texts of a call, and refuse too many.
+
+    Args:
+        settings: of the server.
+        call: that gets the numbers.
+        *texts: lists of texts, or of rows of ids.
+        prefixes: of translations, which have the limit of the texts together with them.
 
     Raises:
         RequestError: naming what there is too much of.
@@ -33,9 +41,10 @@ def check_size(settings: Settings, call: Call, *texts: Sequence[Sized]) -> None:
     problems = []
     if call.texts > settings.max_texts:
         problems.append(f"{call.texts} texts are more than the {settings.max_texts} of a request")
-    if call.characters > settings.max_characters:
+    characters = call.characters + sum(map(len, prefixes))
+    if characters > settings.max_characters:
         problems.append(
-            f"{call.characters} characters are more than the {settings.max_characters} of a request"
+            f"{characters} characters are more than the {settings.max_characters} of a request"
         )
     if problems:
         raise RequestError(413, problems)

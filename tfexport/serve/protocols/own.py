@@ -114,7 +114,7 @@ def routes(service: Service) -> APIRouter:
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         options = _Options(body.options, len(body.texts))
-        check_size(service.settings, call, body.texts, options.counted)
+        check_size(service.settings, call, body.texts, prefixes=options.counted)
         choice = _choose(service, body, options)
         use(call, choice.model)
         asked = Asked(

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from fastapi.responses import Response, StreamingResponse
 
 from tfexport.errors import TfexportError
+from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.step import Step
 from tfexport.serve.call import Call
@@ -21,6 +22,7 @@ from tfexport.serve.translating import aside, outcome, seen
 
 HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_AT_ONCE = 64  # tokens of an event
 _PING = ": ping\n\n"
 
 
@@ -42,16 +44,17 @@ async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Re
 async def _events(
     model: Model, rows: Rows, submission: Submission, steps: "asyncio.Queue[Step]", call: Call
 ) -> AsyncIterator[str]:
-    live, token = LiveText(model, rows), None
+    token = None
     found = asyncio.ensure_future(outcome(submission, call))
     found.add_done_callback(seen)
     try:
+        live = await aside(call, lambda: LiveText(model, rows))
         while not found.done():
             token = asyncio.ensure_future(steps.get())
             waiting = {token, found}
             await asyncio.wait(waiting, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
             if token.done():
-                for piece in live.add(token.result()):
+                for piece in _shown(live, token.result(), steps):
                     yield _event({"text": piece})
                 continue
             token.cancel()
@@ -59,12 +62,11 @@ async def _events(
                 yield _PING
         hypotheses = found.result()
         while not steps.empty():
-            for piece in live.add(steps.get_nowait()):
+            for piece in _shown(live, steps.get_nowait(), steps):
                 yield _event({"text": piece})
         for piece in live.end():
             yield _event({"text": piece})
-        (made,) = assemble(model, rows, hypotheses)
-        last = await aside(call, lambda: to_json(translation(made, call)).decode())
+        last = await aside(call, lambda: _whole(model, rows, hypotheses, call))
         yield f'data: {{"done": true, "translation": {last}}}\n\n'
     except (RequestError, TfexportError) as error:
         failure = error if isinstance(error, RequestError) else as_failure(error)
@@ -76,6 +78,21 @@ async def _events(
         found.cancel()
         if token is not None:
             token.cancel()
+
+
+def _shown(live: LiveText, step: Step, steps: "asyncio.Queue[Step]") -> Iterator[str]:
+    """What a token shows, and those that wait behind it: in one event where rows are many."""
+    pieces = [*live.add(step)]
+    for _ in range(min(steps.qsize(), _AT_ONCE)):
+        pieces += live.add(steps.get_nowait())
+    text = "".join(pieces)
+    if text:
+        yield text
+
+
+def _whole(model: Model, rows: Rows, found: Sequence[list[Hypothesis]], call: Call) -> str:
+    (made,) = assemble(model, rows, found)
+    return to_json(translation(made, call)).decode()
 
 
 def _event(values: dict[str, Any]) -> str:
