@@ -131,7 +131,7 @@ def main() -> None:
             decoded = decode_without_torch(result.path, rows)
         right = sum(ours == row[::-1] for ours, row in zip(decoded, rows, strict=True))
         assert result.report is not None
-        difference = max(result.report.largest_differences().values())
+        difference = max(each.difference for each in result.report.worst().values())
         print(
             f"{family}: trained in {trained:.0f} s, exported within {difference:.0e} of eager "
             f"PyTorch, {right} of {len(rows)} rows right without torch"

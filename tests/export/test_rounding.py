@@ -32,6 +32,8 @@ IDS = torch.arange(6)
 class Scorer(nn.Module):
     """Sums of large numbers that nearly cancel; with a buffer, a plain tensor, and a cache."""
 
+    shift: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
@@ -74,14 +76,15 @@ def wrapped(model: nn.Module, kind: str) -> Callable[[Tensor], Tensor]:
         found: Tensor = it(ids)
         return found
 
-    return {
+    forms: dict[str, Callable[[Tensor], Tensor]] = {
         "module": model,
         "closure": closed,
         "partial": functools.partial(with_model, model),
         "object": Holder(),
         "method": Holder().__call__,
         "closure of a closure": lambda ids: closed(ids),
-    }[kind]
+    }
+    return forms[kind]
 
 
 @torch.no_grad()
@@ -157,7 +160,9 @@ def test_code_that_insists_on_float32_is_measured_by_changes() -> None:
     model = Scorer()
 
     def code(ids: Tensor) -> Tensor:
-        return model(ids) + torch.zeros(9, dtype=torch.float32) @ torch.eye(9, dtype=torch.float32)
+        zeros = torch.zeros(9, dtype=torch.float32) @ torch.eye(9, dtype=torch.float32)
+        found: Tensor = model(ids) + zeros
+        return found
 
     def insists(ids: Tensor) -> Tensor:
         found: Tensor = model(ids).float()

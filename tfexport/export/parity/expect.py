@@ -15,7 +15,7 @@ from tfexport.export.rounding import Noise
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.paths import PathLike
 from tfexport.progress import Progress
-from tfexport.runtime import Translator
+from tfexport.runtime.translator import Translator
 
 MOST_SHOWN = 3
 # Whether the tokens that were decoded from source ids come from a near tie of the eager code.
