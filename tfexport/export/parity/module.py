@@ -31,7 +31,7 @@ from tfexport.export.rounding import NO_NOISE, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
-from tfexport.runtime.model.session import open_session
+from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
 
 BATCHES = (1, 3)
@@ -307,7 +307,8 @@ def compare_module_file(
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         feeds = stack_rows(run.rows, run.special_ids.pad)
         feeds[graph_io.MAX_LENGTH] = np.array(run.steps)
-        sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
+        with named_failures(path):
+            sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
         yield from compare_sequences(run, sequences, scores)
 
     return compare_module(eager, compare, examples, tell)

@@ -115,6 +115,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_for_ever)
 
 
+@contextlib.contextmanager
+def named_failures(path: Path) -> Iterator[None]:
+    """Raise failures of a run as ``BundleError``, which names the graph's file."""
+    try:
+        yield
+    except Exception as error:  # as in ``open_session``
+        raise BundleError(
+            f"{path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
+        ) from error
+
+
 class Binding(NamedTuple):
     """Inputs and outputs of a graph in memory of the caller's.
 
@@ -147,7 +158,7 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails, or outputs have not the shapes of the graph's role.
         """
-        with self._named_failures():
+        with named_failures(self._path):
             found: list[Any] = self._session.run(outputs, feeds)
         if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}
@@ -158,7 +169,7 @@ class Graph:
         self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
     ) -> list[ort.OrtValue]:
         """``run`` on onnxruntime's own values, without copies."""
-        with self._named_failures():
+        with named_failures(self._path):
             found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds)
         if not self._checked:
             given = {name: value.shape() for name, value in feeds.items()}
@@ -182,7 +193,7 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails.
         """
-        with self._named_failures():
+        with named_failures(self._path):
             self._session.run_with_iobinding(binding.io)
 
     def _check_shapes(
@@ -193,12 +204,3 @@ class Graph:
     ) -> None:
         check_shapes(self._path, self._spec, given, dict(zip(outputs, shapes, strict=True)))
         self._checked = True
-
-    @contextlib.contextmanager
-    def _named_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # as in ``open_session``
-            raise BundleError(
-                f"{self._path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
-            ) from error
