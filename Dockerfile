@@ -1,16 +1,18 @@
-# A server for bundles, without torch. Build: docker build -t tfexport .
+# A server for bundles, with the native engine and without torch. Build: docker build -t tfexport .
 # Run: docker run --rm -p 8000:8000 tfexport, which serves the demo model; or your own in its place:
 #      docker run --rm -p 8000:8000 -v "$PWD/my.bundle:/models/my.bundle:ro" tfexport /models/my.bundle
 FROM python:3.13-slim AS build
 WORKDIR /source
-# Of the repository only what the wheel is made of. The version comes from tags, which are not here.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++
+# Of the repository only what the wheels are made of. The version comes from tags, which are not here.
 ARG VERSION=0.1.0.dev0
 ENV SETUPTOOLS_SCM_PRETEND_VERSION=$VERSION
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY tfexport tfexport
+COPY native native
 RUN python -m venv /opt/tfexport \
     && /opt/tfexport/bin/pip install --no-cache-dir --constraint constraints.txt \
-        '.[serve,tokenizers,sentencepiece]'
+        '.[serve,detect,tokenizers,sentencepiece]' ./native
 
 FROM python:3.13-slim
 COPY --from=build /opt/tfexport /opt/tfexport

@@ -15,7 +15,7 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo ready-bundle real test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
@@ -25,6 +25,7 @@ help:
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
 	@echo "make fuzz-native CASES=100000  drawn calls of the native engine's C interface, under sanitizers"
+	@echo "make fuzz-serve CASES=20000  drawn requests for a server: texts of all scripts, options, framings"
 	@echo "make sanitize  the native engine's tests under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer"
 	@echo "make chaos  corpora on clusters of two and four nodes, while nodes, workers and drivers die"
 	@echo "make overload  a server under ten times the load that it can take, for a minute"
@@ -140,6 +141,11 @@ overload: .venv/ready
 # The packages are fetched into build/real, and never installed.
 real: .venv/ready
 	$(BIN)/python -m benchmarks.real
+
+fuzz-serve: .venv/ready
+	@mkdir -p build/overload
+	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/overload/de-en.bundle --force
+	$(BIN)/python -m tests.serve.fuzz_requests build/overload/de-en.bundle --cases $(CASES)
 
 bench: .venv/ready .venv-runtime/ready
 	-@$(MAKE) --no-print-directory --keep-going .venv/peers .venv-optimum/ready build/native/ready

@@ -2,14 +2,15 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.manifests import rewrite, write
 from tests.support.paths import VERSION_1
-from tfexport.bundle import MANIFEST, SpecialIds, is_bundle, new_bundle, open_bundle
-from tfexport.errors import BundleError, OutputExistsError
+from tfexport.bundle import MANIFEST, SpecialIds, check_output, is_bundle, new_bundle, open_bundle
+from tfexport.errors import BundleError, ConfigError, OutputExistsError
 
 
 def test_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Pat
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(BundleError, match=r"manifest\.json: not a file"):
+    with pytest.raises(BundleError, match=r"manifest\.json: cannot be read: it is a named pipe"):
         open_bundle(tmp_path)
     assert not is_bundle(tmp_path)
 
@@ -212,3 +213,9 @@ def test_everything_is_flushed_before_the_rename(
     assert {"encoder.onnx", "decoder.onnx", MANIFEST} <= set(before)
     assert any(name.startswith(".a.bundle.partial") for name in before), "the folder itself"
     assert after == [tmp_path.name]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_an_output_that_onnxruntime_could_not_open_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="its path is not UTF-8 text, and onnxruntime"):
+        check_output(tmp_path / "m\udcf6del", force=False)

@@ -5,6 +5,7 @@ from typing import get_type_hints
 
 import pytest
 
+import tfexport
 from tfexport import export, model_src, runtime
 
 PUBLIC = [
@@ -21,3 +22,8 @@ def test_types_are_found(value: object) -> None:
         methods += [method for _, method in inspect.getmembers(value, inspect.isfunction)]
     for method in methods:
         get_type_hints(method)
+
+
+def test_the_translator_is_a_name_of_the_package() -> None:
+    assert tfexport.Translator is runtime.Translator
+    assert "Translator" in dir(tfexport)

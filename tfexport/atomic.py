@@ -119,16 +119,33 @@ def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
     """Make OSErrors of the block name the output.
 
     The error of a full disk names no file, and other errors may name one in the ``hidden`` folder.
+    Some writers (numpy, torch) do not say that the disk is full, which is looked up then.
     """
     try:
         yield
     except TfexportError:
         raise
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        if not isinstance(error, OSError) or error.errno is None:
+            if hidden is not None and _lacks_room(hidden, error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
+            raise
         full = error.filename is None and error.errno in _NO_ROOM
         if full or (hidden is not None and str(error.filename).startswith(str(hidden))):
             raise OSError(error.errno, error.strerror, str(output)) from error
         raise
+
+
+def _lacks_room(folder: Path, error: Exception) -> bool:
+    if "free space" in str(error):  # numpy, which asks before it writes
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+    except OSError as found:
+        return found.errno in _NO_ROOM
+    return False
 
 
 def _hidden_folder(path: Path, mark: str) -> Path:

@@ -15,8 +15,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tfexport import atomic
-from tfexport.errors import BundleError, Message, Option, OutputExistsError, join_problems
-from tfexport.file_access import describe_substitute, open_file
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    Message,
+    Option,
+    OutputExistsError,
+    join_problems,
+)
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
@@ -188,8 +195,11 @@ def check_output(path: str | os.PathLike[str], force: bool) -> None:
     Raises:
         OutputExistsError: it exists and ``force`` is false, it is not a bundle, or another process
             writes it.
+        ConfigError: its name is not UTF-8.
     """
     path = Path(path)
+    if (reason := refuse_name(path.absolute(), "onnxruntime")) is not None:
+        raise ConfigError(f"{path}: {reason}")
     _check_replaceable(path, force)
     check_unlocked(path)
 

@@ -45,6 +45,15 @@ def open_file(path: PathLike) -> BinaryIO:
     return open(path, "rb", opener=_open_regular)
 
 
+def refuse_name(path: PathLike, library: str) -> str | None:
+    """Why a library that takes paths as UTF-8 cannot open this one; None if it can."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"its path is not UTF-8 text, and {library} opens no other. Rename the folder."
+    return None
+
+
 def _open_regular(path: str, flags: int) -> int:
     # A named pipe without a writer is opened at once, and told from a file by what it is.
     try:

@@ -1,6 +1,7 @@
 """``tfexport corpus``: what is wrong is said before anything runs. tests/corpus has the runs."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def _given(tmp_path: Path) -> Path:
         ),
         (["--num-hypotheses", "2"], 2, "No such option"),
         (["--return-attention"], 2, "No such option"),
+        (["--return-end-token"], 2, "No such option"),
+        (["--min-alternative-probability", "0.1"], 2, "No such option"),
         (["--beam-size", "2", "--sampling"], 2, "decoding options"),
         (["--target-language", "de"], 2, "--target-language"),
         (["--vocabulary-map", "nowhere"], 1, "nowhere: No such file or directory"),
@@ -160,5 +163,41 @@ def test_a_report_says_how_many_more_files_there_are(capsys: pytest.CaptureFixtu
 def test_progress_tells_the_time_that_is_left() -> None:
     advance = Advance(done=0.5, rows=1234, tokens=5678, errors=2, seconds_left=600.0)
     assert corpus_command._text(advance) == "1,234 rows, 5,678 tokens, 2 errors, 10 min left"
+    soon = replace(advance, seconds_left=12.4)
+    assert corpus_command._text(soon) == "1,234 rows, 5,678 tokens, 2 errors, 12 s left"
     begun = replace(advance, errors=0, seconds_left=None)
     assert corpus_command._text(begun) == "1,234 rows, 5,678 tokens"
+
+
+def test_rows_that_were_cut_are_counted(tiny_bundle: Path, given: Path) -> None:
+    output, options = given.with_name("out"), ("--max-length", 1, "--json")
+    done = invoke("corpus", tiny_bundle, given, output, *options)
+    assert done.exit_code == 0
+    assert "1 row was cut, before the translation's end; see --max-length" in done.stderr
+    assert json.loads(done.stdout)["cut"] == 1
+    again = invoke("corpus", tiny_bundle, given, output, *options)
+    assert "1 row was cut" in again.stderr
+    assert " tokens in " not in again.stderr  # nothing was decoded
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path, given: Path) -> None:
+    (given / "a.txt").write_text("w5\n<b> Ω\n")
+    for _ in range(2):  # it is in the record, too
+        done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
+        assert " of the source, in 1 row, unknown to the model" in done.stderr
+        assert json.loads(done.stdout)["unknown_tokens"] == 2
+
+
+def test_an_interrupted_run_says_how_far_it_came(
+    tiny_bundle: Path, given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, tell: Callable[[Advance], object], **_: object) -> None:
+        tell(Advance(done=0.4, rows=1, tokens=2, errors=0, seconds_left=None))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tfexport.corpus.run.translate_corpus", interrupted)
+    done = invoke("corpus", tiny_bundle, given, given.with_name("out"))
+    assert done.exit_code == 130
+    assert done.stderr.endswith(
+        "40% of the input is done. The same command goes on.\nInterrupted.\n"
+    )

@@ -10,7 +10,9 @@ import pytest
 from tests.support.command import invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
+from tfexport.cli.decoding_options import SECTIONS
 from tfexport.cli.main import cli
+from tfexport.runtime.model import native_engine
 from tfexport.runtime.options import SPECS
 from tfexport.runtime.parallel.cpu import instruction_set
 
@@ -106,15 +108,26 @@ def test_every_command_and_option_stands_in_the_docs() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 long = max(parameter.opts, key=len)
-                decodes = name in ("translate", "corpus") and parameter.name in SPECS
+                decodes = name in ("translate", "corpus", "serve") and parameter.name in SPECS
                 page = decoding if decodes else section
                 assert f"`{long}`" in page, f"{name}: {long}"
 
 
 def test_version_names_onnxruntimes_and_the_processor() -> None:
-    first, second = invoke("--version").output.splitlines()
+    first, second, third = invoke("--version").output.splitlines()
     assert first == f"tfexport, version {__version__}"
     assert second == f"onnxruntime {version('onnxruntime')}, {instruction_set()}"
+    assert third == native_engine.describe()
+
+
+def test_version_names_the_native_engine_or_says_that_there_is_none() -> None:
+    line = native_engine.describe()
+    if native_engine.why_not_here():
+        assert line == "tfexport-native is not installed"
+    else:
+        assert (
+            line == f"tfexport-native {native_engine.version()}, {native_engine.instruction_set()}"
+        )
 
 
 @pytest.mark.parametrize("name", cli.commands)
@@ -122,3 +135,21 @@ def test_every_command_has_a_test_file_that_runs_it(name: str) -> None:
     file = Path(__file__).with_name(f"test_{name}.py")
     assert file.exists()
     assert f'("{name}", ' in file.read_text(encoding="utf-8")
+
+
+def test_options_of_decoding_stand_in_sections() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted({*listed})
+    assert {name for name, spec in SPECS.items() if spec.help is not None} <= {*listed}
+    for verb in ("translate", "corpus", "score", "bench"):
+        shown = invoke(verb, "--help").stdout
+        titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
+        assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
+        assert not re.search(r"^ +\[?(BUNDLE|FILE)\b", shown.partition("Options:")[2], re.MULTILINE)
+        for option in cli.commands[verb].params:
+            if isinstance(option, click.Option):
+                (title,) = (t for t in ("Options", *SECTIONS)
+                            if (option.name in SECTIONS.get(t, ())) or
+                            (t == "Options" and option.name not in listed))  # fmt: skip
+                section = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+                assert option.opts[-1] in section, (verb, option.name)

@@ -48,10 +48,13 @@ def test_all_that_stands_in_the_way_of_a_bundle_is_named(checkpoint: Path) -> No
     assert ready["config"]["head_dim"]["value"] == 4
 
 
-def test_problems_are_counted_first_and_told_last(checkpoint: Path) -> None:
+def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
     lines = invoke("inspect", checkpoint).stdout.splitlines()
-    assert lines[3] == "problems:   1, listed at the end"
+    assert lines[-2] == "problems:   1"
     assert lines[-1].startswith("problem: needed, and not in the file: num_heads")
+    *_, last = invoke("inspect", VERSION_1).stdout.rpartition("┘")
+    assert last.splitlines()[1].startswith(f"{VERSION_1}: a bundle of tfexport ")
+    assert "parity:" in last
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
@@ -130,6 +133,14 @@ def test_folder_and_archive_of_other_things_are_named(tmp_path: Path) -> None:
     assert "a zip archive that torch.save did not write; it holds notes.txt" in shown
     shown = invoke("inspect", tmp_path).stderr
     assert "a folder with neither bundle nor checkpoint; it holds a.zip" in shown
+
+
+def test_options_of_checkpoints_are_refused_for_what_was_exported() -> None:
+    options = ("--set=num_heads=2", "--config", "x.json", "--format", "bart")
+    done = invoke("inspect", VERSION_1, *options)
+    assert done.exit_code == 2
+    for option in ("--set", "--config", "--format"):
+        assert f"{option} is of checkpoints; {VERSION_1} was exported already" in done.stderr
 
 
 def test_foreign_onnx_file_is_named(tmp_path: Path) -> None:

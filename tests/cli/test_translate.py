@@ -198,9 +198,11 @@ def test_every_decoding_option_reaches_the_decoder(tiny_bundle: Path) -> None:
     ]  # fmt: skip
     for flags, keywords in ways:
         options: dict[str, Any] = {"max_length": 12, **keywords}
-        result = invoke("translate", tiny_bundle, "--max-length", 12, *flags, stdin=text + "\n")
+        arguments = ("translate", tiny_bundle, "--jsonl", "--max-length", 12, *flags)
+        result = invoke(*arguments, stdin=text + "\n")
         assert result.exit_code == 0, result.stderr
-        assert result.stdout == f"{translator.translate([text], **options)[0].text}\n"
+        made, expected = json.loads(result.stdout), translator.translate([text], **options)[0]
+        assert (made["text"], made["tokens"]) == (expected.text, expected.hypotheses[0].tokens)
 
 
 def test_n_best_lines_alignments_and_prefixes(tmp_path: Path, tiny_bundle: Path) -> None:
@@ -241,3 +243,85 @@ def test_attention_is_drawn(tmp_path: Path, tiny_bundle: Path) -> None:
     wrong = invoke(*args, tmp_path / "a.gif", stdin="w5\n")
     assert wrong.exit_code == 2
     assert ".png, .svg, .pdf" in wrong.stderr
+
+
+def test_lines_that_were_cut_are_counted(tmp_path: Path, tiny_bundle: Path) -> None:
+    arguments = ("translate", tiny_bundle, "--max-length", 1)
+    for options in ((), ("-o", tmp_path / "out.txt"), ("--beam-size", 2, "--num-hypotheses", 2)):
+        done = invoke(*arguments, *options, stdin="w12 w4\n\nw5\n")
+        assert done.exit_code == 0
+        assert (
+            "2 lines were cut at 1 tokens, before the translation's end; see --max" in done.stderr
+        )
+    done = invoke(*arguments, "--jsonl", stdin="w12 w4\n\n")
+    assert "1 line was cut at 1 tokens" in done.stderr
+    values = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [value["finished"] for value in values] == [False, True]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "in.txt: {} lines were translated."),
+        (["-o", "out.txt"], "out.txt: {} lines were translated by this run. The same command goes "
+         "on with --resume."),
+        (["-o", "out.txt", "--force"], "goes on with --resume in place of --force."),
+    ],
+)  # fmt: skip
+def test_an_interrupted_run_says_how_far_it_came(
+    tmp_path: Path, tiny_bundle: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "in.txt").write_text("w12 w4 w5\n" * 20_000)
+    command = [sys.executable, "-m", "tfexport", "translate", str(tiny_bundle), "in.txt", *options]
+    output = tmp_path / "stdout"
+    with output.open("wb") as stdout, subprocess.Popen(
+        command, cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:  # fmt: skip
+        written = tmp_path / "out.txt" if options else output
+        while not (written.exists() and written.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.01)
+        if options == ["-o", "out.txt"]:
+            again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+            assert "out.txt: is being written by process" in again.stderr
+            assert "--resume" not in again.stderr
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    count = written.read_bytes().count(b"\n")
+    assert 0 < count < 20_000
+    assert said.format(f"{count:,}") in told
+    assert told.endswith("Interrupted.\n")
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--force"], "--force needs --output"),
+        (["--return-end-token"], "--return-end-token needs --jsonl or --ids"),
+        (["--return-token-scores", "--return-attention"], "--return-attention needs --jsonl"),
+        (["--force", "--return-token-scores"], "--return-token-scores needs --jsonl"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    tiny_bundle: Path, options: list[str], said: str
+) -> None:
+    done = invoke("translate", tiny_bundle, *options, stdin="w5\n")
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert all(option in done.stderr for option in options)
+    arguments = ("translate", tiny_bundle, "--inputs", "rows.npz", "--replace-unknowns")
+    done = invoke(*arguments, *options)
+    assert done.exit_code == 2
+    assert "--replace-unknowns acts on the words of a text" in done.stderr
+    assert said in done.stderr or "end-token" in said
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path) -> None:
+    done = invoke("translate", tiny_bundle, "--max-length", 9, stdin="w5 w6\n<b>w5</b> Ω\nЖ w7\n")
+    assert done.exit_code == 0
+    assert re.search(r"\d tokens of the source, in 2 lines, unknown to the model", done.stderr)
+    assert "unknown" not in invoke("translate", tiny_bundle, stdin="w5 w6\n").stderr

@@ -276,3 +276,9 @@ def test_a_bundle_without_a_tokenizer_has_no_corpus(
     monkeypatch.setattr(engine.texts, "encode_target", refuse)
     with pytest.raises(TokenizerError):
         RowDecoder(engine, Task())
+
+
+def test_a_translation_without_an_end_is_called_cut(engine: Engine) -> None:
+    for scores in (True, False):
+        found = decoder(engine, max_length=1).decode(rows_of(["w5", ""]), scores)
+        assert [row.cut for row in found] == [True, False]

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tfexport.runtime.call_rows import requests_of
 from tfexport.runtime.engine import Engine, Hypotheses
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler
+from tfexport.runtime.search import Request
 
 ROWS = [[5, 6], [7], [8, 9, 4]]
 
@@ -93,6 +95,29 @@ def test_a_translator_stands_on_one(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, 1, workers=2, queue_size=3) as translator:
         assert translator.engine.layout == ThreadLayout(2, 1, 3)
         assert translator.engine.manifest is translator.manifest
+
+
+def test_first_results_of_a_stream_come_before_much_is_read(engine: Engine) -> None:
+    options, _ = engine.resolver.resolve({"max_length": 2, "batch_size": 4})
+    told, read = list[int](), 0
+
+    def jobs() -> Iterator[_Job]:
+        nonlocal read
+        for number in range(300):
+            read += 1
+            yield _Job(engine.request([5 + number % 9], number, (), options, as_ids=True))
+
+    stream = engine.decode_stream(jobs(), options, 64, told.append)
+    next(stream)
+    assert read == 4 + 8  # a batch, and two of the next chunk
+    assert 1 + sum(1 for _ in stream) == 300
+    assert sum(told) == 300
+    assert max(told) == 4
+
+
+@dataclass(frozen=True)
+class _Job:
+    request: Request | None
 
 
 USES: dict[str, Callable[[Translator], object]] = {

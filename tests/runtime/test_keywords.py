@@ -1,14 +1,16 @@
 """Options as keywords that an editor completes, and as one value."""
 
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
+from pydoc import render_doc
 from typing import Any, get_type_hints
 
 import pytest
 
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.runtime import DecodingOptions, Translator
-from tfexport.runtime.options import DecodingKeywords, ScoringKeywords
+from tfexport.runtime.options import DecodingKeywords, ScoringKeywords, TranslationKeywords
 
 
 @pytest.fixture(name="translator", scope="module")
@@ -77,3 +79,18 @@ def test_problems_name_their_options_as_data(translator: Translator) -> None:
         DecodingOptions(temperature="hot")  # type: ignore[arg-type]
     assert Option("temperature") in caught.value.message.parts
     assert isinstance(caught.value.message, Message)
+
+
+@pytest.mark.parametrize(
+    ("call", "keywords"),
+    [("translate", DecodingKeywords), ("generate", DecodingKeywords),
+     ("generate_from", DecodingKeywords), ("stream", DecodingKeywords),
+     ("translate_iterable", DecodingKeywords), ("translate_file", TranslationKeywords),
+     ("score", ScoringKeywords)],
+)  # fmt: skip
+def test_help_names_the_options_and_their_defaults(call: str, keywords: type) -> None:
+    shown = signature(getattr(Translator, call)).parameters
+    assert set(get_type_hints(keywords)) <= set(shown)
+    assert "keywords" not in shown
+    assert shown["length_penalty"].default == 1.0
+    assert "length_penalty: 'float' = 1.0" in render_doc(getattr(Translator, call))

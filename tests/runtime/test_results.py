@@ -2,10 +2,12 @@
 
 import json
 import math
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tfexport.runtime import Hypothesis, TranslationResult, Translator
 
@@ -55,3 +57,19 @@ def test_all_that_can_be_asked_for_is_json(tiny_bundle: Path) -> None:
         assert values["tokens"] == made.hypotheses[0].tokens
     (scored,) = translator.score(["w5"], ["w6"], return_token_scores=True)
     assert scored.to_dict()["tokens"] == scored.tokens
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_unknown_tokens_of_the_source_are_counted(tiny_bundle: Path, asynchronous: bool) -> None:
+    """Words of other alphabets, of which the model sees nothing."""
+    translator = Translator(tiny_bundle, 1)
+    texts = ["w5 w6", "w5 слово w6 <b>", ""]
+    made: Any = translator.translate(texts, max_length=3, asynchronous=asynchronous)  # type: ignore[call-overload]
+    results = made.result(60) if isinstance(made, Future) else made
+    assert [result.unknown_tokens for result in results] == [0, 2, 0]
+    assert results[1].to_dict()["unknown_tokens"] == 2
+    assert "unknown_tokens" not in results[0].to_dict()
+    unk = translator.manifest.special_ids.unk
+    assert unk is not None
+    (of_ids,) = translator.generate([[5, unk, unk, unk]], max_length=3)
+    assert of_ids.unknown_tokens == 3

@@ -25,10 +25,12 @@ class Waits:
     Attributes:
         seconds: that answers took, in order of their size.
         failures: requests that were not answered by 200.
+        worst: the time at which the slowest was asked.
     """
 
     seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    worst: float = 0.0
 
     @property
     def longest(self) -> float:
@@ -56,6 +58,7 @@ def probing(port: int) -> Iterator[Waits]:
             said, _ = process.communicate()
     values = json.loads(said)
     found.seconds, found.failures = sorted(values["seconds"]), values["failures"]
+    found.worst = values["asked"][values["seconds"].index(found.longest)]
 
 
 def main() -> None:
@@ -67,9 +70,10 @@ def main() -> None:
         ended.set()
 
     threading.Thread(target=await_end, daemon=True).start()
-    seconds, failures = list[float](), list[str]()
+    seconds, asked, failures = list[float](), list[float](), list[str]()
     while not ended.wait(EVERY) or not seconds:
         begun = time.monotonic()
+        asked.append(time.time())
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT)
             connection.request("GET", "/health/live")
@@ -80,7 +84,7 @@ def main() -> None:
         except (OSError, http.client.HTTPException) as error:
             failures.append(repr(error))
         seconds.append(time.monotonic() - begun)
-    print(json.dumps({"seconds": seconds, "failures": failures}))
+    print(json.dumps({"seconds": seconds, "asked": asked, "failures": failures}))
 
 
 if __name__ == "__main__":

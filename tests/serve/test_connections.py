@@ -106,7 +106,9 @@ def test_a_body_whose_request_offers_an_upgrade_is_read(own: Server) -> None:
             assert statuses(talk(own, head, body, LAST, pause=0.1)) == [status, 200]
 
 
-@pytest.mark.parametrize("path", [b"/v1/models", b"/", b"/docs", b"/nowhere"])
+@pytest.mark.parametrize(
+    "path", [b"/v1/models", b"/languages", b"/", b"/docs", b"/metrics", b"/nowhere"]
+)
 def test_head_has_no_body(own: Server, path: bytes) -> None:
     received = talk(own, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", LAST)
     first, _, second = received.partition(b"\r\n\r\n")

@@ -192,7 +192,8 @@ def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
         future: Future[Any] = Future()
         submission: Any = SimpleNamespace(future=future)
         rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
-        model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None))
+        observer = SimpleNamespace(cut=lambda rows: None)
+        model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None), observer=observer)
         events: AsyncIterator[str] = own_stream._events(
             model, rows, submission, asyncio.Queue(), Call.begin([], 60.0)
         )

@@ -96,7 +96,7 @@ def test_keys_and_texts_are_not_in_the_log(guarded: Server) -> None:
     refused = guarded.wait_for_line(said.headers["x-request-id"])
     log = guarded.log.read_text()
     assert not any(word in log for word in (OTHER, KEY, "w5 w6", "w10 w11"))
-    assert (refused["status"], refused["problem"]) == (422, "a wrong request")
+    assert (refused["status"], refused["problem"]) == (422, "a wrong request: suppress_tokens")
     assert (last["status"], last["texts"], last["characters"], last["model"]) == (200, 1, 8, "tiny")
     assert last["seconds"] > 0
 

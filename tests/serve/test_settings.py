@@ -1,5 +1,7 @@
 """Settings of a server: the file, the environment, the command line, and which of them counts."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,18 @@ import pytest
 from tests.serve.servers import serving
 from tests.serve.test_texts import changed
 from tests.support.command import invoke
+from tests.support.documents import read_blocks
+from tests.support.paths import REPOSITORY
+from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
+from tfexport.runtime.option_checks import find_problems, unknown_options
+from tfexport.runtime.options import DEFAULTS, SPECS
 from tfexport.serve.keys import Keys
 from tfexport.serve.settings import ModelSettings, Settings
 from tfexport.serve.settings_file import read_settings
 
+PAGE = REPOSITORY / "docs" / "serving.md"
 KNOWN = ["port", "timeout", "api_key_file", "cors_origins"]
 FILE = """
 bundles = ["tiny.bundle", "/models/other.bundle"]
@@ -50,6 +58,20 @@ def test_a_file_has_settings_of_the_server_and_of_each_model(tmp_path: Path) -> 
     assert models["tiny"] == ModelSettings(
         "de,fr-en", "none", "spaces", slots=8, decoding={"beam_size": 2, "max_length": 100}
     )
+
+
+def test_the_file_of_the_docs_has_every_setting(tmp_path: Path) -> None:
+    (block,) = [one for one in read_blocks(PAGE) if one.language == "toml"]
+    options = {one.name for one in cli.commands["serve"].params}
+    known = options - {*SPECS, "bundles", "config", "languages", "split_sentences"}
+    found = read_settings(written(tmp_path, block.text), [*map(str, known)])
+    assert set(found.server) == known - {"uds"}  # instead of a host and port
+    table = block.text.partition("[models.nllb]")[2].partition("\n[")[0]
+    settings = set(re.findall(r"^(\w+) = ", table, re.MULTILINE))
+    assert {*settings, "decoding"} == {one.name for one in fields(ModelSettings)}
+    for own in found.settings_of([]).values():
+        assert not [*unknown_options(own.decoding, DEFAULTS), *find_problems(own.decoding, SPECS)]
+    Settings(models=found.settings_of(["nllb", "de-en"]), decoding=found.decoding)
 
 
 def test_what_is_wrong_in_a_file_is_named_at_once(tmp_path: Path) -> None:

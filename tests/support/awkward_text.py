@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.tokenizer import Tokenizer
 
 _PARTS = (
@@ -60,6 +61,23 @@ def encode_differences(tokenizer: Tokenizer, judge: Any, target: bool = False) -
         if given != expected:
             found.append(f"{text!r} becomes {given} instead of {expected}")
         assert len(tokenizer.split(text)) == len(given)
+    return found
+
+
+def framing_differences(tokenizer: Tokenizer, judge: Any) -> list[str]:
+    """Texts with special tokens at their ends that are framed otherwise than by transformers."""
+    own, framed = judge("a", add_special_tokens=False)["input_ids"], judge("a")["input_ids"]
+    at = next(i for i in range(len(framed)) if framed[i : i + len(own)] == own)
+    before, after = framed[:at], framed[at + len(own) :]
+    named = [judge.eos_token, judge.pad_token, judge.unk_token]
+    special = [token for token in named if token]
+    texts = [f"a{space}{token}{end}" for token in special for space in ("", " ")
+             for end in ("", " ", token, special[0], "b")]  # fmt: skip
+    found = []
+    for text in [*texts, *special]:
+        given = [*before, *without_own_end(tokenizer.encode(text), tokenizer, after), *after]
+        if given != (expected := judge(text)["input_ids"]):
+            found.append(f"{text!r} becomes {given} instead of {expected}")
     return found
 
 

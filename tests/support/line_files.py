@@ -34,7 +34,7 @@ def run(
 def stopped(translator: Translator, source: Path, output: Path, stop: int) -> bytes:
     """Leave an output unfinished; the first line of its journal."""
 
-    def tell(line: Any, offset: int) -> None:
+    def tell(line: Any) -> None:
         if line.number == stop:
             raise KeyboardInterrupt
 

@@ -221,8 +221,9 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     assert command is not None
     copy = tmp_path / "tfexport.service"
     copy.write_text(unit.replace(command[1], sys.executable), encoding="utf-8")
+    listens = shutil.copy(EXAMPLES / "tfexport.socket", tmp_path)
     done = subprocess.run(
-        ["systemd-analyze", "verify", copy], capture_output=True, text=True, timeout=60
+        ["systemd-analyze", "verify", copy, listens], capture_output=True, text=True, timeout=60
     )
     ours = [line for line in done.stderr.splitlines() if "tfexport" in line]
     assert (done.returncode, ours) == (0, [])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tfexport.errors import join_some
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,6 +22,59 @@ def bar_console() -> "Console | None":
 
     console = Console(stderr=True)
     return console if console.is_terminal and not console.is_dumb_terminal else None
+
+
+class ProblemLines:
+    """Tells on stderr of lines that could not be done; of many, the first few and which others."""
+
+    _MOST, _MOST_ALIKE = 20, 5
+
+    def __init__(self, file: str, unit: str = "") -> None:
+        """Tell of nothing yet.
+
+        Args:
+            file: that has the lines.
+            unit: before a line's number.
+        """
+        self._file, self._unit = file, unit
+        self._said, self._alike = 0, dict[str, int]()
+        self._others = list[list[int]]()  # the first and the last of each run of numbers
+
+    def add(self, number: int, problem: str) -> None:
+        """Tell of a line, or keep its number for the end."""
+        alike = self._alike.get(problem, 0)
+        if self._said < self._MOST and alike < self._MOST_ALIKE:
+            self._said, self._alike[problem] = self._said + 1, alike + 1
+            click.echo(f"{self._file}:{self._unit}{number}: {problem}", err=True)
+        elif self._others and self._others[-1][1] == number - 1:
+            self._others[-1][1] = number
+        else:
+            self._others.append([number, number])
+
+    def end(self) -> None:
+        """Tell which others there are."""
+        if not self._others:
+            return
+        runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self._others]
+        count = sum(last - first + 1 for first, last in self._others)
+        click.echo(f"{self._file}: {count:,} more, lines {join_some(runs, 20)}", err=True)
+
+
+def cut_lines(count: int, unit: str, longest: int | None) -> str:
+    """What to tell of translations that have no end."""
+    at = "" if longest is None else f" at {longest:,} tokens"
+    many = f"1 {unit.removesuffix('s')} was" if count == 1 else f"{count:,} {unit} were"
+    return f"{many} cut{at}, before the translation's end; see --max-length"
+
+
+def unknown_tokens(tokens: int, lines: int, unit: str) -> str:
+    """What to tell of source tokens that the model does not know."""
+    what = "1 token" if tokens == 1 else f"{tokens:,} tokens"
+    where = f"1 {unit.removesuffix('s')}" if lines == 1 else f"{lines:,} {unit}"
+    return (
+        f"{what} of the source, in {where}, unknown to the model, which reads them all alike: "
+        "markup, another language or alphabet?"
+    )
 
 
 class LineTimer:
@@ -48,12 +103,12 @@ def file_bar(title: str, total: Callable[[], int | None]) -> Iterator[FileBar]:
     Yields:
         a callback for a line's number, from 1, and how much of ``total`` is done.
     """
-    start, first = time.monotonic(), 0
+    start, first = time.monotonic(), -1
 
     def text(number: int) -> str:
         nonlocal first
-        first = first or number  # a resumed run starts later
-        rate = (number - first + 1) / max(time.monotonic() - start, 0.001)
+        first = number - 1 if first < 0 else first  # a resumed run starts later
+        rate = (number - first) / max(time.monotonic() - start, 0.001)
         return f"line {number:,}, {rate:,.0f} a second"
 
     console = bar_console()

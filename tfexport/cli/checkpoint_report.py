@@ -56,7 +56,7 @@ def _parameters(found: "Examination") -> int:
 
 
 def print_checkpoint(found: "Examination") -> None:
-    """Print the report as tables; problems are counted at the top and listed at the end."""
+    """Print the report as tables; the summary and the problems come last."""
     from rich.table import Table
     from rich.text import Text
 
@@ -67,10 +67,6 @@ def print_checkpoint(found: "Examination") -> None:
     kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})
     size = human_size(Path(facts["path"]).stat().st_size)
     count = len(facts["problems"])
-    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
-    click.echo(f"layout:     {facts['layout']}")
-    click.echo(f"parameters: {facts['parameters']:,}")
-    click.echo(f"problems:   {f'{count}, listed at the end' if count else 'none'}")
     config = Table()
     for column in ("config", "value", "from"):
         config.add_column(column)
@@ -87,6 +83,10 @@ def print_checkpoint(found: "Examination") -> None:
         became = "\n".join(targets)
         keys.add_row(key, became or ("ignored" if key in ignored else Text("not read", "bold red")))
     print_table(keys)
+    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
+    click.echo(f"layout:     {facts['layout']}")
+    click.echo(f"parameters: {facts['parameters']:,}")
+    click.echo(f"problems:   {count or 'none'}")
     for note in facts["notes"]:
         click.echo(f"note: {note}")
     for problem in facts["problems"]:

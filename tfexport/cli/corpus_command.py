@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import LineTimer, bar_console
-from tfexport.cli.decoding_options import as_call, decoding_options, given, language_options
+from tfexport.cli.bars import LineTimer, bar_console, cut_lines, unknown_tokens
+from tfexport.cli.decoding_options import (
+    DecodingCommand,
+    as_call,
+    decoding_options,
+    given,
+    language_options,
+)
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
@@ -21,7 +27,9 @@ if TYPE_CHECKING:
     from tfexport.corpus.run import CorpusEngine
 
 # A corpus has no columns for what the others give.
-_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {
+    *GIVING_MORE, "return_end_token", "min_alternative_probability",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,10 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate folders of files, here or over a cluster. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Translate folders of files, here or over a cluster. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")
@@ -110,8 +121,9 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.corpus import translate_corpus
     from tfexport.corpus.places import public
 
+    last = list["Advance"]()
     # Ray writes what it has to say to stdout, where only the report belongs.
-    with _progress() as tell, contextlib.redirect_stdout(sys.stderr):
+    with _interruptible(last), _progress(last) as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
             output_column=call.output_column, include=call.include,
@@ -123,7 +135,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             force=call.force, tell=tell, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
-        click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     _print(report, public(call.output))
     if not report.complete:
         ctx.exit(1)
@@ -150,33 +162,42 @@ def _print(report: "CorpusReport", output: str) -> None:
         click.echo(f"{name}: {reason.rstrip('.')}. It was not translated.", err=True)
     if more := report.failures - len(report.failed):
         click.echo(f"{_files(more)} more that were not translated", err=True)
-    values = report.to_dict()
-    lines = [
+    click.echo(
         f"{output}: {report.finished + report.already:,} of {report.partitions:,} files, "
-        f"{report.rows:,} rows, {report.errors:,} of them with an error"
-    ]
+        f"{report.rows:,} rows, {report.errors:,} of them with an error",
+        err=True,
+    )
+    for text in _counts(report):
+        click.echo(text, err=True)
+
+
+def _counts(report: "CorpusReport") -> Iterator[str]:
+    """What else there is to count, a line each."""
+    values = report.to_dict()
     if report.already:
-        lines.append(f"{_files(report.already)} already there, made of the same")
+        yield f"{_files(report.already)} already there, made of the same"
     if report.outdated:
         made = "made of other input, bundle or options"
-        lines.append(f"{_files(report.outdated)} replaced, {made}")
-    lines.append(
-        f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in {report.seconds:,.1f} s: "
-        f"{values['tokens_per_second']:,.0f} tokens a second, "
-        f"{values['tokens_per_second_and_core']:,.0f} a core"
-    )
+        yield f"{_files(report.outdated)} replaced, {made}"
+    if report.cut:
+        yield cut_lines(report.cut, "rows", None)
+    if report.unknown:
+        yield unknown_tokens(report.unknown, report.with_unknown, "rows")
+    if report.decoded_rows:
+        yield (
+            f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in "
+            f"{report.seconds:,.1f} s: {values['tokens_per_second']:,.0f} tokens a second, "
+            f"{values['tokens_per_second_and_core']:,.0f} a core"
+        )
     if report.passed_over:
         shown = join_some(report.passed_over, 3)
-        lines.append(
-            f"{_files(len(report.passed_over))} passed over: {shown} (--format, --include)"
-        )
+        yield f"{_files(len(report.passed_over))} passed over: {shown} (--format, --include)"
     if report.failures:
-        lines.append(f"{_files(report.failures)} could not be translated; see above.")
+        yield f"{_files(report.failures)} could not be translated; see above."
     if report.unfinished:
-        lines.append(f"{_files(report.unfinished)} not begun or not finished")
+        yield f"{_files(report.unfinished)} not begun or not finished"
     if report.stopped is not None:
-        lines.append(f"Stopped: {report.stopped}. The same command goes on.")
-    click.echo("\n".join(lines), err=True)
+        yield f"Stopped: {report.stopped}. The same command goes on."
 
 
 def _files(count: int) -> str:
@@ -184,13 +205,32 @@ def _files(count: int) -> str:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[["Advance"], object]]:
+def _interruptible(last: "list[Advance]") -> Iterator[None]:
+    """Say how far a run has come that is interrupted or terminated."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        done = f"{last[0].done:.0%} of the input is done. " if last else ""
+        click.echo(f"{done}The same command goes on.", err=True)
+        raise
+
+
+@contextlib.contextmanager
+def _progress(last: "list[Advance]") -> Iterator[Callable[["Advance"], object]]:
     """Give a callback that shows a bar on stderr, or a line now and then without a terminal."""
     from rich import progress
 
     console = bar_console()
+
+    def kept(show: Callable[["Advance"], object]) -> Callable[["Advance"], object]:
+        def tell(advance: "Advance") -> None:
+            last[:] = [advance]
+            show(advance)
+
+        return tell
+
     if console is None:
-        yield _liner()
+        yield kept(_liner())
         return
     columns = (
         progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
@@ -202,7 +242,7 @@ def _progress() -> Iterator[Callable[["Advance"], object]]:
         def show(advance: "Advance") -> None:
             bar.update(task, total=1.0, completed=advance.done, description=_text(advance))
 
-        yield show
+        yield kept(show)
 
 
 def _liner() -> Callable[["Advance"], object]:
@@ -220,5 +260,6 @@ def _text(advance: "Advance") -> str:
     if advance.errors:
         parts.append(f"{advance.errors:,} errors")
     if advance.seconds_left is not None:
-        parts.append(f"{advance.seconds_left / 60:,.0f} min left")
+        left = advance.seconds_left
+        parts.append(f"{left:.0f} s left" if left < 100 else f"{left / 60:,.0f} min left")
     return ", ".join(parts)

@@ -28,6 +28,51 @@ SCORING = frozenset(ScoringKeywords.__annotations__)
 _NOTES = {"return_token_scores": "Needs --jsonl.", "return_attention": "Needs --jsonl."}
 
 
+# The sections of a help text, and the options in each by their names in Python.
+SECTIONS = {
+    "Languages": ("source_language", "target_language"),
+    "Search": (
+        "beam_size", "num_hypotheses", "length_penalty", "coverage_penalty", "patience",
+        "early_stopping", "search_rules", "exhaustive", "renormalize_logits", "beam_groups",
+        "diversity_penalty",
+    ),
+    "Sampling": ("sampling", "temperature", "top_k", "top_p", "seed"),
+    "Lengths": ("min_length", "max_length", "max_input_length", "truncate"),
+    "Tokens": (
+        "target_prefix", "target_prefix_file", "vocabulary_map", "first_token", "last_token",
+        "end_tokens", "suppress_tokens", "suppress_first_tokens", "suppress_sequences",
+        "disable_unk", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+        "repetition_penalty",
+    ),
+    "Results": (
+        "jsonl", "alignment", "attention_plot", "replace_unknowns", "return_end_token",
+        "return_alternatives", "min_alternative_probability", "return_token_scores",
+        "return_attention", "attention_layer", "attention_head",
+    ),
+    "Speed": (
+        "batch_size", "batch_type", "threads", "workers", "threads_per_worker", "batch_rows",
+        "engine",
+    ),
+}  # fmt: skip
+
+
+class DecodingCommand(click.Command):
+    """A command with decoding options, which its help shows in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of no section first."""
+        placed = {name: title for title, names in SECTIONS.items() for name in names}
+        lines: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *SECTIONS)}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and not isinstance(param, click.Argument):
+                lines[placed.get(param.name or "", "Options")].append(record)
+        for title, found in lines.items():
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
 def decoding_options(only: Collection[str] | None = None) -> Callable[[Command], Command]:
     """Add options for the keywords of ``DecodingOptions``; ``None`` is the default of each.
 
@@ -108,6 +153,21 @@ def _kind(name: str) -> dict[str, Any]:
 
 def _both_ways(name: str) -> bool:
     return SPECS[name].default is True or name in OWN_OPTIONS
+
+
+_NEEDED = {
+    "force": "--output", "jsonl": "--output, as --json prints no lines",
+    "return_end_token": "--jsonl or --ids",
+}  # fmt: skip
+
+
+def without_effect(values: Mapping[str, Any], has_effect: Mapping[str, bool]) -> list[str]:
+    """Problems of the options that were given where they have no effect."""
+    return [
+        f"--{name.replace('_', '-')} needs {_NEEDED.get(name, '--jsonl')}"
+        for name, effect in has_effect.items()
+        if values.get(name) and not effect
+    ]
 
 
 def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:

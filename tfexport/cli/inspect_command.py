@@ -10,7 +10,15 @@ import click
 from tfexport.cli.checkpoint_report import checkpoint_facts, print_checkpoint
 from tfexport.cli.console import checkpoint_options, human_size, needs
 from tfexport.cli.file_kinds import ONNX_FILE, name_kind
-from tfexport.errors import BundleError, MissingDependencyError, join_some, shown
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    MissingDependencyError,
+    Problem,
+    join_problems,
+    join_some,
+    shown,
+)
 
 # Where a language's token goes.
 _PLACES = {
@@ -46,7 +54,9 @@ def inspect(
     """
     from tfexport.bundle import is_bundle
 
+    given = {"config": config, "set": settings, "format": layout}
     if is_bundle(path):
+        _refuse(path, given)
         _inspect_bundle(path, as_json)
         return
     kind = name_kind(Path(path))
@@ -60,6 +70,7 @@ def inspect(
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
     info = read_info(path)
     if info is not None:
+        _refuse(path, given)
         _print_file(path, info, as_json)
         return
     if kind == ONNX_FILE:
@@ -71,6 +82,17 @@ def inspect(
         print_checkpoint(found)
     if found.problems:
         ctx.exit(1)
+
+
+def _refuse(path: str, given: dict[str, Any]) -> None:
+    """Refuse the options of checkpoints for anything else."""
+    problems = [
+        Problem(None, f"--{name} is of checkpoints; {path} was exported already")
+        for name, value in given.items()
+        if value
+    ]
+    if problems:
+        raise ConfigError(join_problems("inspect", problems))
 
 
 def _print_json(values: dict[str, Any]) -> None:
@@ -96,7 +118,6 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
             raise BundleError(f"{path}: its manifest is nested too deep to be printed.") from error
         return
     size = human_size(manifest.size)
-    click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
     limits, parity = manifest.limits, manifest.parity
     domains = _domains(manifest.opset)
     facts = {
@@ -119,18 +140,19 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     layout = read_layout(Path(path))
     if layout is not None:
         facts["tuned"] = f"{layout.workers} workers of {layout.threads} threads on this machine"
-    for key, value in facts.items():
-        click.echo(f"{key + ':':<13}{value}")
-    values = {key: (manifest.config.get(key), it) for key, it in manifest.origins.items()}
-    for number, line in enumerate(settings_lines(values)):
-        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
+    _print_config(manifest.config)
     files = Table()
     for column in ("file", "size", "sha256"):
         files.add_column(column, justify="right" if column == "size" else "left")
     for name, entry in manifest.files.items():
         files.add_row(name, human_size(entry.size), entry.sha256[:16] + "…")
     print_table(files)
-    _print_config(manifest.config)
+    click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
+    for key, value in facts.items():
+        click.echo(f"{key + ':':<13}{value}")
+    values = {key: (manifest.config.get(key), it) for key, it in manifest.origins.items()}
+    for number, line in enumerate(settings_lines(values)):
+        click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
 
 
 def _engine(manifest: "Manifest") -> str:
@@ -197,6 +219,7 @@ def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
     if as_json:
         _print_json(info.to_dict())
         return
+    _print_config(info.config)
     size = human_size(Path(path).stat().st_size)
     click.echo(f"{path}: {info.kind}, of tfexport {info.tfexport_version}, {size}")
     for title, versions in (("needs:", info.needs), ("written with:", info.written_with)):
@@ -208,7 +231,6 @@ def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
     before = ", before quantising" if info.quantization else ""
     click.echo(f"{'parity:':<14}{_parity(info.parity)}{before}")
     click.echo(f"{'weights:':<14}{_weights(info.quantization)}")
-    _print_config(info.config)
 
 
 def _parity(parity: Any) -> str:

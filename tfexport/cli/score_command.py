@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.bars import file_bar
+from tfexport.cli.bars import ProblemLines, file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
     given,
     language_options,
+    without_effect,
 )
 from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Problem, join_problems
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -49,7 +52,9 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Log-probability of given translations. Needs no torch.")
+@click.command(
+    cls=DecodingCommand, short_help="Log-probability of given translations. Needs no torch."
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("source", type=click.Path())
 @click.argument("target", type=click.Path())
@@ -94,12 +99,12 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     spoken = Spoken(call.source_language, call.target_language, call.ids)
     options = scorer.resolve(given(call.decoding, call.ids), spoken)
 
-    sums = _Sums()
+    sums, problems = _Sums(), ProblemLines(call.source)
     with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
 
         def tell(line: "LineScore") -> None:
             if line.problem is not None:
-                click.echo(f"{call.source}:{line.number}: {line.problem.spelled(spell)}", err=True)
+                problems.add(line.number, line.problem.spelled(spell))
             sums.add(line)
             advance(line.number, line.number)
 
@@ -110,6 +115,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
             options,
             line_format=ScoreFormat(call.jsonl, call.ids, spell), force=call.force, tell=tell,
         )  # fmt: skip
+    problems.end()
     others = {"source_language": call.source_language, "target_language": call.target_language,
               "ids": call.ids or None}  # fmt: skip
     keywords = given(call.decoding, call.ids) | {k: v for k, v in others.items() if v is not None}
@@ -172,5 +178,13 @@ def _stream(name: str) -> Any:
 def _check_files(call: _Call) -> None:
     if call.source == call.target == "-":
         raise click.UsageError("SOURCE and TARGET cannot both be stdin; name a file for one.")
+    problems = without_effect({**call.decoding, "force": call.force, "jsonl": call.jsonl}, {
+        "force": call.output != "-", "jsonl": call.output != "-" or not call.as_json,
+        "return_token_scores": call.jsonl, "return_attention": call.jsonl,
+    })  # fmt: skip
+    if call.decoding.get("return_end_token") and not call.jsonl:
+        problems.append("--return-end-token needs --jsonl")
+    if problems:
+        raise ConfigError(join_problems("score", [Problem(None, text) for text in problems]))
     if call.output != "-":
         check_new_file(call.output, call.force)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfexport.cli import INTERRUPTED
 from tfexport.cli.decoding_options import decoding_options, engine_option, given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from tfexport.serve import ModelSettings
     from tfexport.serve.settings_file import SettingsFile
 
-INTERRUPTED = 130
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
-# Defaults of what requests ask for; what a result shows is a request's own affair.
+# Defaults of what requests ask for: what a result shows is for them to say.
+_OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
 _DECODING = [
     name for name, spec in SPECS.items()
-    if spec.help is not None and not name.startswith(("return_", "max_input_length"))
+    if spec.help is not None and not name.startswith(_OF_REQUESTS)
 ]  # fmt: skip
 
 
@@ -56,6 +57,8 @@ def _in_file(option: click.Parameter) -> bool:
               help="Address to listen on; 0.0.0.0 is every network.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
               help="Port to listen on; 0 takes a free one.")  # fmt: skip
+@click.option("--uds", type=click.Path(), metavar="PATH",
+              help="Listen on a socket of this machine at PATH instead.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0, show_default=True,
               help="Threads of each model; 0 takes all cores that it is allowed.")  # fmt: skip
 @engine_option
@@ -86,12 +89,16 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
               help="Answer to this name too, or '*' for any, though the server listens to this "
               "machine alone. Repeatable.")  # fmt: skip
+@click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="info",
+              show_default=True, help="Least of what is logged: info has every request, warning "
+              "those that got no result, error faults of the server.")  # fmt: skip
+@click.option("--json", is_flag=True,
+              help="Lines about the start as JSON too, as those of the log.")  # fmt: skip
 @decoding_options(_DECODING)
 @click.pass_context
 def serve(
-    ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None", host: str,
-    port: int, languages: tuple[str, ...], split_sentences: tuple[str, ...],
-    **values: Any,
+    ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None",
+    languages: tuple[str, ...], split_sentences: tuple[str, ...], json: bool, **values: Any,
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
@@ -107,12 +114,24 @@ def serve(
     tfexport serve de-en.bundle --beam-size 4 --max-length 200
     tfexport serve --config serve.toml
     """
-    from tfexport.serve import Service, Settings, bind, model_name, run, url_of
+    from tfexport.serve import (
+        Service,
+        Settings,
+        bind,
+        bind_path,
+        inherited,
+        journal,
+        model_name,
+        run,
+        url_of,
+    )
 
     served = bundles or (config.bundles if config is not None else ())
     if not served:
         raise click.UsageError("Missing argument 'BUNDLE...', or bundles in the file of --config.")
     names = [model_name(bundle) for bundle in served]
+    host, port, uds = (values.pop(name) for name in ("host", "port", "uds"))
+    journal.keep(values.pop("log_level"))
     decoding = given({name: values.pop(name) for name in _DECODING})
     key_file = values.pop("api_key_file")
     settings = Settings(
@@ -121,14 +140,26 @@ def serve(
         key_file=None if key_file is None else Path(key_file),
         **values,
     )
-    with bind(host, port) as bound:
+    bound = inherited() or (bind(host, port) if uds is None else bind_path(Path(uds)))
+    with bound:
         service = Service(served, settings)
         for model in service.models:
             for line in model.described():
-                click.echo(line.spelled(spell), err=True)
+                _say(line.spelled(spell), json, event="model", model=model.name)
         text = f"Serving {', '.join(service.models.names)} at {url_of(bound)}"
-        if run(service, bound, lambda: click.echo(text, err=True)):
+        told = {"event": "serving", "url": url_of(bound), "models": service.models.names}
+        if run(service, bound, lambda: _say(text, json, **told)):
             ctx.exit(INTERRUPTED)
+
+
+def _say(text: str, as_json: bool, **values: Any) -> None:
+    """A line about the start, for people or as one of the log."""
+    from tfexport.serve import journal
+
+    if as_json:
+        journal.write(**values, message=text)
+    else:
+        journal.say(text)
 
 
 def _models(

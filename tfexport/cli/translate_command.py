@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import file_bar
+from tfexport.cli.bars import ProblemLines, cut_lines, file_bar, unknown_tokens
 from tfexport.cli.decoding_options import (
+    DecodingCommand,
     as_call,
     decoding_options,
     engine_option,
     given,
     language_options,
+    without_effect,
 )
 from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
@@ -55,7 +57,10 @@ class _Call:
     decoding: dict[str, Any]
 
 
-@click.command(short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.")
+@click.command(
+    cls=DecodingCommand,
+    short_help="Translate lines of text, or of ids, with a bundle. Needs no torch.",
+)
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(), default="-")
 @click.option(
@@ -125,9 +130,15 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     task = _task(call, engine)
-    report = _reporter(call, engine)
+    report = _Reporter(call, engine, task)
     run = _to_stdout if call.output == "-" else _to_file
-    bad = run(call, engine, task, report)
+    try:
+        bad = run(call, engine, task, report)
+    except (KeyboardInterrupt, SystemExit):  # SIGTERM
+        report.end()
+        click.echo(_how_far(call, report.lines), err=True)
+        raise
+    report.end()
     if bad:
         click.echo(f"{bad} lines could not be decoded; their output lines are empty.", err=True)
         ctx.exit(1)
@@ -169,38 +180,70 @@ def _contradictions(call: _Call) -> list[Problem]:
         problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
     if call.target_prefix is not None and call.target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
-    for name in ("token-scores", "attention"):
-        if call.decoding.get(f"return_{name.replace('-', '_')}") and not call.jsonl:
-            problems.append(f"--return-{name} needs --jsonl")
+    problems += without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl, "return_end_token": call.jsonl or call.ids,
+    })  # fmt: skip
     if call.ids and call.decoding.get("replace_unknowns"):
         problems.append("--replace-unknowns acts on text; with --ids there is none")
     return [Problem(None, text) for text in problems]
 
 
-def _reporter(call: _Call, engine: "Engine") -> "Callable[[LineResult], object]":
-    """A callback that reports a line's problem, or draws its attention."""
-    plot: Callable[[LineResult], object] | None = None
-    if call.attention_plot:
-        from tfexport.cli.attention_plot import Plotter
+class _Reporter:
+    """Reports lines' problems, draws their attention, and counts what is to be told at the end.
 
-        plot = Plotter(call.attention_plot, engine.texts, call.ids)
+    Attributes:
+        lines: that are done.
+    """
 
-    def report(line: "LineResult") -> None:
+    def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
+        self.lines = self._cut = self._unknown = self._with_unknown = 0
+        self._count_unknowns = engine.texts.count_unknowns
+        self._problems, self._longest = ProblemLines(call.file), task.options.max_length
+        self._plot: Callable[[LineResult], object] | None = None
+        if call.attention_plot:
+            from tfexport.cli.attention_plot import Plotter
+
+            self._plot = Plotter(call.attention_plot, engine.texts, call.ids)
+
+    def __call__(self, line: "LineResult") -> None:
+        self.lines += 1
         if line.problem is not None:
-            click.echo(f"{call.file}:{line.number}: {line.problem.spelled(spell)}", err=True)
-        elif plot is not None:
-            plot(line)
+            self._problems.add(line.number, line.problem.spelled(spell))
+            return
+        if line.result is not None:
+            self._cut += not line.result.hypotheses[0].finished
+            unknown = self._count_unknowns(line.result.source_tokens)
+            self._unknown += unknown
+            self._with_unknown += unknown > 0
+        if self._plot is not None:
+            self._plot(line)
 
-    return report
+    def end(self) -> None:
+        """Tell what there is to tell of all lines together."""
+        self._problems.end()
+        if self._cut:
+            click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
+        if self._unknown:
+            click.echo(unknown_tokens(self._unknown, self._with_unknown, "lines"), err=True)
+
+
+def _how_far(call: _Call, lines: int) -> str:
+    """What an interrupted run has done, and how to go on."""
+    if call.output == "-":
+        return f"{call.file}: {lines:,} lines were translated."
+    done = f"{call.output}: {lines:,} lines were translated by this run."
+    if call.file != "-" and Path(call.file).is_file():
+        how = " with --resume in place of --force" if call.force else " with --resume"
+        return f"{done} The same command goes on{'' if call.resume else how}."
+    return f"{done} {call.file} can be read only once: begin anew with --force."
 
 
 def _source(call: _Call) -> Any:
     return sys.stdin.buffer if call.file == "-" else call.file
 
 
-def _to_file(
-    call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
-) -> int:
+def _to_file(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter) -> int:
     """Translate into a resumable file; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_file
 
@@ -209,14 +252,9 @@ def _to_file(
         return path.stat().st_size if path.is_file() else None  # that of a pipe is unknown
 
     with file_bar("translating", size) as advance:
-
-        def tell(line: "LineResult", offset: int) -> None:
-            report(line)
-            advance(line.number, offset)
-
         summary = translate_file(
             engine, _source(call), call.output, task,
-            resume=call.resume, force=call.force, tell=tell,
+            resume=call.resume, force=call.force, tell=report, advance=advance,
         )  # fmt: skip
     if summary.resumed:
         text = f"{summary.resumed} of {summary.lines} lines were there."
@@ -224,9 +262,7 @@ def _to_file(
     return len(summary.bad)
 
 
-def _to_stdout(
-    call: _Call, engine: "Engine", task: "LineTask", report: "Callable[[LineResult], object]"
-) -> int:
+def _to_stdout(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter) -> int:
     """Translate to stdout; return the number of lines that could not be decoded."""
     from tfexport.runtime.files.resumable import translate_stream
 

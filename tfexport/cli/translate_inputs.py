@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
-from tfexport.cli.decoding_options import given
+from tfexport.cli.bars import ProblemLines
+from tfexport.cli.decoding_options import given, without_effect
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem, join_problems
 
@@ -31,6 +30,13 @@ def check_inputs_call(call: Any) -> None:
     ]
     if call.file != "-":
         problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
+    if call.decoding.get("replace_unknowns"):
+        problems.append(Problem(None, "--replace-unknowns acts on the words of a text"))
+    texts = without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl,
+    })  # fmt: skip
+    problems += [Problem(None, text) for text in texts]
     if problems:
         raise ConfigError(join_problems("translate", problems))
 
@@ -84,12 +90,13 @@ def _write(
 ) -> int:
     from tfexport.runtime.files.array_rows import decode_rows
 
-    bad = 0
+    bad, problems = 0, ProblemLines(call.inputs, " row ")
     for result in decode_rows(engine, rows, options, prefix):
         if result.problem is not None:
             bad += 1
             problem = result.problem.spelled(spell)
-            click.echo(f"{call.inputs}: row {result.number}: {problem}", err=True)
+            problems.add(result.number, problem)
         for line in lines(result):
             file.write(line + "\n")
+    problems.end()
     return bad

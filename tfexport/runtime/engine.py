@@ -18,7 +18,7 @@ from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine, open_model
 from tfexport.runtime.own_defaults import check_own
-from tfexport.runtime.parallel.batches import in_order, make_batches
+from tfexport.runtime.parallel.batches import BATCHES_AHEAD, in_order, make_batches
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
 from tfexport.runtime.resolve import Resolver
@@ -165,6 +165,7 @@ class Engine:
         requests: Sequence[Request | None],
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
+        decoded: Callable[[int], object] | None = None,
     ) -> "Future[Result]":
         """Decode in the workers; blocks while their queue is full.
 
@@ -172,6 +173,7 @@ class Engine:
             requests: None for a row that needs no decoding.
             options: how to decode all of them.
             assemble: turns the hypotheses of all rows into the future's result.
+            decoded: told how many rows a batch had that is done, by the thread that has done it.
         """
         self._check_process()
         batches = make_batches(requests, options)
@@ -181,7 +183,11 @@ class Engine:
                 lambda workers: workers.submit(self._decode, requests, batch, options)
             )
 
-        parts = [submit(batch) for batch in batches]
+        parts = list[Future[Hypotheses]]()
+        for batch in batches:
+            parts.append(submit(batch))
+            if decoded is not None:
+                parts[-1].add_done_callback(partial(_tell, decoded, len(batch)))
         return gather(parts, lambda found: assemble(in_order(len(requests), batches, found)))
 
     def try_submit(
@@ -203,19 +209,31 @@ class Engine:
         return gather(parts, lambda found: assemble(in_order(len(requests), batches, found)))
 
     def decode_stream(
-        self, jobs: Iterable[AnyJob], options: ResolvedOptions, chunk: int
+        self,
+        jobs: Iterable[AnyJob],
+        options: ResolvedOptions,
+        chunk: int,
+        decoded: Callable[[int], object] | None = None,
     ) -> Iterator[tuple[AnyJob, list[Hypothesis]]]:
         """Decode jobs in their order, in chunks of ``chunk`` jobs.
 
         The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
-        answered before the next one is read.
+        answered before the next one is read. The first chunks are smaller, a batch and then twice
+        as much as before, so that nobody waits long for the first results.
+
+        Args:
+            jobs: to decode.
+            options: how to decode all of them.
+            chunk: jobs that are batched together.
+            decoded: see ``submit``.
         """
         source = iter(jobs)
-        ahead = 0 if chunk == 1 else 1
+        ahead, size = 0 if chunk == 1 else 1, max(1, chunk // BATCHES_AHEAD)
         waiting: deque[tuple[list[AnyJob], Future[Hypotheses]]] = deque()
-        while read := list(islice(source, chunk)):
+        while read := list(islice(source, size)):
+            size = min(2 * size, chunk)
             requests = [job.request for job in read]
-            waiting.append((read, self.submit(requests, options, lambda found: found)))
+            waiting.append((read, self.submit(requests, options, lambda found: found, decoded)))
             while len(waiting) > ahead:
                 yield from _pairs(*waiting.popleft())
         while waiting:
@@ -243,7 +261,13 @@ class Engine:
                 texts.append(self.texts.decode(made.tokens))
         if options.replace_unknowns and not options.return_attention:
             hypotheses = [replace(made, attention=None) for made in hypotheses]
-        return TranslationResult(texts[0], hypotheses, ids, texts, around)
+        unknown = self.count_unknown(ids)
+        return TranslationResult(texts[0], hypotheses, ids, texts, around, unknown)
+
+    def count_unknown(self, ids: Sequence[int]) -> int:
+        """How many source ids are the unknown token."""
+        unk = self.manifest.special_ids.unk
+        return 0 if unk is None else list(ids).count(unk)
 
     def close(self) -> None:
         """Wait for submitted batches, stop the workers and give back the model's memory.
@@ -288,6 +312,10 @@ class Engine:
                 f"{os.getpid()}, to which threads do not pass. Open the translator after the fork, "
                 "or start processes by 'spawn'."
             )
+
+
+def _tell(decoded: Callable[[int], object], rows: int, _: object) -> None:
+    decoded(rows)
 
 
 def _pairs(

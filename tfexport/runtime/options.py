@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, TypeVar
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.option_checks import (
@@ -25,6 +26,8 @@ from tfexport.runtime.option_keywords import ScoringKeywords as ScoringKeywords
 from tfexport.runtime.option_keywords import TranslationKeywords as TranslationKeywords
 from tfexport.runtime.step import Step as Step
 from tfexport.typing import Self
+
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 SUBJECT = "decoding options"
 _LONGEST = 2**31 - 1  # tokens, far above what memory allows
@@ -276,3 +279,26 @@ def given_options(
     if not changed_only:
         counted |= options.said
     return {**{name: values[name] for name in DEFAULTS if name in counted}, **keywords}
+
+
+def naming_options(keywords: type) -> Callable[[Call], Call]:
+    """Let ``help`` and editors show the options that a call takes as keywords, by their names.
+
+    Args:
+        keywords: the typed dictionary of its ``**keywords``.
+    """
+
+    def name(call: Call) -> Call:
+        shown_as = signature(call)
+        given = [
+            each for each in shown_as.parameters.values() if each.kind != Parameter.VAR_KEYWORD
+        ]
+        options = [
+            Parameter(option, Parameter.KEYWORD_ONLY, default=DEFAULTS.get(option),
+                      annotation=getattr(kind, "__forward_arg__", kind))
+            for option, kind in keywords.__annotations__.items()
+        ]  # fmt: skip
+        call.__signature__ = shown_as.replace(parameters=given + options)  # type: ignore[attr-defined]
+        return call
+
+    return name

@@ -75,6 +75,9 @@ class TranslationResult:
         texts: of all hypotheses; empty from ``generate``.
         framing: numbers of special tokens before and after the text's own tokens in
             ``source_tokens``.
+        unknown_tokens: how many of ``source_tokens`` are the unknown token: parts of the text that
+            the tokenizer has no token for, such as another alphabet's, which the model cannot see.
+            0 for tokenizers that write what they do not know as bytes.
     """
 
     text: str | None
@@ -82,6 +85,7 @@ class TranslationResult:
     source_tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     framing: tuple[int, int] = (0, 0)
+    unknown_tokens: int = 0
 
     def alignment(self, hypothesis: int = 0) -> list[tuple[int, int]]:
         """Pair each target token with the source token it attended to most; see ``Hypothesis``.
@@ -97,13 +101,15 @@ class TranslationResult:
 
         ``text`` (None from ``generate``), ``tokens``, ``score`` and ``finished`` are those of the
         best hypothesis, with ``token_scores``, and with ``source_tokens``, ``attention`` and
-        ``alignment``, if they are to be returned.
+        ``alignment``, if they are to be returned; and ``unknown_tokens``, if there are any.
 
         Args:
             hypotheses: whether to list all of them, in the same form, under ``hypotheses``; None
                 lists them if there are several.
         """
         values = self._describe(0)
+        if self.unknown_tokens:
+            values["unknown_tokens"] = self.unknown_tokens
         if hypotheses or (hypotheses is None and len(self.hypotheses) > 1):
             values["hypotheses"] = [self._describe(place) for place in range(len(self.hypotheses))]
         return values

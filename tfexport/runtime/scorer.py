@@ -11,7 +11,7 @@ from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions, score_targets
 from tfexport.runtime.spoken import UNSAID, Spoken
-from tfexport.runtime.text.codec import check_rows
+from tfexport.runtime.text.codec import check_rows, without_own_end
 
 SCORE_OPTIONS = frozenset(ScoringKeywords.__annotations__)
 
@@ -84,7 +84,11 @@ class Scorer:
         as_ids = not isinstance(source, str)
         request = self._engine.request(source, number, (), options, as_ids=as_ids)
         try:
-            ids = self._engine.texts.encode_target(target)
+            texts = self._engine.texts
+            ids = texts.encode_target(target)
+            if isinstance(target, str) and ids:
+                end = self._engine.manifest.special_ids.eos
+                ids = without_own_end(ids, texts.target, [end])
             if isinstance(target, str) and ids and options.first_token not in (None, ids[0]):
                 assert options.first_token is not None
                 ids = [options.first_token, *ids]

@@ -23,6 +23,7 @@ from tfexport.runtime.options import (
     ScoringKeywords,
     TranslationKeywords,
     given_options,
+    naming_options,
 )
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
@@ -126,6 +127,7 @@ class Translator:
         **keywords: Unpack[DecodingKeywords],
     ) -> Future[list[TranslationResult]]: ...
 
+    @naming_options(DecodingKeywords)
     def translate(
         self,
         texts: Iterable[str],
@@ -196,6 +198,7 @@ class Translator:
         **keywords: Unpack[DecodingKeywords],
     ) -> Future[list[TranslationResult]]: ...
 
+    @naming_options(DecodingKeywords)
     def generate(
         self,
         ids: Iterable[Sequence[int]],
@@ -230,13 +233,17 @@ class Translator:
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
+            given = [request.ids if request else [] for request in requests]
             return [
-                TranslationResult(None, hypotheses, request.ids if request else [])
-                for request, hypotheses in zip(requests, found, strict=True)
+                TranslationResult(
+                    None, hypotheses, ids, unknown_tokens=self.engine.count_unknown(ids)
+                )
+                for ids, hypotheses in zip(given, found, strict=True)
             ]
 
         return self._run(requests, resolved, assemble, asynchronous)
 
+    @naming_options(DecodingKeywords)
     def generate_from(
         self,
         rows: Iterable[Mapping[str, Any]],
@@ -275,6 +282,7 @@ class Translator:
             return [TranslationResult(None, hypotheses) for hypotheses in found]
         return [self.engine.result("", [], hypotheses, resolved) for hypotheses in found]
 
+    @naming_options(ScoringKeywords)
     def score(
         self,
         sources: Iterable[str | Sequence[int]],
@@ -315,6 +323,7 @@ class Translator:
         """The scorer behind ``score``, for programs that score pairs as they arrive."""
         return Scorer(self.engine)
 
+    @naming_options(DecodingKeywords)
     def stream(
         self,
         text: str,
@@ -350,6 +359,7 @@ class Translator:
         request = self.engine.request(text, 0, prefix, resolved, as_ids=False)
         return stream_text(self.engine, request, resolved)
 
+    @naming_options(DecodingKeywords)
     def translate_iterable(
         self,
         texts: Iterable[str],
@@ -382,6 +392,7 @@ class Translator:
         resolved, _ = self.engine.resolver.resolve(given, spoken=spoken)
         return translate_texts(self.engine, texts, target_prefix, resolved)
 
+    @naming_options(TranslationKeywords)
     def translate_file(
         self,
         source: str | os.PathLike[str],

@@ -16,6 +16,8 @@ except ImportError as error:
 
 from tfexport.serve.models import model_name as model_name
 from tfexport.serve.server import bind as bind
+from tfexport.serve.server import bind_path as bind_path
+from tfexport.serve.server import inherited as inherited
 from tfexport.serve.server import run as run
 from tfexport.serve.server import url_of as url_of
 from tfexport.serve.service import Service as Service

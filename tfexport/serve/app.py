@@ -17,6 +17,8 @@ from tfexport.serve.dialects import dialect_of
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.gate import FAULT, App, Gate
 from tfexport.serve.protocols import deepl, kserve, libretranslate, own, pieces
+from tfexport.serve.protocols.answers import ANSWERS
+from tfexport.serve.protocols.own_results import UNFINISHED
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -44,11 +46,13 @@ def make_app(service: Service, *, local: bool = False) -> App:
     app.add_exception_handler(HTTPException, _not_there)
     app.add_exception_handler(Exception, _fault)
     hosts = service.settings.allowed_hosts if local else None
-    gate: App = Gate(app, service, app.openapi()["paths"], hosts)
+    document = app.openapi()
+    openapi.complete(document, ANSWERS, keys=service.keys.needed)
+    gate: App = Gate(app, service, document["paths"], hosts)
     if service.settings.cors_origins:
         gate = CORSMiddleware(
             gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Retry-After"],
+            expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
         )  # fmt: skip
     return gate
 
@@ -66,11 +70,11 @@ class _PageFiles(StaticFiles):
 def _add_pages(app: FastAPI) -> None:
     app.mount("/page", _PageFiles(directory=PAGE), name="page")
 
-    @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/", include_in_schema=False)
     async def index() -> Response:
         return FileResponse(PAGE / "index.html", headers=_PAGE_HEADERS)
 
-    @app.api_route("/docs", methods=["GET", "HEAD"], include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
         return HTMLResponse(openapi.page(app.openapi()))
 

@@ -2,14 +2,14 @@
 
 import urllib.parse
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pydantic
 import pydantic_core
 
 from tfexport.near_names import nearest_name
 from tfexport.serve.call import header
-from tfexport.serve.failures import RequestError, wrong
+from tfexport.serve.failures import RequestError, loggable, wrong
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
@@ -19,6 +19,11 @@ class Fields(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **values: Any) -> None:
+        """Let the names of its fields stand in the log."""
+        loggable(cls.model_fields)
+
 
 class StrictFields(Fields):
     """Fields whose values have to be of their types, not only to look like them."""
@@ -27,6 +32,19 @@ class StrictFields(Fields):
 
 
 Kind = TypeVar("Kind", bound=Fields)
+
+
+class First(pydantic.FailFast):
+    """Of a list the first value that is wrong is told; there is room for 100,000s in a body."""
+
+    __hash__ = object.__hash__  # as alternatives of a type have to have one
+
+
+Texts = Annotated[list[str], First()]
+_MOST_NAMES = 64  # of an object in a body
+_LONGEST_WORD = 2000  # characters of one text in options
+_OPTIONS = ("options", "parameters")  # fields that hold decoding options
+_MOST_ITEMS = 1000  # of all lists of options together
 
 
 def media_type(scope: Mapping[str, Any]) -> str:
@@ -62,8 +80,9 @@ def read_json(kind: type[Kind], body: bytes) -> Kind:
     """Read a body of JSON.
 
     Raises:
-        RequestError: naming everything that is wrong with it.
+        RequestError: naming what is wrong with it.
     """
+    check_amount(body)
     try:
         return kind.model_validate_json(body)
     except pydantic.ValidationError as error:
@@ -112,6 +131,47 @@ def form_fields(body: bytes, most: int) -> dict[str, list[str]]:
         raise wrong(f"the form cannot be read: {str(error)[:200]}") from None
 
 
+def check_amount(body: bytes) -> Any:
+    """The value of a body of JSON, of which the amount is checked before each part is.
+
+    Raises:
+        RequestError: it is no JSON, or holds more than any request needs.
+    """
+    try:
+        value = pydantic_core.from_json(body)
+    except ValueError as error:
+        raise wrong(f"Invalid JSON: {str(error)[:200]}") from None
+    if not isinstance(value, dict):
+        return value
+    for name, inner in [("", value), *value.items()]:
+        if isinstance(inner, dict) and len(inner) > _MOST_NAMES:
+            raise wrong(f"{name[:60] or 'the body'}: {len(inner)} names; {_MOST_NAMES} at most")
+    for name in _OPTIONS:
+        options = value.get(name)
+        if isinstance(options, dict):
+            _check_options(name, options)
+    return value
+
+
+def _check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse more items of lists, and longer words, than options need; prefixes are counted apart.
+
+    Raises:
+        RequestError: naming the number.
+    """
+    waiting = [value for key, value in options.items() if key != "target_prefix"]
+    count = 0
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and len(value) > _LONGEST_WORD:
+            raise wrong(f"{name}: a word of {len(value)} characters; {_LONGEST_WORD} at most")
+        if isinstance(value, list | dict):
+            count += len(value)
+            if count > _MOST_ITEMS:
+                raise wrong(f"{name}: more than {_MOST_ITEMS} items in lists")
+            waiting += value.values() if isinstance(value, dict) else value
+
+
 def problems_of(kind: type[Fields], error: pydantic.ValidationError) -> Iterator[str]:
     """A sentence for each problem."""
     for found in error.errors(include_url=False, include_input=False, include_context=False):
@@ -138,11 +198,3 @@ def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
         return "leave it out"
     near = nearest_name(str(places[0]), known)
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
-
-
-def parse_json(body: bytes) -> Any:
-    """The value of a body of JSON, whatever it is; None if it is not valid."""
-    try:
-        return pydantic_core.from_json(body)
-    except ValueError:
-        return None

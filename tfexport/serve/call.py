@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfexport.serve.failures import late
+
 _SANE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 _SCOPE_KEY = "tfexport.call"
 
@@ -28,6 +30,7 @@ class Call:
         texts: how many it holds.
         characters: of all its texts.
         problem: why it got no result.
+        ended: however it ended.
     """
 
     id: str
@@ -39,6 +42,7 @@ class Call:
     texts: int = 0
     characters: int = 0
     problem: str = ""
+    ended: bool = False
 
     @classmethod
     def begin(cls, headers: Headers, timeout: float) -> "Call":
@@ -47,6 +51,15 @@ class Call:
         given = header(headers, b"x-request-id").decode("latin-1")
         number = given if _SANE_ID.fullmatch(given) else secrets.token_hex(8)
         return cls(number, now + timeout, now)
+
+    def check(self) -> None:
+        """Stop work for a call that nobody waits for any more; from any thread.
+
+        Raises:
+            RequestError: its time is over, or it has ended.
+        """
+        if self.ended or self.left <= 0:
+            raise late()
 
     @property
     def left(self) -> float:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from tfexport.errors import (
     ClosedSchedulerError,
@@ -15,7 +16,11 @@ from tfexport.errors import (
     TokenizerError,
 )
 
+MOST_PROBLEMS = 20  # of a request that are told; the others are counted
+_names = set[str]()  # of fields and options, which may stand in the log
+_NAME = re.compile(r"\w+(?:\.\w+)?")
 WRONG = 0  # a status that each protocol has its own for
+_ITEM = "\n  - "  # before each of several problems in a message; see ``join_problems``
 LONGEST_WAIT = 60  # seconds that a client is told to wait at most
 
 
@@ -32,7 +37,9 @@ class RequestError(Exception):
         self, status: int, problems: str | Sequence[str], headers: dict[str, str] | None = None
     ) -> None:
         self.status, self.headers = status, headers or {}
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        found = [problems] if isinstance(problems, str) else list(problems)
+        more = len(found) - MOST_PROBLEMS
+        self.problems = found[:MOST_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])
         super().__init__(self.message)
 
     @property
@@ -44,8 +51,20 @@ class RequestError(Exception):
 
     @property
     def logged(self) -> str:
-        """The problem as the log may have it: what is wrong with a request may be its text."""
-        return "a wrong request" if self.status == WRONG else self.message
+        """The problem as the log may have it: what is wrong with a request may be its text.
+
+        So of wrong fields and options only the names are said, and only of those that there are.
+        """
+        if self.status != WRONG:
+            return self.message
+        begun = [found[0] for one in self.problems if (found := _NAME.match(one))]
+        known = [name for name in begun if name.rpartition(".")[2] in _names]
+        return f"a wrong request: {', '.join(dict.fromkeys(known))}".removesuffix(": ")
+
+
+def loggable(names: Iterable[str]) -> None:
+    """Let names of fields and options stand in the log."""
+    _names.update(names)
 
 
 def wrong(problems: str | Sequence[str]) -> RequestError:
@@ -74,8 +93,14 @@ def as_failure(error: TfexportError) -> RequestError | None:
         return late()
     # A tokenizer that cannot be read is found when a bundle is opened: here there is none.
     if isinstance(error, ConfigError | InputError | TokenizerError):
-        return wrong(spelled(error))
+        return wrong(_listed(spelled(error)))
     return None
+
+
+def _listed(text: str) -> list[str]:
+    """The problems of a message of the library, one by one."""
+    head, *problems = text.split(_ITEM)
+    return problems or [head]
 
 
 def spelled(error: TfexportError) -> str:

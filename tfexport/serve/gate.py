@@ -1,4 +1,4 @@
-"""The gate that every request passes on its way in and out: key, body, end, log."""
+"""What is done for every request, before and after: key, body, end, log."""
 
 import asyncio
 import time
@@ -62,13 +62,17 @@ class Gate:
             await self._turn_away(scope, answer)
             return
         put_call(scope, call)
+        method = scope["method"]
+        if method == "HEAD":  # whose answers have no body: the server below leaves it out
+            scope["method"] = "GET"
         self._service.metrics.active.inc()
         try:
             with call.exits:
                 await self._answer(scope, call, receive, answer)
         finally:
+            call.ended = True
             self._service.metrics.active.dec()
-            self._record(scope, call, answer.status)
+            self._record(scope, call, method, answer.status)
 
     async def _turn_away(self, scope: Scope, answer: "_Answer") -> None:
         """Refuse a request of a full server, with as little work as can be."""
@@ -79,7 +83,7 @@ class Gate:
         self._refused += 1
 
     def _log_refused(self) -> None:
-        journal.write("refused", requests=self._refused, problem=CROWDED)
+        journal.write("refused", level="warning", requests=self._refused, problem=CROWDED)
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
@@ -175,14 +179,15 @@ class Gate:
         known = path if path in self.paths else "unmatched"
         return getattr(scope.get("route"), "path", None) or known
 
-    def _record(self, scope: Scope, call: Call, status: int) -> None:
+    def _record(self, scope: Scope, call: Call, method: str, status: int) -> None:
         route, seconds = self._route(scope), time.monotonic() - call.begun
         self._service.metrics.answered(route, status, call.model, seconds)
         if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
+        level = {} if status < 400 else {"level": "error" if status == 500 else "warning"}
         journal.write(
-            "request", request_id=call.id, method=scope["method"], route=route, status=status,
-            seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
+            "request", **level, request_id=call.id, method=method, route=route,
+            status=status, seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
             characters=call.characters, problem=call.problem or None,
         )  # fmt: skip
 

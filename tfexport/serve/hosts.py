@@ -47,7 +47,7 @@ def check_host(headers: Headers, version: str, allowed: Collection[str] | None) 
         return
     raise RequestError(
         421, f"Host {name[:100]!r} is not a name of this server, which is for this machine alone; "
-        f"--allowed-host {name[:100]} lets it have that name"
+        "who runs it can let it have that name (allowed-host)"
     )  # fmt: skip
 
 
@@ -74,7 +74,8 @@ def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
         own = kind in _TYPES or urllib.parse.urlsplit(origin).netloc == host
     if not own:
         raise RequestError(
-            403, f"a page of {origin[:100]} has sent this; --cors-origin {origin[:100]} lets it"
+            403,
+            f"a page of {origin[:100]} has sent this; who runs the server can let it (cors-origin)",
         )
 
 

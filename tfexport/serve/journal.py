@@ -18,12 +18,15 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any
 
+LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
 _END_SECONDS = 2.0  # for which a server that ends waits for its last lines to be written
 
 
 def write(event: str, **values: Any) -> None:
-    """Write one line."""
+    """Write one line, unless it is of less than the level that is kept."""
+    if LEVELS.index(values.get("level", LEVELS[0])) < _least:
+        return
     line = _line(event, **values)
     if _writer is not None:
         _writer.add(line)
@@ -32,10 +35,25 @@ def write(event: str, **values: Any) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
+def say(text: str) -> None:
+    """Tell whoever has started the server something, if it can be told."""
+    try:
+        os.write(sys.stderr.fileno(), f"{text}\n".encode())
+    except (AttributeError, OSError, ValueError):  # replaced, closed or full
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
 def write_fault(event: str, error: BaseException, **values: Any) -> None:
     """Write one line of an error that should not be, with where it came from."""
     where = traceback.format_exception(error)
     write(event, level="error", error=repr(error)[:500], trace="".join(where)[-4000:], **values)
+
+
+def keep(level: str) -> None:
+    """Write lines of this level and above alone."""
+    global _least
+    _least = LEVELS.index(level)
 
 
 @contextlib.contextmanager
@@ -59,7 +77,8 @@ class _Writer:
     """A thread that writes lines to a file, by its number: no lock of Python's is held for it."""
 
     def __init__(self, number: int) -> None:
-        self._number, self._lines, self._lost = number, queue.Queue[str | None](_MOST_WAITING), 0
+        self._number, self._lines = number, queue.Queue[str | None](_MOST_WAITING)
+        self._lost, self._counting = 0, threading.Lock()
         # Daemons do not keep the process from ending; this one may wait for ever.
         self._thread = threading.Thread(target=self._run, name="tfexport-log", daemon=True)
         self._thread.start()
@@ -69,7 +88,7 @@ class _Writer:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            self._lost += 1
+            self._count(1)
 
     def end(self) -> None:
         """Wait for what is still to be written, for a while."""
@@ -82,10 +101,11 @@ class _Writer:
             lost = self._lost
             if lost:
                 line = f"{_line('lost', lines=lost)}\n{line}"
-            if self._write(f"{line}\n".encode()):
-                self._lost -= lost
-            else:
-                self._lost += 1
+            self._count(-lost if self._write(f"{line}\n".encode()) else 1)
+
+    def _count(self, lines: int) -> None:
+        with self._counting:
+            self._lost += lines
 
     def _write(self, data: bytes) -> bool:
         try:
@@ -97,6 +117,7 @@ class _Writer:
 
 
 _writer: _Writer | None = None
+_least = 0  # number of the lowest level that is written
 
 
 def _line(event: str, **values: Any) -> str:
@@ -109,7 +130,8 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        values = {"level": record.levelname.lower(), "message": record.getMessage()}
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        values = {"level": level, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             write_fault(record.name, record.exc_info[1], message=record.getMessage())
         else:

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -31,6 +38,7 @@ class Metrics:
         self.characters = 0
         self._registry = registry = CollectorRegistry()
         registry.register(_Queues(stats))
+        ProcessCollector(registry=registry)  # memory, processor time and open files, on Linux
         labels = ["route", "code", "model"]
         self._requests = Counter(
             "tfexport_requests", "Requests that were answered.", labels, registry=registry

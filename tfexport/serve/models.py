@@ -44,6 +44,7 @@ class Model:
         observer: of its rows.
         split: how its texts are split where a request does not say.
         slots: rows that it decodes at a time.
+        max_queue: requests that may wait for it.
         max_tokens: of a row.
     """
 
@@ -58,7 +59,7 @@ class Model:
         assert own.slots is not None
         assert own.max_tokens is not None
         assert own.max_queue is not None
-        self.slots, self.max_tokens = own.slots, own.max_tokens
+        self.slots, self.max_queue, self.max_tokens = own.slots, own.max_queue, own.max_tokens
         # A thread decodes a batch of its own: none waits for another, and none spins.
         workers = own.threads or usable_cores()
         self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=own.engine or "auto")

@@ -5,23 +5,99 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pydantic
 from fastapi import APIRouter
 
 from tfexport.serve.bodies import FORM, JSON, Fields
+from tfexport.serve.dialects import (
+    DEEPL,
+    KSERVE,
+    LIBRETRANSLATE,
+    OWN,
+    Dialect,
+    dialect_of,
+    is_work,
+    needs_key,
+)
+from tfexport.serve.failures import RequestError
+
+_REFERENCE = "#/components/schemas/{model}"
+_BEARER = {"type": "http", "scheme": "bearer"}
+_SCHEMES = {
+    OWN.name: _BEARER,
+    KSERVE.name: _BEARER,
+    DEEPL.name: {"type": "apiKey", "in": "header", "name": "Authorization",
+                 "description": "DeepL-Auth-Key, a space, and the key"},
+    LIBRETRANSLATE.name: {"type": "apiKey", "in": "query", "name": "api_key",
+                          "description": "in the body of a POST"},
+}  # fmt: skip
 
 
 def describe(kind: type[Fields], summary: str, *, forms: bool = False) -> dict[str, Any]:
     """Keywords of a route whose body has these fields."""
-    schema = kind.model_json_schema()
+    schema = kind.model_json_schema(ref_template=_REFERENCE)
     content = {name: {"schema": schema} for name in ((JSON, FORM) if forms else (JSON,))}
     body = {"required": True, "content": content}
     return {"summary": summary, "openapi_extra": {"requestBody": body}}
 
 
+def complete(
+    document: dict[str, Any],
+    answers: Mapping[tuple[str, str], type[pydantic.BaseModel]],
+    *,
+    keys: bool,
+) -> None:
+    """Add answers, errors and keys to an OpenAPI document.
+
+    Args:
+        document: is changed.
+        answers: method and path to the fields of the answer.
+        keys: whether callers have to give one.
+    """
+    parts = document.setdefault("components", {})
+    schemas = parts.setdefault("schemas", {})
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            content = described.get("requestBody", {}).get("content", {})
+            for body in content.values():
+                schemas.update(body["schema"].pop("$defs", {}))
+            responses = described["responses"]
+            if (answer := answers.get((method, path))) is not None:
+                schema = answer.model_json_schema(ref_template=_REFERENCE)
+                schemas.update(schema.pop("$defs", {}))
+                responses["200"]["content"] = {JSON: {"schema": schema}}
+            responses.pop("422", None)  # of parameters of paths, which are texts here
+            if is_work(path):
+                responses.update(_errors(dialect_of(path), keys and needs_key(path)))
+            if keys and needs_key(path):
+                described["security"] = [{dialect_of(path).name: []}]
+    if keys:
+        parts["securitySchemes"] = _SCHEMES
+
+
+def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
+    """What is answered to requests that get no result."""
+    of_error: dict[str, Any] = {"type": "object", "properties": {
+        name: {"type": "array", "items": {"type": "string"}} if isinstance(value, list)
+        else {"type": "string"}
+        for name, value in dialect.body(RequestError(400, ["a", "b"])).items()
+    }}  # fmt: skip
+    texts = {
+        dialect.wrong: "the request is wrong; all problems are named",
+        404: "there is no such thing",
+        413: "there is too much of it", 500: "a fault of the server",
+        503: "the server is full, or stops; Retry-After says when to come again",
+        504: "the time of the request was over",
+    }  # fmt: skip
+    if keys:
+        texts[dialect.no_key] = "no key, or a wrong one"
+    content = {JSON: {"schema": of_error}}
+    return {str(n): {"description": texts[n], "content": content} for n in sorted(texts)}
+
+
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Any], summary: str) -> None:
-    """Add a path that is asked for its status, with a body or without."""
+    """Add a path that is asked for its status."""
     router.add_api_route(path, answer, methods=["GET"], summary=summary)
-    router.add_api_route(path, answer, methods=["HEAD"], include_in_schema=False)
 
 
 def page(document: Mapping[str, Any]) -> str:

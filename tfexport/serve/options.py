@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfexport.errors import Problem
+from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.resolve import Prefix, Resolver
 from tfexport.runtime.search import ResolvedOptions
 from tfexport.runtime.spoken import Spoken
+from tfexport.serve.failures import loggable
 
+loggable(DEFAULTS)
 _MOST = 256  # different ones that are kept
 _LONGEST = 2000  # characters of options that are kept
 

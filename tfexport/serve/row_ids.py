@@ -46,7 +46,9 @@ async def generate(
     check_lengths(model, requests)
     submission = submit(model, Rows(resolved, requests, []), call.deadline)
     call.exits.callback(submission.cancel)
-    found = [hypotheses[0].tokens for hypotheses in await outcome(submission, call)]
+    best = [hypotheses[0] for hypotheses in await outcome(submission, call)]
+    model.observer.cut(sum(not one.finished for one in best))
+    found = [one.tokens for one in best]
     longest = max(map(len, found), default=0)
     pad = engine.manifest.special_ids.pad
     padded = [[*tokens, *[pad] * (longest - len(tokens))] for tokens in found]

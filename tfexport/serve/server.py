@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from granian._granian import SocketHolder
@@ -42,6 +43,7 @@ BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit
 _SWITCH_INTERVAL = 0.0002
 _REST_OF_FILES = 256  # open files that are not connections
 _TICK = 0.02
+_FIRST_INHERITED = 3  # number of the first file that systemd hands over
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -71,8 +73,54 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
+def bind_path(path: Path) -> socket.socket:
+    """A socket of this machine at a path, which no other server has; see ``bind``.
+
+    Raises:
+        ConfigError: the path is taken, or cannot be.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError(f"cannot listen on {path}: this system has no such sockets")
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            _remove_left(path)
+        found.bind(str(path))
+        found.listen(BACKLOG)
+        found.setblocking(False)
+    except OSError as error:
+        found.close()
+        raise ConfigError(f"cannot listen on {path}: {error}") from None
+    return found
+
+
+def _remove_left(path: Path) -> None:
+    """Remove the socket that a server has left, but not that of one which runs."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+def inherited() -> socket.socket | None:
+    """The socket on which systemd listens for the server, if it has started it so.
+
+    Connections wait in it while the server is restarted, and none is refused.
+    """
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    if os.environ.get("LISTEN_FDS") != "1":
+        raise ConfigError(f"{os.environ.get('LISTEN_FDS')} sockets are handed over, not 1")
+    found = socket.socket(fileno=_FIRST_INHERITED)
+    found.setblocking(False)
+    return found
+
+
 def url_of(bound: socket.socket) -> str:
-    """Where a browser on this machine finds a server."""
+    """Where a browser on this machine finds a server; of a socket at a path, that path."""
+    if not isinstance(bound.getsockname(), tuple):
+        return f"unix:{bound.getsockname()}"
     host, port = bound.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -106,8 +154,9 @@ class _Granian(Granian):
         )  # fmt: skip
 
     def _init_shared_socket(self) -> None:
+        unix = self._bound.family == getattr(socket, "AF_UNIX", None)
         number = self._bound.detach()  # which closes it
-        state = (number, BACKLOG) if sys.platform == "win32" else (number, False, BACKLOG)
+        state = (number, BACKLOG) if sys.platform == "win32" else (number, unix, BACKLOG)
         self._ssp, self._shd, self._sfd = None, SocketHolder(*state), number  # type: ignore
 
 
@@ -144,7 +193,9 @@ class Server:
             if self._ending is not None and self._ending.done():
                 await asyncio.wait([serving], timeout=TAKING_SECONDS)
             if not serving.done():
-                journal.write("dropped", problem="clients have not taken their answers")
+                journal.write(
+                    "dropped", level="warning", problem="clients have not taken their answers"
+                )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

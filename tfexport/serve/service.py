@@ -40,6 +40,7 @@ class Service:
         self.models = Models(bundles, settings, lambda name: ModelObserver(self.metrics, name))
         self.scoring = ScoringPool(settings.max_queue)
         self.bodies = BodyMemory(settings.max_bodies)
+        self._room = sum(model.max_queue + model.slots for model in self.models)
         self.stopping, self.active, self.read = False, 0, 0
 
     @property
@@ -49,8 +50,7 @@ class Service:
         Others are refused before they are read, which takes a fraction of the time. Requests whose
         bodies are awaited do not count: whoever sends slowly keeps nobody out.
         """
-        settings = self.settings
-        return self.read >= len(self.models.names) * (settings.max_queue + settings.slots)
+        return self.read >= self._room
 
     def seconds_to_clear(self) -> float:
         """How long the requests that wait will take, as an estimate."""

@@ -21,6 +21,7 @@ from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.sentences import Layout, Split, split_text
 
 OnStep = Callable[[Step], object]
+_TOKEN = 32  # characters of a token at most, as a rule
 _MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a text
 
 
@@ -182,8 +183,11 @@ def _check_texts(asked: Asked) -> None:
 
 def _divided(model: Model, layout: Layout, options: ResolvedOptions) -> Layout:
     """A layout whose sentences the model has room for."""
+    longest = model.engine.manifest.limits.max_source_length or model.max_tokens
 
     def fits(sentence: str) -> bool:
+        if len(sentence) > _TOKEN * longest:  # without the time that it takes to make sure
+            return False
         try:
             ids = model.engine.texts.encode(
                 sentence, options.truncate, options.max_input_length, options.framing

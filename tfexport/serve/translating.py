@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from tfexport.runtime.results import Hypothesis
@@ -16,6 +17,9 @@ from tfexport.serve.texts import Asked, Translated, assemble, prepare, submit
 Result = TypeVar("Result")
 
 LONG = 2000  # characters, whose tokenization would hold up other requests
+LONG_BODY = 8 << 10  # bytes, likewise to be read
+# Few, so that who asks for much has his turn after others, and not the event loop's.
+_threads = ThreadPoolExecutor(2, thread_name_prefix="tfexport-aside")
 
 
 def check_size(settings: Settings, call: Call, *texts: Sequence[Sized]) -> None:
@@ -73,5 +77,22 @@ def seen(future: "asyncio.Future[Any]") -> None:
 
 
 async def aside(call: Call, work: Callable[[], Result]) -> Result:
-    """Do work on a call's texts, in a thread if they are long."""
-    return work() if call.characters < LONG else await asyncio.to_thread(work)
+    """Do work on a call's body or texts, in a thread if they are long.
+
+    Raises:
+        RequestError: the call's time was over before it was done.
+    """
+    if call.characters < LONG and len(call.body) < LONG_BODY:
+        return work()
+
+    def checked() -> Result:
+        call.check()
+        return work()
+
+    job = asyncio.get_running_loop().run_in_executor(_threads, checked)
+    job.add_done_callback(seen)
+    done, _ = await asyncio.wait([job], timeout=max(call.left, 0.0))
+    if not done:
+        job.cancel()
+        raise late()
+    return job.result()

@@ -1,5 +1,7 @@
 """The table of a bundle's parameters: every one is there, with its own values."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.support.manifests import rewrite
 from tfexport.bundle import WEIGHTS, read_manifest
 from tfexport.export import export_bundle, quantize_bundle
 from tfexport.export.ir_tools.rounding import quantize_per_row
+from tfexport.export.passes.share_weights import _WrittenTensor
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.weight_table import WEIGHT_TABLE, StoredWeight, read_weight_table
@@ -92,3 +95,21 @@ def test_an_older_bundle_is_quantised_without_a_table(tiny_bundle: Path, tmp_pat
     rewrite(old, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
     quantize_bundle(old, tmp_path / "new.bundle")
     assert WEIGHT_TABLE not in read_manifest(tmp_path / "new.bundle").files
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_said_to_be_full() -> None:
+    tensor = _WrittenTensor(np.zeros((3, 5), np.float32))
+    full = os.strerror(errno.ENOSPC)
+    with Path("/dev/full").open("wb", buffering=0) as file, pytest.raises(OSError, match=full):
+        tensor.tofile(file)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.bool_, np.int64])
+def test_tensors_are_written_as_they_lie(dtype: type, tmp_path: Path) -> None:
+    values: NDArray[Any] = np.arange(15).reshape(3, 5).astype(dtype)
+    for array in (values, values.T, values[1, 1]):
+        path = tmp_path / "weights.bin"
+        with path.open("wb") as file:
+            _WrittenTensor(np.asarray(array)).tofile(file)
+        assert path.read_bytes() == np.asarray(array).tobytes()

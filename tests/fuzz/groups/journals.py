@@ -62,7 +62,7 @@ def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
     })  # fmt: skip
     left = rng.randrange(9)
 
-    def tell(line: object, offset: int) -> None:
+    def tell(line: object) -> None:
         nonlocal left
         left -= 1
         if left < 0:

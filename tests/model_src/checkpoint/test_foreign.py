@@ -1,6 +1,7 @@
 """Checkpoints of other projects, or in other wrappers: said to be what they are, in few words."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def test_recurrent_models_are_named_with_the_way_that_takes_them(
 ) -> None:
     message = refused(dict(nn.ModuleDict({"rnn": model}).state_dict()), tmp_path)
     assert "recurrent layers (LSTM or GRU), which no layout reads" in message
-    assert "--module" in message
+    assert "as a module of your own (module; docs/modules.md)" in message
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path / "model.pt")
+    assert "(--module; docs/modules.md)" in caught.value.message.spelled(spell)
     assert "\n" not in message
 
 
@@ -84,7 +88,7 @@ def test_recurrent_models_are_named_with_the_way_that_takes_them(
 def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[str]) -> None:
     message = refused(keys(*names), tmp_path)
     assert "no known layout" in message
-    assert "--module, export_module: docs/modules.md" in message
+    assert "as a module of your own (module; docs/modules.md)" in message
     assert "supported" not in message
 
 
@@ -192,6 +196,19 @@ def test_prefix_that_some_keys_lack_is_named_with_the_rename_that_takes_it_off(
     rename = json.loads(table.partition(": ")[2].partition(" in the config")[0])
     config = {"num_heads": 4, "rename": rename, "ignore": "^loss"}
     assert load_checkpoint(tmp_path, config).layout == "nn-transformer"
+
+
+@pytest.mark.parametrize("prefix", ["ema_model.", "ema.module."])
+def test_one_model_of_several_is_named_with_the_tables_that_take_it(
+    tmp_path: Path, state: dict[str, Tensor], prefix: str
+) -> None:
+    both = {f"online_model.net.{key}_": value for key, value in state.items()}
+    both |= {f"{prefix}{key}": value for key, value in state.items()}
+    message = refused({**both, "initted": torch.zeros(1), "step": torch.zeros(1)}, tmp_path)
+    (tables,) = re.findall(r'give ("rename": .*) in the config', message)
+    config = {"num_heads": 4, **json.loads(f"{{{tables}}}")}
+    found = load_checkpoint(tmp_path, config)
+    assert found.state_dict.keys() == state.keys()
 
 
 @pytest.mark.parametrize("others", [{}, {"epoch": 3, "rng_state": torch.zeros(5)}])

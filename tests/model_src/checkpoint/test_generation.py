@@ -70,7 +70,7 @@ def test_keys_of_config_json_count_where_there_is_no_other_file() -> None:
 def test_keys_become_options(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     found = read_generation(SIZE, {"transformers_version": "5.23.0", **given})
     assert found.defaults == {**ALWAYS, **wanted}
-    assert found.notes == ()
+    assert not [note for note in found.notes if "name no longest output" not in note]
 
 
 def test_the_usual_limit_stays_within_the_model() -> None:
@@ -141,7 +141,7 @@ def test_all_of_it_is_named_at_once() -> None:
 
 def test_keys_that_change_no_token_are_named() -> None:
     given = {"use_cache": False, "output_scores": True, "min_p": 0.1, "num_assistant_tokens": 5}
-    (note,) = read_generation(SIZE, given).notes
+    note, _ = read_generation(SIZE, given).notes
     assert "min_p, num_assistant_tokens, output_scores, use_cache" in note
 
 
@@ -150,3 +150,16 @@ def test_settings_of_single_tasks_are_not_applied() -> None:
     found = read_generation({**SIZE, "task_specific_params": tasks}, {})
     assert "beam_size" not in found.defaults
     assert "translation_en_to_de, summarization" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "most"), [({}, 20), ({"max_length": 30}, None), ({"max_new_tokens": 30}, None)]
+)
+def test_a_folder_that_names_no_length_is_noted(given: dict[str, int], most: int | None) -> None:
+    found = read_generation(SIZE, {"num_beams": 2, **given})
+    if most is None:
+        assert found.notes == ()
+        return
+    (note,) = found.notes
+    assert f"cut after {most} tokens" in note
+    assert found.defaults["max_length"] == most

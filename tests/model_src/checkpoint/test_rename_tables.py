@@ -1,5 +1,6 @@
 """Rename and ignore tables: names of other projects mapped onto a layout."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,12 @@ def test_bad_tables_are_refused(
     with pytest.raises(ConfigError) as caught:
         load_checkpoint(save(state, tmp_path, num_heads=4, **config))
     assert message in str(caught.value)
+
+
+def test_a_table_needs_no_process_of_its_own(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/echo")  # as in a program that embeds Python
+    wrapped = {f"net.{key}": value for key, value in state.items()}
+    path = save(wrapped, tmp_path, num_heads=4, rename=[[r"^net\.", ""]], ignore=["^none"])
+    assert load_checkpoint(path).state_dict.keys() == state.keys()

@@ -1,6 +1,7 @@
 import argparse
 import os
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,10 @@ def test_folder_stands_for_the_checkpoint_inside(tmp_path: Path, name: str) -> N
 def test_folder_with_none_or_two_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint in this folder; looked for"):
         load_state_dict(tmp_path)
+    (tmp_path / "checkpoint-500").mkdir()
+    torch.save(WEIGHTS, tmp_path / "checkpoint-500" / "model.pt")
+    with pytest.raises(CheckpointError, match=r"Name one of its folders: checkpoint-500\."):
+        load_state_dict(tmp_path)
     torch.save(WEIGHTS, tmp_path / "model.pt")
     save_file(WEIGHTS, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"several checkpoints: model.safetensors, model.pt"):
@@ -141,6 +146,20 @@ def test_metadata_that_names_one_tensor_too_often_is_refused(tmp_path: Path) -> 
     save_file(large, tmp_path / "m.safetensors", {f"a{i}": "a" for i in range(64)})
     with pytest.raises(CheckpointError, match="names one tensor so often that 68157440 values"):
         load_state_dict(tmp_path / "m.safetensors")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_path_that_is_not_utf8_is_read_or_named(tmp_path: Path, zipped: bool) -> None:
+    folder = tmp_path / "m\udcf6del"
+    folder.mkdir()
+    with (folder / "model.pt").open("wb") as file:
+        torch.save(WEIGHTS, file, _use_new_zipfile_serialization=zipped)
+    assert load_state_dict(folder).tensors.keys() == WEIGHTS.keys()
+    save_file(WEIGHTS, tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").rename(folder / "m.safetensors")
+    with pytest.raises(CheckpointError, match="its path is not UTF-8 text, and safetensors opens"):
+        load_state_dict(folder / "m.safetensors")
 
 
 def damaged(tmp_path: Path) -> dict[str, Path]:

@@ -70,7 +70,7 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
         run(translator, Path(feed(b"w5\n")), output, resume=True)
     assert not output.exists()
 
-    def stop(line: Any, offset: int) -> None:
+    def stop(line: Any) -> None:
         raise KeyboardInterrupt
 
     resolved, _ = translator.engine.resolver.resolve({"max_length": 2})

@@ -59,18 +59,18 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
     (tmp_path / "link.txt").symlink_to(output)
     refused = []
 
-    def tell(line: Any, offset: int) -> None:
+    def tell(line: Any) -> None:
         if line.number != 40:
             return
         for path in (output, tmp_path / "link.txt"):
-            for options in ({"resume": True}, {"force": True}):
+            for options in ({"resume": True}, {"force": True}, {}):
                 with pytest.raises(OutputExistsError, match="is being written by") as caught:
                     run(translator, source, path, **options)
                 refused.append(caught.value)
 
     resolved, _ = translator.engine.resolver.resolve({"max_length": 5, "beam_size": 2})
     translate_file(translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell)
-    assert len(refused) == 4
+    assert len(refused) == 6
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
     names = {path.name for path in tmp_path.iterdir()}
@@ -83,7 +83,7 @@ def test_a_program_without_locks_is_noticed(
 ) -> None:
     output = tmp_path / "out.txt"
 
-    def tell(line: Any, offset: int) -> None:
+    def tell(line: Any) -> None:
         if line.number == 40:
             if change == "remove":
                 output.unlink()

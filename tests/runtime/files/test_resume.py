@@ -34,7 +34,7 @@ def test_a_killed_run_goes_on(
     class Killed(BaseException):
         pass
 
-    def kill(line: Any, offset: int) -> None:
+    def kill(line: Any) -> None:
         if line.number == 45:
             raise Killed
 

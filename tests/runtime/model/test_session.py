@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.links import LINKS, hard
+from tests.support.paths import VERSION_1
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model import session
@@ -70,3 +73,81 @@ def test_what_onnxruntime_refuses_is_said_by_its_cause_alone(
     assert "Loop" not in str(raised.value)
     assert len(str(raised.value)) < 700
     assert len(session._reason_of(ValueError("x" * 5000))) < 500
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text elsewhere")
+def test_a_path_that_is_not_utf8_is_named_as_the_cause(tmp_path: Path) -> None:
+    shutil.copytree(VERSION_1, tmp_path / "m\udcf6del" / "x.bundle")
+    with pytest.raises(BundleError, match="its path is not UTF-8 text, and onnxruntime opens no"):
+        Translator(tmp_path / "m\udcf6del" / "x.bundle", engine="onnxruntime").generate([[5]])
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "translator.generate(rows, max_length=200)",
+        "translator.generate(rows, max_length=200, beam_size=2)",
+        "translator.generate(rows, max_length=200, return_attention=True)",
+        "Translator(sys.argv[1], 2, engine='onnxruntime')",
+    ],
+    ids=["greedy", "beams", "steps", "opening"],
+)
+def test_a_process_ends_in_peace_while_daemon_threads_decode(work: str, tiny_bundle: Path) -> None:
+    code = f"""
+import atexit, sys, threading
+from tfexport.runtime import Translator
+begun = threading.Semaphore(0)
+translator = Translator(sys.argv[1], 2, engine="onnxruntime")
+rows = [[5, 6, 7], [8], [9, 2, 4, 4, 11]] * 8
+def work():
+    while True:
+        {work}
+        begun.release()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+for _ in range(4):
+    begun.acquire()
+print(len(translator.generate(rows[:2], max_length=3)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_bundle)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+
+
+def test_functions_of_the_end_may_decode_and_so_may_forks(tiny_bundle: Path) -> None:
+    code = """
+import atexit, os, sys, threading, time
+def last():
+    print(os.getpid() == main, len(translator.generate([[5, 6]], max_length=3)), flush=True)
+atexit.register(last)  # before our own, so that it is called behind it
+from tfexport.runtime import Translator
+main = os.getpid()
+translator = Translator(sys.argv[1], 1, engine="onnxruntime")
+def work():
+    while True:
+        translator.generate([[5, 6, 7]] * 60, max_length=200)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.5)
+if hasattr(os, "fork"):
+    child = os.fork()  # while the thread is in a call
+    if not child:
+        began = time.monotonic()
+        atexit.register(lambda: time.monotonic() - began < 20 or os._exit(1))
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    print("False 1")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(tiny_bundle)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False 1\nTrue 1\n", "")

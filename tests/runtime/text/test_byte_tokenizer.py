@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.support.manifests import manifest
+from tfexport.bundle import Limits, SpecialIds, TokenizerEntry
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.added_tokens import AddedToken
 from tfexport.runtime.text.byte_tokenizer import ByteTable
+from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.streaming import TextStream
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 
 def load(folder: Path, **changes: Any) -> Tokenizer:
-    table = ByteTable(3, [AddedToken("</s>", 1), AddedToken("<x>", 259, special=False)])
+    table = ByteTable(3, 1, [AddedToken("</s>", 1), AddedToken("<x>", 259, special=False)])
     (folder / "b.json").write_text(json.dumps({**json.loads(table.to_json()), **changes}))
     return load_tokenizer(folder / "b.json", "bytes", 260, None)
 
@@ -26,6 +29,31 @@ def test_text_becomes_its_bytes(tmp_path: Path) -> None:
     assert tokenizer.decode([100, 198, 172, 1, 259, 198, 2, 5000, -1]) == "aé<x>"
     assert (tokenizer.piece(100), tokenizer.piece(2), tokenizer.size) == ("a", "<2>", 260)
     assert (tokenizer.find("a"), tokenizer.find("<x>"), tokenizer.find("é€")) == (100, 259, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("a", [100, 1]),
+        ("a</s>", [100, 1]),
+        ("</s>", [1]),
+        ("a</s></s>", [100, 1, 1]),
+        ("a</s>a", [100, 1, 100, 1]),
+    ],
+)
+def test_a_text_that_ends_with_the_end_token_gets_no_second_one(
+    tmp_path: Path, text: str, ids: list[int]
+) -> None:
+    load(tmp_path)
+    entry = TokenizerEntry("bytes", "b.json")
+    codec = TextCodec(tmp_path, manifest(
+        special_ids=SpecialIds(0, 0, 1), limits=Limits(260, 260, 64, None),
+        tokenizers={"source": entry, "target": entry},
+    ))  # fmt: skip
+    assert codec.encode(text) == ids
+    assert codec.encode(text, truncate=True, limit=len(ids)) == ids
+    assert len(codec.surfaces(text)) == len(ids) - 1
+    assert codec.encode_target(text)[: len(ids) - 1] == ids[:-1]
 
 
 def test_stream_gives_whole_characters(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_file_that_is_no_vocabulary_is_refused(tmp_path: Path, content: Any, mes
 def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for content in ("", "[" * 100_000, "\xff"):
         (tmp_path / "vocab.json").write_text(content, encoding="latin-1")
-        with pytest.raises(TokenizerError, match="not a vocabulary"):
+        with pytest.raises(TokenizerError, match=r"not a vocabulary|the file is empty"):
             load_tokenizer(tmp_path / "vocab.json", "vocabulary", 2, 0)
     with pytest.raises(TokenizerError, match="cannot be read"):
         read_vocabulary(tmp_path / "missing.json")

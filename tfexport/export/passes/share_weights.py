@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +17,14 @@ from tfexport.export.passes.place_weights import PlaceWeights
 _SMALLEST = 256  # bytes
 
 
+class _WrittenTensor(ir.Tensor[Any]):
+    """Written by the file, whose errors say that the disk is full; numpy's do not."""
+
+    def tofile(self, file: Any) -> None:
+        """See ``ir.Tensor``."""
+        file.write(np.ascontiguousarray(self.numpy()).reshape(-1).view(np.uint8))
+
+
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
     """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors share one place."""
     share_transposed(models)
@@ -27,7 +36,10 @@ def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
         places.append((value, key))
     # Aligned to pages, so that the file can be mapped tensor by tensor on every system.
     stored = ir.external_data.convert_tensors_to_external(
-        list(unique.values()), folder, WEIGHTS, alignment=4096
+        [_WrittenTensor(t.numpy(), t.dtype, name=t.name) for t in unique.values()],
+        folder,
+        WEIGHTS,
+        alignment=4096,
     )
     by_key = dict(zip(unique, stored, strict=True))
     for value, key in places:

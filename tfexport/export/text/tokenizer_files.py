@@ -31,6 +31,7 @@ from tfexport.file_access import describe_substitute
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
+from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.splitting import KNOWN
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
 from tfexport.runtime.text.vocabulary_files import Vocabulary, read_words
@@ -282,7 +283,7 @@ def encode_source(text: str, tokenizer: Tokenizer, config: TransformerConfig) ->
     ids = config.special_ids
     before = [ids.bos] if config.add_source_bos else []
     after = [ids.eos] if config.add_source_eos else []
-    return [*before, *tokenizer.encode(text), *after]
+    return [*before, *without_own_end(tokenizer.encode(text), tokenizer, after), *after]
 
 
 def kind_of(path: Path) -> str:

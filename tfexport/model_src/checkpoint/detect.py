@@ -14,7 +14,7 @@ from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
 from tfexport.model_src.checkpoint.other_forms import describe_form
-from tfexport.model_src.checkpoint.unsupported import MODULE
+from tfexport.model_src.checkpoint.unsupported import MODULE, told
 from tfexport.model_src.checkpoint.wrappers import StateDict
 
 
@@ -61,7 +61,7 @@ def detect_layout(
     if not names:
         raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
     if (form := describe_form(names)) is not None:
-        raise CheckpointError(f"{raw.path}: {form}")
+        raise CheckpointError(told(f"{raw.path}: {form}"))
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     config = config or {}
@@ -80,8 +80,8 @@ def detect_layout(
         if foreign is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (foreign := foreign or describe_names(names)) is not None:
-            raise CheckpointError(f"{raw.path}: {foreign}")
-        raise CheckpointError(_no_layout(raw, names, found, best))
+            raise CheckpointError(told(f"{raw.path}: {foreign}"))
+        raise CheckpointError(told(_no_layout(raw, names, found, best)))
     return best
 
 
@@ -141,8 +141,34 @@ def _no_layout(raw: StateDict, names: list[str], found: list[Detected], best: De
             f"{text}\nWithout the prefix {better.prefix!r}, {better.known} keys are those of "
             f'{better.layout.name}: give "rename": [["{pattern}", ""]] in the config.'
         )
+    if (inner := _inner_model(names)) is not None:
+        return f"{text}\n{inner}"
     return (
         f"{text}\nIf this is a Transformer of encoder and decoder, map its names onto a layout's "
         "(docs/checkpoints.md lists them) with the config's 'rename' table. Any other "
         f"encoder-decoder in PyTorch can be exported too: {MODULE}."
     )
+
+
+def _inner_model(names: list[str]) -> str | None:
+    """Advice where a file holds several models, such as a copy of averages; None if it does not."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        for length in range(1, 1 + min(3, name.count("."))):
+            prefix = "".join(f"{part}." for part in name.split(".")[:length])
+            groups.setdefault(prefix, []).append(name)
+    for prefix, inside in groups.items():
+        if len(inside) <= max(8, len(names) // 8) or len(inside) == len(names):
+            continue
+        others = [name for name in names if not name.startswith(prefix)]
+        first = list(dict.fromkeys(name.partition(".")[0] for name in others))
+        layouts = [it for it in LAYOUTS.values() if it is not NATIVE and not it.needs_config]
+        fits = max(_count_known(it, inside, prefix) for it in layouts) == len(inside)
+        if fits and len(first) <= 8:
+            pattern = prefix.replace(".", "\\\\.")
+            ignore = ", ".join(f'"^{name}\\\\b"' for name in first)
+            return (
+                f"The {len(inside)} keys under {prefix!r} are a model of their own: give "
+                f'"rename": [["^{pattern}", ""]], "ignore": [{ignore}] in the config.'
+            )
+    return None

@@ -67,7 +67,7 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
     if problems:
         name = GENERATION_FILE if generation else "config.json, on generation"
         raise ConfigError(join_problems(name, problems, REMEDY))
-    notes = [*_notes(given), *_task_notes(config, generation)]
+    notes = [*_notes(given), *_task_notes(config, generation), *_length_note(given, defaults)]
     return Generation(defaults, start if start is not None else read.token("bos_token_id"),
                       tuple(notes))  # fmt: skip
 
@@ -206,6 +206,16 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
     left_out = sorted({key for key in given if key in CHANGE_NOTHING} | {*of_sampling})
     if left_out:
         yield f"keys of generation that change no token are left out: {', '.join(left_out)}"
+
+
+def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
+    """A remark where the files name no longest output, of which transformers warns too."""
+    if "max_length" not in given and "max_new_tokens" not in given:
+        yield (
+            f"the model's files name no longest output: it is cut after {defaults['max_length']} "
+            "tokens, which is transformers' default, unless max_length is given when decoding, or "
+            f"max_new_tokens in {GENERATION_FILE}"
+        )
 
 
 def _task_notes(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tfexport.model_src.checkpoint.overrides import (
     Text,
     name_origin,
 )
-from tfexport.model_src.checkpoint.renaming import SlowPatternError, rename_within_time
+from tfexport.model_src.checkpoint.wrappers import MAX_KEY_LENGTH
 from tfexport.model_src.config import config_keys, unknown_keys
 
 _MAX_PATTERNS, _MAX_PATTERN = 256, 512
@@ -106,23 +106,41 @@ def _compiles(table: str, pattern: str, problems: list[Text]) -> bool:
 
 
 def rename_keys(keys: Iterable[str], tables: RenameTables) -> dict[str, str | None]:
-    """Every key with its name after the rename table; None if it is ignored.
+    """Every key with its name after the first pattern that matches it; None if it is ignored.
+
+    A key is ignored where a pattern matches it as it is or as it is renamed.
 
     Raises:
-        ConfigError: two keys would get one name, a replacement names no group, or a pattern takes
-            too long.
+        ConfigError: two keys would get one name, a replacement names no group or makes too long a
+            name.
     """
-    try:
-        names, problems = rename_within_time(keys, tables.rename, tables.ignore)
-    except SlowPatternError:
-        raise ConfigError(
-            "rename, ignore: a pattern takes longer than 1.5 seconds on these keys. Repeat no "
-            "group that holds a repetition, as (a+)+ does."
-        ) from None
+    names: dict[str, str | None] = {}
+    problems: list[str] = []
     taken: dict[str, str] = {}
-    for key, name in names.items():
-        if name is not None and (other := taken.setdefault(name, key)) != key:
+    for key in keys:
+        name = _rename(key, tables, problems)
+        if any(re.search(it, key) or re.search(it, name) for it in tables.ignore):
+            names[key] = None
+            continue
+        names[key] = name
+        if (other := taken.setdefault(name, key)) != key:
             problems.append(f"{other} and {key} both become {name}")
     if problems:
         raise ConfigError(join_problems("rename", sorted(set(problems))))
     return names
+
+
+def _rename(key: str, tables: RenameTables, problems: list[str]) -> str:
+    for pattern, replacement in tables.rename:
+        if not re.search(pattern, key):
+            continue
+        try:
+            name = re.sub(pattern, replacement, key, count=1)
+        except (re.error, IndexError) as error:
+            problems.append(f"{replacement!r} for {pattern!r}: {error}")
+            return key
+        if len(name) > MAX_KEY_LENGTH:
+            problems.append(f"{pattern!r} makes a name of {len(name)} characters")
+            return key
+        return name
+    return key

@@ -17,7 +17,7 @@ from safetensors import safe_open
 
 from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
-from tfexport.file_access import describe_substitute, open_file
+from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,
@@ -37,6 +37,7 @@ from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
 from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
+from tfexport.model_src.checkpoint.unsupported import told
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
     aliases,
@@ -73,7 +74,7 @@ def find_file(path: str | Path) -> Path:
     if found and (form := describe_form_of_folder(path, weights=True)) is not None:
         raise CheckpointError(f"{path}: {form}")
     if not found:
-        raise CheckpointError(f"{path}: {_why_no_checkpoint(path)}")
+        raise CheckpointError(told(f"{path}: {_why_no_checkpoint(path)}"))
     if len(found) > 1 and _is_hugging_face(path):
         found = [path / name for name in _HUGGING_FACE if path / name in found] or found
         return found[0]
@@ -84,13 +85,18 @@ def find_file(path: str | Path) -> Path:
 
 
 def _why_no_checkpoint(folder: Path) -> str:
+    inside = sorted(
+        place.name
+        for place in folder.iterdir()
+        if place.is_dir() and any((place / name).is_file() for name in FILE_NAMES)
+    )
     lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
     return (
         _describe_folder(folder)
         or describe_form_of_folder(folder, weights=False)
         or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
         or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-        "Name the file itself."
+        + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
     )
 
 
@@ -147,6 +153,8 @@ def _looks_like_pickle(path: Path, head: bytes) -> bool:
 
 
 def _load_safetensors(path: Path) -> StateDict:
+    if (reason := refuse_name(path, "safetensors")) is not None:
+        raise CheckpointError(f"{path}: {reason}")
     try:
         with path.open("rb") as head:
             (length,) = struct.unpack("<Q", head.read(8))
@@ -182,7 +190,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
     except CheckpointError:
         raise
     except ForeignArchiveError as error:
-        raise CheckpointError(f"{path}: {_describe_archive(error.names)}") from None
+        raise CheckpointError(told(f"{path}: {_describe_archive(error.names)}")) from None
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
         if not _looks_like_pickle(path, head):
             raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None

@@ -3,7 +3,7 @@
 A bad line does not stop the others: it gives a ``LineResult`` with a problem instead of a result.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 
@@ -39,6 +39,7 @@ def translate_lines(
     prefixes: Iterable[bytes | tuple[int, ...]] | None = None,
     chunk: int = 512,
     first: int = 1,
+    decoded: Callable[[int], object] | None = None,
 ) -> Iterator[LineResult]:
     """Decode lines in their order.
 
@@ -51,9 +52,10 @@ def translate_lines(
         chunk: lines that are read and batched by length together. The next chunk is read while
             one is decoded, unless it is 1.
         first: number of the first line.
+        decoded: told how many lines a batch had that is done, by the thread that has done it.
     """
     jobs = _read_all(engine, lines, options, ids, prefixes, first)
-    for job, found in engine.decode_stream(jobs, options, chunk):
+    for job, found in engine.decode_stream(jobs, options, chunk, decoded):
         if job.problem is not None:
             yield LineResult(job.number, None, job.problem)
             continue

@@ -6,6 +6,7 @@ Beside an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journ
 import hashlib
 import json
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO, TextIO
 
 from tfexport.atomic import check_folder, naming
 from tfexport.errors import ConfigError, Message, Option, OutputExistsError
-from tfexport.locks import writing
+from tfexport.locks import check_unlocked, writing
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import InputLines, Source, open_lines
 from tfexport.runtime.files.journal import Journal, progress_path
@@ -28,6 +29,9 @@ from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.text.framing import PLAIN
 
 _FORCE, _RESUME = Option("force", True), Option("resume", True)
+
+
+Advance = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,20 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
 
     Raises:
         OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, it is the
-            input, or it has no folder to be in.
+            input, another run is writing it, or it has no folder to be in.
         ConfigError: ``force`` and ``resume`` are both given.
     """
+    check_folder(output)
+    check_unlocked(Path(os.path.realpath(output)))
+    _check_free(source, output, force, resume)
+
+
+def _check_free(source: Path | None, output: Path, force: bool, resume: bool) -> None:
+    """As ``check_output``, whoever is writing it."""
     if force and resume:
         raise ConfigError(
             Message(_FORCE, " begins anew and ", _RESUME, " goes on: give one of them.")
         )
-    check_folder(output)
     taken = os.path.lexists(output)
     both = taken and source is not None and source.exists() and output.exists()
     if both and source is not None and source.samefile(output):
@@ -85,7 +95,8 @@ def translate_file(
     *,
     resume: bool = False,
     force: bool = False,
-    tell: Callable[[LineResult, int], object] = lambda line, offset: None,
+    tell: Callable[[LineResult], object] = lambda line: None,
+    advance: Advance = lambda lines, offset: None,
 ) -> FileSummary:
     """Translate a file line by line.
 
@@ -98,8 +109,9 @@ def translate_file(
         resume: continue an unfinished output; start a new one if there is none. It must have been
             begun with the same source, bundle, options and format.
         force: replace an output that exists.
-        tell: called with every result and the number of bytes read from the source; for a
-            finished output, with its bad lines only.
+        tell: called with every result; for a finished output, with its bad lines only.
+        advance: called when a batch is decoded, in any thread, with the number of lines that are
+            done and about how many bytes of the source they have.
 
     Raises:
         OutputExistsError: the output exists, was begun with other input or options, or is being
@@ -119,7 +131,7 @@ def translate_file(
             raise _is_input(output)
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
-        check_output(None, output, force, resume)  # which another run may have written meanwhile
+        _check_free(None, output, force, resume)  # which another run may have written meanwhile
         made_of = _identity(engine, task, inputs)
         prefixes = inputs[1] if len(inputs) > 1 else repeat(task.prefix)
         done, bad = 0, list[int]()
@@ -132,24 +144,50 @@ def translate_file(
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
-        bad += _append(engine, task, lines, prefixes, output, done=done, journal=journal, tell=tell)
+        told = _Told(lines, done, tell, advance)
+        bad += _append(engine, task, prefixes, output, journal=journal, told=told)
         journal.remove()
     return FileSummary(lines.count, done, tuple(bad))
+
+
+class _Told:
+    """Who is told of a run's progress, and the lines of which it is."""
+
+    def __init__(
+        self,
+        lines: InputLines,
+        done: int,
+        tell: Callable[[LineResult], object],
+        advance: Advance,
+    ) -> None:
+        self.lines, self.done = lines, done
+        self._tell, self._advance = tell, advance
+        self._decoded, self._lock = done, threading.Lock()
+
+    def decoded(self, lines: int) -> None:
+        """Tell of lines that are decoded; those that have been read are more."""
+        with self._lock:
+            self._decoded += lines
+            count, read = self._decoded, max(self.lines.count, 1)
+            self._advance(count, self.lines.size * count // read)
+
+    def written(self, line: LineResult) -> None:
+        """Tell of a line, which needed no decoding if it is empty or bad."""
+        self._tell(line)
+        self.decoded(max(0, line.number - self._decoded))
 
 
 def _append(
     engine: Engine,
     task: LineTask,
-    lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
     *,
-    done: int,
     journal: Journal,
-    tell: Callable[[LineResult, int], object],
+    told: _Told,
 ) -> list[int]:
     """Translate the remaining lines and append them; returns the numbers of bad ones."""
-    bad: list[int] = []
+    bad, lines, done = list[int](), told.lines, told.done
     # Append mode: a write of another program in between shows in the file's size.
     with output.open("ab") as sink:
         if not done:
@@ -160,6 +198,7 @@ def _append(
         for result in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
             first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
+            decoded=told.decoded,
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
@@ -168,7 +207,7 @@ def _append(
             written = "".join(f"{line}\n" for line in task.line_format.write(result))
             size += sink.write(written.encode())
             sink.flush()
-            tell(result, lines.size)
+            told.written(result)
         _check_whole(sink, output, size)
     return bad
 

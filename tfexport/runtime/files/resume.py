@@ -60,7 +60,7 @@ def check_finished(
     lines: InputLines,
     prefixes: Iterable[bytes | tuple[int, ...]],
     output: Path,
-    tell: Callable[[LineResult, int], object],
+    tell: Callable[[LineResult], object],
 ) -> list[int]:
     """Check a finished output, which has no journal, against this run, and find its bad lines.
 
@@ -92,12 +92,12 @@ def check_finished(
                 )
             if result.problem is not None:
                 bad.append(result.number)
-                tell(result, lines.size)
+                tell(result)
     for result in find_bad_lines(
         engine, lines, options, ids=task.line_format.ids, prefixes=prefixes, first=compared + 1
     ):
         bad.append(result.number)
-        tell(result, lines.size)
+        tell(result)
     if written != lines.count * lines_per_input:
         whole = lines.count * lines_per_input
         raise _is_not_ours(output, f"{written} lines, where {whole} were expected")

@@ -36,6 +36,11 @@ def why_not_native(manifest: Manifest) -> str:
         return f"the bundle has no {WEIGHTS}"
     if missing := uncovered(manifest.config):
         return f"the native engine does not cover the model: {missing}"
+    return why_not_here()
+
+
+def why_not_here() -> str:
+    """Why there is no native engine; empty if there is one."""
     try:
         import tfexport_native
     except ImportError as error:
@@ -64,6 +69,11 @@ def instruction_set() -> str:
     import tfexport_native
 
     return tfexport_native.instruction_sets()[0]
+
+
+def describe() -> str:
+    """The installed engine and its instruction set in one line; or that there is none."""
+    return why_not_here() or f"{DISTRIBUTION} {version()}, {instruction_set()}"
 
 
 def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:

@@ -1,9 +1,11 @@
 """Opening onnxruntime sessions, and running them."""
 
+import atexit
 import contextlib
 import ctypes
 import os
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError
+from tfexport.file_access import refuse_name
 from tfexport.graph_io import RETURN_SCORES, GraphSpec
 from tfexport.runtime.model.graph_check import check_graph, check_shapes
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
@@ -60,6 +63,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     Raises:
         BundleError: onnxruntime cannot load the graph.
     """
+    if (reason := refuse_name(path, "onnxruntime")) is not None:
+        raise BundleError(f"{path}: {reason}")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -82,7 +87,8 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
 def _load(file: Path, path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
     """Load ``path`` from a file that may be a copy of it."""
     try:
-        return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        with _CALLS.run():
+            return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exceptions share no base but Exception
         raise BundleError(
             f"{path}: onnxruntime {ort.__version__} cannot load it: {_reason_of(error)}"
@@ -105,21 +111,75 @@ def _reason_of(error: Exception) -> str:
 _threaded: WeakSet[ort.InferenceSession] = WeakSet()
 
 
-def _keep_for_ever() -> None:
+def _run_options() -> ort.RunOptions:
+    options = ort.RunOptions()
+    options.log_severity_level = 4  # not errors, which are raised
+    return options
+
+
+class _Calls:
+    """Calls of onnxruntime, which all end before the interpreter does.
+
+    Until Python 3.14 a daemon thread that comes back from one later is unwound through C++, which
+    aborts the process.
+    """
+
+    _PATIENCE = 30.0  # seconds; what runs is told to end, and what is loaded cannot be
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running, self._ending = 0, False
+        self._options = _run_options()
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[ort.RunOptions]:
+        """A call, with these options."""
+        self._stay_if_ending()
+        with self._changed:
+            self._running += 1
+        try:
+            yield self._options
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+            self._stay_if_ending()
+
+    def end(self) -> None:
+        """Let no other thread begin a call or come back from one, and wait for those that run."""
+        with self._changed:
+            self._ending, self._options.terminate = True, True
+            self._changed.wait_for(lambda: not self._running, self._PATIENCE)
+            self._options = _run_options()  # for functions that are run at the end, too
+
+    def _stay_if_ending(self) -> None:
+        # Only daemon threads are left beside the main one.
+        if self._ending and threading.current_thread() is not threading.main_thread():
+            threading.Event().wait()
+
+
+_CALLS = _Calls()
+atexit.register(lambda: _CALLS.end())
+
+
+def _be_a_fork() -> None:
+    global _CALLS
+    _CALLS = _Calls()  # without the calls of threads that are not here
     # Destroying a session joins its threads; a forked child has none of them and would crash.
     for session in list(_threaded):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_for_ever)
+    os.register_at_fork(after_in_child=_be_a_fork)
 
 
 @contextlib.contextmanager
-def named_failures(path: Path) -> Iterator[None]:
-    """Raise failures of a run as ``BundleError``, which names the graph's file."""
+def named_failures(path: Path) -> Iterator[ort.RunOptions]:
+    """The options of a run, whose failures are raised as ``BundleError`` of the graph's file."""
     try:
-        yield
+        with _CALLS.run() as options:
+            yield options
     except Exception as error:  # as in ``open_session``
         raise BundleError(
             f"{path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
@@ -158,8 +218,8 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails, or outputs have not the shapes of the graph's role.
         """
-        with named_failures(self._path):
-            found: list[Any] = self._session.run(outputs, feeds)
+        with named_failures(self._path) as options:
+            found: list[Any] = self._session.run(outputs, feeds, options)
         if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}
             self._check_shapes(given, outputs or self.outputs, [value.shape for value in found])
@@ -169,8 +229,8 @@ class Graph:
         self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
     ) -> list[ort.OrtValue]:
         """``run`` on onnxruntime's own values, without copies."""
-        with named_failures(self._path):
-            found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds)
+        with named_failures(self._path) as options:
+            found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds, options)
         if not self._checked:
             given = {name: value.shape() for name, value in feeds.items()}
             self._check_shapes(given, outputs, [value.shape() for value in found])
@@ -193,8 +253,8 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails.
         """
-        with named_failures(self._path):
-            self._session.run_with_iobinding(binding.io)
+        with named_failures(self._path) as options:
+            self._session.run_with_iobinding(binding.io, options)
 
     def _check_shapes(
         self,

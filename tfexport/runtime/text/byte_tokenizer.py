@@ -1,7 +1,7 @@
 """Bytes of UTF-8 as tokens: byT5, which has no vocabulary.
 
-Its file holds the tokens around the bytes: ``{"first": 3, "added": […], "clean_up": false}``; the
-id of a byte is the byte and ``first``.
+Its file holds the tokens around the bytes: ``{"first": 3, "own_end": 1, "added": […], "clean_up":
+false}``; the id of a byte is the byte and ``first``.
 """
 
 import json
@@ -15,7 +15,12 @@ from tfexport.runtime.text.cut_tokenizer import CutTokenizer
 from tfexport.runtime.text.piece_table import read_json, require_none
 
 _SHAPE = record(
-    {"first": whole(0), "added": ADDED_TOKENS, "clean_up": of_type("true or false", bool)}
+    {
+        "first": whole(0),
+        "own_end": whole(0),
+        "added": ADDED_TOKENS,
+        "clean_up": of_type("true or false", bool),
+    }
 )
 _NOUN = "a tokenizer of bytes"
 
@@ -26,11 +31,14 @@ class ByteTable:
 
     Attributes:
         first: the id of byte 0.
+        own_end: the end token; a text that ends with it gets no second one, as in ByT5Tokenizer
+            of transformers.
         added: tokens that are found before a text is split.
         clean_up: spaces before punctuation are removed from decoded text.
     """
 
     first: int
+    own_end: int
     added: Sequence[AddedToken]
     clean_up: bool = False
 
@@ -54,6 +62,7 @@ class ByteTokenizer(CutTokenizer):
         table = _read(path)
         pieces = {chr(byte): byte + table.first for byte in range(256)}
         super().__init__(path, pieces, "\0", table.added, table.clean_up)
+        self.own_end = table.own_end
 
     def _cut(self, text: str) -> list[str]:
         return [chr(byte) for byte in text.encode()]

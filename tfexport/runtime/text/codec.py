@@ -54,7 +54,7 @@ class TextCodec:
         check_text(text)
         if not text.strip():
             return []
-        pieces = tokenizer.encode(text)
+        pieces = without_own_end(tokenizer.encode(text), tokenizer, self._after)
         before, after = framing.around(pieces)
         special = len(before) + len(self._before) + len(self._after) + len(after)
         limit = self._limit(limit)
@@ -95,6 +95,12 @@ class TextCodec:
             value = self.target.encode(value) if value.strip() else []
         return check_ids(value, self._manifest.limits.target_vocab_size)
 
+    def surfaces(self, text: str) -> list[str]:
+        """The part of a source text that each of its own tokens stands for; see ``encode``."""
+        found = self.source.split(text)
+        pieces = self.source.encode(text)
+        return found[: len(without_own_end(pieces, self.source, self._after))]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Detokenize target ids.
 
@@ -102,6 +108,11 @@ class TextCodec:
             TokenizerError: the bundle holds no tokenizer.
         """
         return self.target.decode(tokens)
+
+    def count_unknowns(self, ids: Sequence[int]) -> int:
+        """How many of a source's ids are the unknown token, for text that the model cannot know."""
+        unknown = self._manifest.special_ids.unk
+        return 0 if unknown is None else ids.count(unknown)
 
     def fill_unknowns(
         self, tokens: Sequence[int], alignment: Sequence[tuple[int, int]], source: str
@@ -181,6 +192,14 @@ class TextCodec:
             special.unk,
             hidden=self._manifest.hidden_ids,
         )
+
+
+def without_own_end(
+    pieces: list[int], tokenizer: Tokenizer, after: Sequence[int | None]
+) -> list[int]:
+    """The tokens of a text without an end token that is added to it again; see ``own_end``."""
+    end = tokenizer.own_end
+    return pieces[:-1] if end is not None and [*after] == [end] == pieces[-1:] else pieces
 
 
 def check_rows(name: str, given: Any, kind: str) -> list[Any]:

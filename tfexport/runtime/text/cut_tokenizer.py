@@ -16,6 +16,7 @@ class CutTokenizer(ABC):
     """
 
     unknown_is_word = False
+    own_end: int | None = None
 
     def __init__(
         self, path: Path, pieces: Mapping[str, int], unknown: str, added: Sequence[AddedToken],

@@ -49,6 +49,10 @@ class Tokenizer(Protocol):
     def whole_words(self) -> bool:
         """Whether later tokens may change the last word of a text."""
 
+    @property
+    def own_end(self) -> int | None:
+        """The end token, if a text that ends with it gets no second one; None if it does."""
+
     def split(self, text: str) -> list[str]:
         """The part of the text that each id of ``encode`` stands for."""
 
@@ -61,6 +65,8 @@ class Tokenizer(Protocol):
 
 class JsonTokenizer:
     """A tokenizer.json of Hugging Face's ``tokenizers``."""
+
+    own_end: int | None = None
 
     def __init__(self, path: Path) -> None:
         try:
@@ -118,6 +124,8 @@ class JsonTokenizer:
 class SentencePieceTokenizer:
     """A SentencePiece .model."""
 
+    own_end: int | None = None
+
     def __init__(self, path: Path) -> None:
         try:
             import sentencepiece
@@ -167,6 +175,8 @@ class SentencePieceTokenizer:
 
 class WordTokenizer:
     """A vocabulary of whole words, joined by spaces in decoded text."""
+
+    own_end: int | None = None
 
     def __init__(
         self, vocabulary: Vocabulary, unk_id: int | None, hidden: Collection[int] = ()

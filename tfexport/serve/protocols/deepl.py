@@ -1,13 +1,21 @@
 """The protocol of DeepL, as far as it applies."""
 
-import urllib.parse
 from typing import Annotated, Any
 
 import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tfexport.serve.bodies import FORM, JSON, Fields, check_media_type, read_form, read_json
+from tfexport.serve.bodies import (
+    FORM,
+    JSON,
+    Fields,
+    Texts,
+    check_media_type,
+    form_fields,
+    read_form,
+    read_json,
+)
 from tfexport.serve.call import call_of
 from tfexport.serve.detection import Wanted, translate_between
 from tfexport.serve.failures import wrong
@@ -18,7 +26,7 @@ from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own_results import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import check_size
+from tfexport.serve.translating import aside, check_size
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL says for accounts without a limit
 _FIELDS = 32  # of a form, beside its texts
@@ -58,7 +66,7 @@ _Nothing = Annotated[Any, _without()]
 class TranslateCall(Fields):
     """A request to translate."""
 
-    text: list[str]
+    text: Texts
     target_lang: str = pydantic.Field(min_length=1)
     source_lang: str | None = None
     split_sentences: Annotated[
@@ -98,7 +106,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = _read(kind, call.body, service.settings.max_texts)
+        body = await aside(call, lambda: _read(kind, call.body, service.settings.max_texts))
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none
@@ -137,8 +145,8 @@ def _side(request: Request) -> str:
     """Which languages are asked for: in the path, or in a form."""
     given = request.query_params.get("type")
     if given is None:
-        body = call_of(request.scope).body.decode(errors="replace")
-        given = urllib.parse.parse_qs(body).get("type", ["source"])[0]
+        fields = form_fields(call_of(request.scope).body, _FIELDS)
+        given = fields.get("type", ["source"])[0]
     if given not in ("source", "target"):
         raise wrong(f"type: {given[:40]!r} is neither source nor target")
     return given

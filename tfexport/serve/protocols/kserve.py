@@ -24,6 +24,7 @@ from tfexport.serve.protocols.tensors import (
     described,
     pack,
     read_tensor,
+    shown,
     split_body,
     take_raw,
 )
@@ -31,7 +32,7 @@ from tfexport.serve.row_ids import generate
 from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Translated
-from tfexport.serve.translating import check_size, translate
+from tfexport.serve.translating import aside, check_size, translate
 
 TEXT, TRANSLATION = "text", "translation"
 IDS, MASK, SEQUENCES = "input_ids", "attention_mask", "sequences"
@@ -89,10 +90,18 @@ def routes(service: Service) -> APIRouter:
 
     add_probe(router, "/v2/health/live", live, "Whether the server runs.")
     add_probe(router, "/v2/health/ready", ready, "Whether it takes work.")
+    for path in ("/v2/models/stats", "/v2/models/{name}/stats", "/v2/repository/index",
+                 "/v2/models/{name}/versions/{version}/stats"):  # fmt: skip
+        router.add_api_route(path, _refuse, methods=["GET", "POST"], include_in_schema=False)
     for base in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         shown = base.count("{") == 1
         _add_model_routes(router, base, service, shown)
     return router
+
+
+async def _refuse(request: Request) -> Response:
+    raise RequestError(404, f"{request.url.path}: this server does not have it; /metrics has its "
+                  "figures, /v1/models its models")  # fmt: skip
 
 
 def _add_model_routes(router: APIRouter, base: str, service: Service, shown: bool) -> None:
@@ -109,8 +118,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
     async def infer(request: Request) -> Response:
         model, call = _model(service, request), call_of(request.scope)
         use(call, model)
-        body, raw = _read(request, call)
-        inputs = _inputs(body, raw)
+        body, inputs = await aside(call, lambda: _read(request, call))
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
@@ -122,7 +130,8 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
             tensor = Tensor(output, shape, [one.made[0].text for one in made])
             headers = cut_headers(made)
         else:
-            found = await generate(service.settings, model, _rows(inputs), options, call)
+            rows = _rows(service.settings.max_texts, inputs)
+            found = await generate(service.settings, model, rows, options, call)
             tensor = Tensor(output, found.shape, found.reshape(-1))
         answer = _answer(model, body.id, tensor, binary)
         answer.headers.update(headers)
@@ -153,11 +162,12 @@ def _metadata(model: Model) -> dict[str, Any]:
     }
 
 
-def _read(request: Request, call: Call) -> tuple[InferCall, bytes]:
+def _read(request: Request, call: Call) -> tuple[InferCall, dict[str, Tensor]]:
     length = header(request.scope["headers"], LENGTH_HEADER.lower().encode())
     check_media_type(request.scope, JSON, OCTETS)
     text, raw = split_body(call.body, length)
-    return read_json(InferCall, text), raw
+    body = read_json(InferCall, text)
+    return body, _inputs(body, raw)
 
 
 def _inputs(body: InferCall, raw: bytes) -> dict[str, Tensor]:
@@ -197,9 +207,9 @@ def _check_names(body: InferCall) -> None:
                 f"{given.name}: datatype {given.datatype[:20]!r} is not {_DATATYPES[given.name]}"
             )
         if given.name == TEXT and len(given.shape) == 2 and given.shape[1] != 1:
-            problems.append(f"{TEXT}: shape {given.shape} is neither [N] nor [N, 1]")
+            problems.append(f"{TEXT}: {shown(given.shape)} is neither [N] nor [N, 1]")
         if given.name != TEXT and len(given.shape) != 2:
-            problems.append(f"{given.name}: shape {given.shape} is not [N, length]")
+            problems.append(f"{given.name}: {shown(given.shape)} is not [N, length]")
     if problems:
         raise wrong(problems)
 
@@ -218,9 +228,11 @@ def _wants_binary(body: InferCall, output: str) -> bool:
     return wanted
 
 
-def _rows(inputs: Mapping[str, Tensor]) -> list[list[int]]:
+def _rows(most: int, inputs: Mapping[str, Tensor]) -> list[list[int]]:
     """Rows of ids, without what the mask leaves out at their ends."""
     given, mask = inputs[IDS], inputs.get(MASK)
+    if given.shape[0] > most:
+        raise RequestError(413, f"{given.shape[0]} rows are more than the {most} of a request")
     ids = given.values.reshape(given.shape)  # type: ignore[union-attr]
     if mask is None:
         return [row.tolist() for row in ids]

@@ -1,6 +1,5 @@
 """The protocol of LibreTranslate, as far as it applies."""
 
-import urllib.parse
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -8,7 +7,17 @@ import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from tfexport.serve.bodies import FORM, JSON, Fields, check_media_type, read_form, read_json
+from tfexport.serve.bodies import (
+    FORM,
+    JSON,
+    Fields,
+    Texts,
+    check_amount,
+    check_media_type,
+    form_fields,
+    read_form,
+    read_json,
+)
 from tfexport.serve.call import call_of
 from tfexport.serve.detection import (
     LIBRARY,
@@ -39,7 +48,7 @@ Kind = TypeVar("Kind", bound=Fields)
 class TranslateCall(Fields):
     """A request to translate."""
 
-    q: Annotated[str, pydantic.Tag("one")] | Annotated[list[str], pydantic.Tag("several")] = (
+    q: Annotated[str, pydantic.Tag("one")] | Annotated[Texts, pydantic.Tag("several")] = (
         pydantic.Field(
             description="a text, or a list of texts",
             discriminator=pydantic.Discriminator(
@@ -73,8 +82,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = _read(TranslateCall, kind, call.body)
-        _check_key(service, body.api_key)
+        body = await aside(call, lambda: _read(service, TranslateCall, kind, call.body))
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
@@ -86,8 +94,7 @@ def routes(service: Service) -> APIRouter:
     async def detect_language(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = _read(DetectCall, kind, call.body)
-        _check_key(service, body.api_key)
+        body = await aside(call, lambda: _read(service, DetectCall, kind, call.body))
         check_size(service.settings, call, [body.q])
         if not can_detect():
             raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
@@ -117,8 +124,25 @@ async def _refuse(request: Request) -> Response:
                   "/detect, /languages and /frontend/settings")  # fmt: skip
 
 
-def _read(fields: type[Kind], kind: str, body: bytes) -> Kind:
+def _read(service: Service, fields: type[Kind], kind: str, body: bytes) -> Kind:
+    """Read a body, first of all its key."""
+    if service.keys.needed:
+        key = _key_of_json(body) if kind == JSON else _key_of_form(body)
+        _check_key(service, key)
     return read_json(fields, body) if kind == JSON else read_form(fields, body, (), _FIELDS)
+
+
+def _key_of_json(body: bytes) -> str | None:
+    value = check_amount(body)
+    key = value.get("api_key") if isinstance(value, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _key_of_form(body: bytes) -> str | None:
+    try:
+        return form_fields(body, _FIELDS).get("api_key", [None])[0]
+    except RequestError:
+        return None
 
 
 def _check_key(service: Service, key: str | None) -> None:
@@ -131,11 +155,7 @@ def _key_beside(request: Request) -> str | None:
     found = request.query_params.get("api_key")
     if found is not None:
         return found
-    try:
-        fields = urllib.parse.parse_qs(call_of(request.scope).body.decode())
-    except ValueError:
-        return None
-    return fields.get("api_key", [None])[0]
+    return _key_of_form(call_of(request.scope).body)
 
 
 def _options(alternatives: int) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from tfexport.errors import TfexportError
 from tfexport.serve.bodies import (
     JSON,
     StrictFields,
+    Texts,
+    check_amount,
     check_media_type,
-    parse_json,
     problems_of,
 )
 from tfexport.serve.call import call_of
@@ -22,8 +23,9 @@ from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own_results import (
+    answer,
     scored,
-    translation,
+    to_json,
 )
 from tfexport.serve.protocols.own_stream import stream
 from tfexport.serve.scoring import prepare_pairs
@@ -48,7 +50,7 @@ class Call(StrictFields):
 class TranslateCall(Call):
     """A request to translate."""
 
-    texts: list[str] = pydantic.Field(description="of any number of sentences and lines")
+    texts: Texts = pydantic.Field(description="of any number of sentences and lines")
     split_sentences: Split | None = pydantic.Field(
         None, description="texts into sentences; by default as the model reads texts"
     )
@@ -61,8 +63,8 @@ class TranslateCall(Call):
 class ScoreCall(Call):
     """A request to score targets."""
 
-    sources: list[str]
-    targets: list[str] = pydantic.Field(description="one for each source")
+    sources: Texts
+    targets: Texts = pydantic.Field(description="one for each source")
 
 
 class _Options:
@@ -74,6 +76,7 @@ class _Options:
         self.source = self._language("source_language")
         self.target = self._language("target_language")
         self.prefixes = None if texts is None else self._prefixes(texts)
+        self.counted = [one for one in self.prefixes or () if one is not None]
 
     def _language(self, name: str) -> str | None:
         code = self.decoding.pop(name, None)
@@ -107,11 +110,11 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = _read(TranslateCall, call.body, service)
+        body = await aside(call, lambda: _read(TranslateCall, call.body, service))
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
-        check_size(service.settings, call, body.texts)
         options = _Options(body.options, len(body.texts))
+        check_size(service.settings, call, body.texts, options.counted)
         choice = _choose(service, body, options)
         use(call, choice.model)
         asked = Asked(
@@ -121,14 +124,14 @@ def routes(service: Service) -> APIRouter:
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)
         found = await translate(service.metrics, choice.model, asked, call)
-        translations = await aside(call, lambda: [translation(one) for one in found])
-        return JSONResponse({"model": choice.model.name, "translations": translations})
+        body_of = await aside(call, lambda: answer(choice.model.name, found, call))
+        return Response(body_of, media_type=JSON)
 
     @router.post("/v1/score", **describe(ScoreCall, "Score given translations."))
     async def score(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = _read(ScoreCall, call.body, service)
+        body = await aside(call, lambda: _read(ScoreCall, call.body, service))
         if len(body.sources) != len(body.targets):
             raise wrong(f"there are {len(body.sources)} sources and {len(body.targets)} targets")
         check_size(service.settings, call, body.sources, body.targets)
@@ -140,7 +143,10 @@ def routes(service: Service) -> APIRouter:
             model, body.sources, body.targets, options.decoding, choice.spoken
         ))  # fmt: skip
         found = await service.scoring.score(model, pairs, resolved, call)
-        return JSONResponse({"model": model.name, "scores": [scored(one) for one in found]})
+        scores = await aside(call, lambda: to_json([scored(one) for one in found]))
+        return Response(
+            b'{"model":%b,"scores":%b}' % (to_json(model.name), scores), media_type=JSON
+        )
 
     @router.get("/v1/models", summary="List the models.")
     async def list_models() -> Response:
@@ -157,11 +163,11 @@ def _choose(service: Service, body: Call, options: _Options) -> Choice:
 
 def _read(kind: type[Kind], body: bytes, service: Service) -> Kind:
     """Read a body; problems of decoding options are named beside those of fields."""
+    given = check_amount(body)
     try:
         return kind.model_validate_json(body)
     except pydantic.ValidationError as error:
         problems = list(problems_of(kind, error))
-    given = parse_json(body)
     options = given.get("options") if isinstance(given, dict) else None
     if isinstance(options, dict):
         problems += _problems_of_options(options, next(iter(service.models)))

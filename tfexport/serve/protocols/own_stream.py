@@ -15,7 +15,7 @@ from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.live_text import LiveText
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model
-from tfexport.serve.protocols.own_results import translation
+from tfexport.serve.protocols.own_results import to_json, translation
 from tfexport.serve.texts import Asked, Rows, assemble, prepare, submit
 from tfexport.serve.translating import aside, outcome, seen
 
@@ -42,7 +42,7 @@ async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Re
 async def _events(
     model: Model, rows: Rows, submission: Submission, steps: "asyncio.Queue[Step]", call: Call
 ) -> AsyncIterator[str]:
-    live = LiveText(model, rows)
+    live, token = LiveText(model, rows), None
     found = asyncio.ensure_future(outcome(submission, call))
     found.add_done_callback(seen)
     try:
@@ -64,7 +64,8 @@ async def _events(
         for piece in live.end():
             yield _event({"text": piece})
         (made,) = assemble(model, rows, hypotheses)
-        yield _event({"done": True, "translation": translation(made)})
+        last = await aside(call, lambda: to_json(translation(made, call)).decode())
+        yield f'data: {{"done": true, "translation": {last}}}\n\n'
     except (RequestError, TfexportError) as error:
         failure = error if isinstance(error, RequestError) else as_failure(error)
         if failure is None:
@@ -73,6 +74,8 @@ async def _events(
         yield _event({"error": failure.message, "status": failure.status})
     finally:
         found.cancel()
+        if token is not None:
+            token.cancel()
 
 
 def _event(values: dict[str, Any]) -> str:

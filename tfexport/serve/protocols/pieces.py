@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from tfexport.errors import InputError
-from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
+from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
 from tfexport.serve.choice import Choice, choose_named, use
 from tfexport.serve.failures import spelled, wrong
@@ -23,12 +23,15 @@ UNDECIDED = "\ufffd"  # of bytes that do not make a character yet
 WINDOW = 16  # tokens before one that decide how it is written
 
 
+_Rows = Annotated[list[Annotated[list[int], First()]], First()]
+
+
 class PiecesCall(StrictFields):
     """A request for the pieces of a text and of its translation."""
 
     model: str | None = pydantic.Field(None, description="which, if there are several")
     text: str = pydantic.Field(description="that was translated")
-    tokens: list[list[int]] = pydantic.Field(description="of its translation, a row a sentence")
+    tokens: _Rows = pydantic.Field(description="of its translation, a row a sentence")
     source_language: str | None = None
     target_language: str | None = None
     split_sentences: Split | None = pydantic.Field(None, description="as for the translation")
@@ -43,7 +46,7 @@ def routes(service: Service) -> APIRouter:
     async def give_pieces(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = read_json(PiecesCall, call.body)
+        body = await aside(call, lambda: read_json(PiecesCall, call.body))
         tokens = [token for row in body.tokens for token in row]
         check_size(service.settings, call, [body.text], [tokens])
         choice = choose_named(
@@ -74,7 +77,7 @@ def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
             texts.encode_target(tokens)
         except InputError as error:
             raise wrong(f"tokens[{place}]: {spelled(error)}") from None
-        surfaces = texts.source.split(sentence)
+        surfaces = texts.surfaces(sentence)
         found.append(
             {
                 "source": sentence,

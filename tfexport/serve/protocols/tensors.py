@@ -51,9 +51,12 @@ def read_tensor(
     Raises:
         RequestError: naming what is wrong with it.
     """
+    # Each axis for itself, too: as many rows of no length have no elements at all.
+    if not all(0 <= size <= _MOST_ELEMENTS for size in shape):
+        raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
     count = math.prod(shape)
-    if any(size < 0 for size in shape) or count > _MOST_ELEMENTS:
-        raise wrong(f"{name}: shape {list(shape)[:8]} is not a shape of a batch")
+    if count > _MOST_ELEMENTS or (not count and shape[0]):
+        raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
     values: list[str] | NDArray[np.int64]
     if raw is not None:
         values = _strings(name, raw) if datatype == BYTES else _integers(name, raw)
@@ -61,8 +64,13 @@ def read_tensor(
         flat = _flat(name, data)
         values = _as_strings(name, flat) if datatype == BYTES else _as_integers(name, flat)
     if len(values) != count:
-        raise wrong(f"{name}: shape {list(shape)} has {count} elements, the data {len(values)}")
+        raise wrong(f"{name}: {shown(shape)} has {count} elements, the data {len(values)}")
     return Tensor(name, tuple(shape), values)
+
+
+def shown(shape: Sequence[int]) -> str:
+    """A shape for a message, however long its numbers are."""
+    return f"shape [{', '.join(str(size)[:20] for size in shape[:8])}]"
 
 
 def pack(tensor: Tensor) -> bytes:

@@ -8,7 +8,11 @@ import pytest
 import tokenizers
 
 from tests.support import tokenizer_folders as folders
-from tests.support.awkward_text import decode_differences, encode_differences
+from tests.support.awkward_text import (
+    decode_differences,
+    encode_differences,
+    framing_differences,
+)
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 MOVED, PIECES = "sentencepiece.bpe.model", "spiece.model"
@@ -117,6 +121,7 @@ SAVED_AGAIN = [
 def compare(folder: Path, judge: Any) -> None:
     source, target = folders.load_both(folder)
     assert encode_differences(source, judge) == []
+    assert framing_differences(source, judge) == []
     assert decode_differences(target, judge, range(source.size)) == []
 
 

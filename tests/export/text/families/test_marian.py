@@ -1,6 +1,7 @@
 """Marian's tokenizers of a folder against those of transformers."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.support.awkward_text import decode_differences, encode_differences
 from tests.support.tokenizer_folders import load_both, marian_folder, write_json
-from tfexport.errors import TokenizerError
+from tfexport.errors import MissingDependencyError, TokenizerError
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 
 
@@ -104,3 +105,21 @@ def test_folder_with_something_wrong_is_one_error(tmp_path: Path, spoil: Any, me
 def test_folder_without_a_tokenizer_is_one_of_ids(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", {"model_type": "marian"})
     assert choose_tokenizers(beside=tmp_path).paths == ()
+
+
+def test_a_missing_library_and_a_damaged_file_are_told_by_the_names_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = marian_folder(tmp_path)
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, "sentencepiece", None)
+        with pytest.raises(MissingDependencyError) as caught:
+            load_both(folder)
+    assert f"{folder / 'source.spm'} needs the sentencepiece library. Install it" in str(
+        caught.value
+    )
+    (folder / "target.spm").write_bytes(b"garbage")
+    with pytest.raises(TokenizerError) as damaged:
+        load_both(folder)
+    assert f"{folder / 'target.spm'}: not a SentencePiece model" in str(damaged.value)
+    assert "target.model" not in f"{caught.value}{damaged.value}"

@@ -21,7 +21,13 @@ pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
 DONE = int(os.environ.get("TEXT_TO_TEXT", "1"))
 MOVED, PIECES = "sentencepiece.bpe.model", "spiece.model"
 FIRST = ["<s>", "<pad>", "</s>", "<unk>"]
-TEXTS = ["the house is small.", "Is the world, </s> <pad> naïve?", " we  don't  ", "x"]
+TEXTS = [
+    "the house is small.",
+    "Is the world, </s> <pad> naïve?",
+    " we  don't  ",
+    "x",
+    "the house </s>",
+]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The project's own format, and its names in other files."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,4 +74,48 @@ def test_learned_tables_are_never_made_up(tmp_path: Path) -> None:
     for side in ("source", "target"):
         del state[f"{side}_embedding.positions.table"]
     with pytest.raises(CheckpointError, match=r"source_embedding\.positions\.table .* is missing"):
+        load_checkpoint(save(state, tmp_path), config, layout="native")
+
+
+@pytest.mark.parametrize("form", [(1, 16, 8), (16, 1, 8), (1, 16, 1, 8)], ids=str)
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_position_tables_may_have_axes_of_length_one(
+    tmp_path: Path, positions: str, form: tuple[int, ...]
+) -> None:
+    state, config = native_state(positions)
+    table = torch.randn(16, 8)
+    for side in ("source", "target"):
+        state[f"{side}_embedding.positions.table"] = table.reshape(form)
+    found = load_checkpoint(save(state, tmp_path), config, layout="native")
+    for side in ("source", "target"):
+        kept = found.build().state_dict()[f"{side}_embedding.positions.table"]
+        torch.testing.assert_close(kept, table, atol=0, rtol=0)
+
+
+def test_a_linear_for_each_head_with_biases_is_joined(tmp_path: Path) -> None:
+    state, config = native_state("learned")
+    split: State = {}
+    for key, tensor in state.items():
+        match = re.fullmatch(r"(.*_attn\.[qkv]_proj)\.(weight|bias)", key)
+        if match is None:
+            split[key] = tensor
+            continue
+        for head, part in enumerate(tensor.chunk(2)):
+            split[f"{match[1]}.{head}.{match[2]}"] = part
+    assert len(split) == len(state) + 3 * 3 * 2
+    del config["num_heads"], config["head_dim"]
+    found = load_checkpoint(save(split, tmp_path), config, layout="native")
+    assert (found.config.num_heads, found.origins["num_heads"]) == (2, "weights")
+    for name, tensor in state.items():
+        torch.testing.assert_close(found.weights[name], tensor, atol=0, rtol=0)
+
+
+def test_a_missing_head_is_named_and_so_is_a_projection_as_it_is_called(tmp_path: Path) -> None:
+    state, config = native_state("learned")
+    query = "decoder.layers.0.cross_attn.v_proj"
+    weight = state.pop(f"{query}.weight")
+    with pytest.raises(CheckpointError, match=rf"{query}\.weight \[8, 8\] is missing"):
+        load_checkpoint(save(state, tmp_path), config, layout="native")
+    state[f"{query}.0.weight"], state[f"{query}.2.weight"] = weight.chunk(2)
+    with pytest.raises(CheckpointError, match=rf"{query}\.1\.weight is missing"):
         load_checkpoint(save(state, tmp_path), config, layout="native")

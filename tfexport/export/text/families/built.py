@@ -1,12 +1,14 @@
 """Tokenizers that are made of a model's own files, and the languages they know."""
 
+import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.bundle import TokenizerEntry
-from tfexport.errors import TokenizerError
+from tfexport.errors import MissingDependencyError, TokenizerError
 from tfexport.languages import Languages
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -48,15 +50,30 @@ class BuiltTokenizer:
 
         Raises:
             TokenizerError: its files do not make a tokenizer, or it has ids that the model lacks.
+            MissingDependencyError: its library is not installed.
         """
         with tempfile.TemporaryDirectory() as name:
             self.write(Path(name))
             try:
                 return load_tokenizer(Path(name) / self.file, self.kind, vocab_size, unk_id)
+            except MissingDependencyError as error:
+                raise MissingDependencyError(self._as_found(str(error), "")) from None
             except TokenizerError as error:
                 # The file is written at export: the user knows the folder only.
-                text = str(error).replace(str(Path(name) / self.file), str(subject))
+                text = self._as_found(str(error), f"{name}{os.sep}")
+                text = text.replace(str(Path(name) / self.file), str(subject))
                 raise TokenizerError(text.replace(name, str(subject))) from None
+
+    def _as_found(self, text: str, folder: str) -> str:
+        """A message with the names of files in the user's folder, in place of the bundle's."""
+        for name, content in self.files.items():
+            if isinstance(content, Path):
+                text = re.sub(
+                    rf"(?<![\w./-]){re.escape(folder + name)}\b",
+                    str(content).replace("\\", r"\\"),
+                    text,
+                )
+        return text
 
 
 @dataclass(frozen=True)

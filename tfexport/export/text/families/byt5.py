@@ -35,7 +35,7 @@ def find_byt5(folder: ModelFolder) -> ModelTokenizers:
         for token in added_tokens(folder, special, known)
     ]
     clean: bool = folder.setting("clean_up_tokenization_spaces", False, bool)
-    table = ByteTable(len(_FIRST), added, clean)
+    table = ByteTable(len(_FIRST), own_end=_FIRST.index("eos"), added=added, clean_up=clean)
     built = BuiltTokenizer("bytes", _FILE, {_FILE: table.to_json()})
     file = "tokenizer_config.json" if folder.has("tokenizer_config.json") else "config.json"
     return ModelTokenizers(folder.path, built, built, (folder.path / file,))

@@ -10,17 +10,32 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.atomic import new_file
+from tfexport.model_src.checkpoint.conversions import POSITION_TABLE
 from tfexport.model_src.checkpoint.json_values import parse_config
-from tfexport.model_src.checkpoint.keymap import KeyTable
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"
 
+# fmt: off
+_WORDS = {"attention": {"self_attn": "self_attn", "cross_attn": "cross_attn"}}
+_PROJECTION = "{stack}.layers.{layer}.{attention}.{part}_proj"
+_TABLE: Entries = {
+    # The names are the module's own. A rename table may lead to two more forms: position tables
+    # with axes of length 1, and one Linear for each head.
+    "{side}_embedding.positions.table": ("{side}_embedding.positions.table", POSITION_TABLE),
+    "encoder.positions.table": ("encoder.positions.table", POSITION_TABLE),
+    f"{_PROJECTION}.{{kind}}": f"{_PROJECTION}.{{kind}}",
+    f"{_PROJECTION}.{{head}}.{{kind}}": f"{_PROJECTION}.{{kind}}",
+    "{weight}": "{weight}",
+}
+# fmt: on
+
 NATIVE = Layout(
     name="native",
     title="tfexport",
-    table=KeyTable({"{weight}": "{weight}"}),
+    table=KeyTable(_TABLE, _WORDS),
     no_reference="the layout 'native' is that of tfexport's own modules",
     precedence=-1,
 )

@@ -1,0 +1,171 @@
+"""What the paths of all protocols answer, as OpenAPI shows it."""
+
+from typing import Any
+
+import pydantic
+
+
+class Answer(pydantic.BaseModel):
+    """Fields of an answer; it has no others."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+class _Hypothesis(Answer):
+    text: str
+    score: float | None = pydantic.Field(description="null without return_scores")
+    tokens: list[int]
+    finished: bool = pydantic.Field(description="false if it was cut at the longest length")
+    token_scores: list[float] = []
+    source_tokens: list[int] = []
+    attention: list[list[float]] = []
+    alignment: str = ""
+
+
+class _Translation(_Hypothesis):
+    unknown_tokens: int = pydantic.Field(description="of the text, which the model does not know")
+    hypotheses: list[_Hypothesis] = pydantic.Field([], description="if there are several")
+    sentences: list[_Hypothesis] = pydantic.Field([], description="of a text, if they attend")
+
+
+class Translations(Answer):
+    """Of ``POST /v1/translate``."""
+
+    model: str
+    translations: list[_Translation]
+
+
+class _Score(Answer):
+    score: float
+    tokens: list[int]
+    token_scores: list[float] = []
+
+
+class Scores(Answer):
+    """Of ``POST /v1/score``."""
+
+    model: str
+    scores: list[_Score]
+
+
+class _SentencePieces(Answer):
+    source: str
+    source_pieces: list[str]
+    pieces: list[str]
+
+
+class Pieces(Answer):
+    """Of ``POST /v1/pieces``."""
+
+    model: str
+    sentences: list[_SentencePieces]
+
+
+class _Sides(Answer):
+    source: list[str]
+    target: list[str]
+
+
+class _Model(Answer):
+    name: str
+    version: str
+    languages: _Sides
+    split_sentences: str
+    input: str
+    engine: str
+    batching: str
+    reason: str = ""
+
+
+class Models(Answer):
+    """Of ``GET /v1/models``."""
+
+    models: list[_Model]
+
+
+class _Detected(Answer):
+    confidence: float
+    language: str
+
+
+class LibreTranslation(Answer):
+    """Of ``POST /translate``: lists, if the request has a list of texts."""
+
+    text: str | list[str] = pydantic.Field(alias="translatedText")
+    detected: _Detected | list[_Detected] | None = pydantic.Field(None, alias="detectedLanguage")
+    alternatives: list[str] | list[list[str]] = []
+
+
+class Detection(pydantic.RootModel[list[_Detected]]):
+    """Of ``POST /detect``."""
+
+
+class _LibreLanguage(Answer):
+    code: str
+    name: str
+    targets: list[str]
+
+
+class LibreLanguages(pydantic.RootModel[list[_LibreLanguage]]):
+    """Of ``GET /languages``."""
+
+
+class _DeepLTranslation(Answer):
+    detected_source_language: str
+    text: str
+    billed_characters: int
+
+
+class DeepLTranslations(Answer):
+    """Of ``POST /v2/translate``."""
+
+    translations: list[_DeepLTranslation]
+
+
+class _DeepLLanguage(Answer):
+    language: str
+    name: str
+    supports_formality: bool = False
+
+
+class DeepLLanguages(pydantic.RootModel[list[_DeepLLanguage]]):
+    """Of ``GET /v2/languages``."""
+
+
+class Usage(Answer):
+    """Of ``GET /v2/usage``."""
+
+    character_count: int
+    character_limit: int
+
+
+class _Output(Answer):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[Any] = []
+    parameters: dict[str, Any] = {}
+
+
+class Inference(Answer):
+    """Of ``POST /v2/models/{name}/infer``."""
+
+    model_name: str
+    model_version: str
+    id: str = ""
+    outputs: list[_Output]
+
+
+ANSWERS: dict[tuple[str, str], type[pydantic.BaseModel]] = {
+    ("post", "/v1/translate"): Translations,
+    ("post", "/v1/score"): Scores,
+    ("post", "/v1/pieces"): Pieces,
+    ("get", "/v1/models"): Models,
+    ("post", "/translate"): LibreTranslation,
+    ("post", "/detect"): Detection,
+    ("get", "/languages"): LibreLanguages,
+    ("post", "/v2/translate"): DeepLTranslations,
+    ("get", "/v2/languages"): DeepLLanguages,
+    ("get", "/v2/usage"): Usage,
+    ("post", "/v2/models/{name}/infer"): Inference,
+}
