@@ -1,6 +1,8 @@
 """A user's graph is tried in onnxruntime at once: types are widened, and faults have a line."""
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
@@ -110,3 +112,16 @@ def test_an_operator_that_onnx_lacks_is_refused_with_its_line() -> None:
     with pytest.raises(ExportError, match="no ONNX form") as caught:
         export(singular)
     assert "in singular: return torch.erfinv(ids / 100)" in str(caught.value)
+
+
+def test_only_modules_of_ones_own_need_the_private_parts_of_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As in a version of torch that has moved what it imports.
+    monkeypatch.setitem(sys.modules, "tfexport.export.graphs.torch_layers", None)
+    spec = GraphSpec("values", (IDS,), (TensorSpec("found", "float32", ("batch", "length")),))
+    spec = replace(spec, inputs=(replace(IDS, axes=("batch", "source_length")),))
+    module = Called(nn.Identity(), lambda _, ids: (ids.float(),))
+    assert export_graph_module(module, spec, 22) is not None
+    with pytest.raises(ExportError, match="lacks what the export of modules of one's own needs"):
+        export(lambda _, ids: ids)

@@ -37,7 +37,7 @@ from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_pro
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
 from tfexport.runtime.model.module_model import ModuleModel
-from tfexport.runtime.model.session import open_session
+from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
 
 BATCHES = (1, 3)
@@ -339,7 +339,9 @@ def compare_module_file(
     def compare(run: ModuleRun) -> Iterator[Comparison]:
         feeds = stack_rows(run.rows, run.special_ids.pad)
         feeds[graph_io.MAX_LENGTH] = np.array(run.steps)
-        sequences, scores = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds)
+        with named_failures(path) as options:
+            made = session.run([graph_io.SEQUENCES, graph_io.SCORES], feeds, options)
+        sequences, scores = made
         yield from compare_sequences(run, sequences, scores)
 
     return compare_module(eager, compare, examples, tell)

@@ -174,6 +174,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_be_a_fork)
 
 
+@contextlib.contextmanager
+def named_failures(path: Path) -> Iterator[ort.RunOptions]:
+    """The options of a run, whose failures are raised as ``BundleError`` of the graph's file."""
+    try:
+        with _CALLS.run() as options:
+            yield options
+    except Exception as error:  # as in ``open_session``
+        raise BundleError(
+            f"{path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
+        ) from error
+
+
 class Binding(NamedTuple):
     """Inputs and outputs of a graph in memory of the caller's.
 
@@ -206,7 +218,7 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails, or outputs have not the shapes of the graph's role.
         """
-        with self._named_failures() as options:
+        with named_failures(self._path) as options:
             found: list[Any] = self._session.run(outputs, feeds, options)
         if not self._checked:
             given = {name: value.shape for name, value in feeds.items()}
@@ -217,7 +229,7 @@ class Graph:
         self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
     ) -> list[ort.OrtValue]:
         """``run`` on onnxruntime's own values, without copies."""
-        with self._named_failures() as options:
+        with named_failures(self._path) as options:
             found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds, options)
         if not self._checked:
             given = {name: value.shape() for name, value in feeds.items()}
@@ -241,7 +253,7 @@ class Graph:
         Raises:
             BundleError: onnxruntime fails.
         """
-        with self._named_failures() as options:
+        with named_failures(self._path) as options:
             self._session.run_with_iobinding(binding.io, options)
 
     def _check_shapes(
@@ -252,13 +264,3 @@ class Graph:
     ) -> None:
         check_shapes(self._path, self._spec, given, dict(zip(outputs, shapes, strict=True)))
         self._checked = True
-
-    @contextlib.contextmanager
-    def _named_failures(self) -> Iterator[ort.RunOptions]:
-        try:
-            with _CALLS.run() as options:
-                yield options
-        except Exception as error:  # as in ``open_session``
-            raise BundleError(
-                f"{self._path}: failed in onnxruntime {ort.__version__}: {_reason_of(error)}"
-            ) from error
