@@ -50,8 +50,11 @@ def test_options_that_are_not_given_contradict_nothing(tmp_path: Path) -> None:
 
 
 def test_samples_and_tokenizers_need_a_use(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="samples goes with text or quantize"):
-        check_onnx_export(tmp_path / "b.bundle", False, {"samples": "s.txt"})
+    with pytest.raises(ConfigError, match="samples goes with a bundle, text or quantize"):
+        check_onnx_export(tmp_path / "g.onnx", False, {"samples": "s.txt", "graph": "generate"})
+    check_onnx_export(tmp_path / "b.bundle", False, {"samples": "s.txt", "expect": "e.tsv"})
+    with pytest.raises(ConfigError, match="expect goes with a bundle; leave graph out"):
+        check_onnx_export(tmp_path / "g.onnx", False, {"expect": "e.tsv", "graph": "generate"})
     of_ids = {"graph": "generate", "tokenizer": "t.json", "quantize": "int8"}
     with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer"):
         check_onnx_export(tmp_path / "g.onnx", False, of_ids)

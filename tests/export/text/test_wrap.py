@@ -194,7 +194,10 @@ def test_kinds_that_no_operator_reproduces_are_refused(
     [
         (["--text"], "--text goes with --graph generate"),
         (["--graph", "forward", "--text"], "--text goes with --graph generate"),
-        (["--graph", "generate", "--samples", "x"], "--samples goes with --text"),
+        (
+            ["--graph", "generate", "--samples", "x"],
+            "--samples goes with a bundle, --text or --quantize",
+        ),
         (["--graph", "generate", "--tokenizer", "t.json"], "holds no tokenizer"),
         (["--graph", "forward", "--attention"], "--attention goes with"),
         (["--graph", "generate", "--text", "--attention"], "no tokens that attention"),

@@ -1,0 +1,90 @@
+"""``--expect``: texts of the user's own code; and real inputs in the comparison."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import SETTINGS
+from tests.support import tutorial
+from tests.support.command import invoke
+from tfexport.errors import ConfigError, InputError
+from tfexport.export import export_bundle, verify_bundle
+from tfexport.export.parity.plan import read_level
+from tfexport.runtime import Translator
+
+SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]
+
+
+@pytest.fixture
+def own_texts(tiny_bundle: Path) -> list[str]:
+    with Translator(tiny_bundle, threads=1) as translator:
+        return [result.text or "" for result in translator.translate(SOURCES)]
+
+
+def written(folder: Path, texts: list[str]) -> Path:
+    path = folder / "expected.tsv"
+    pairs = zip(SOURCES, texts, strict=True)
+    path.write_text("".join(f"{source}\t{text}\n" for source, text in pairs), encoding="utf-8")
+    return path
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_verify_counts_equal_texts_and_fails_where_one_differs(
+    tmp_path: Path, tiny_bundle: Path, tiny_checkpoint: Path, own_texts: list[str]
+) -> None:
+    arguments = ["verify", tiny_bundle, "--checkpoint", tiny_checkpoint, "--set=num_heads=2",
+                 "--level=quick", "--expect", written(tmp_path, own_texts)]  # fmt: skip
+    done = invoke(*arguments)
+    assert done.exit_code == 0, done.output
+    first = done.stdout.splitlines()[0]
+    assert "not compared with your code; equal to torch.nn.Transformer" in first
+    assert "a quick comparison of" in first
+    assert "3 of 3 expected texts equal" in first
+    written(tmp_path, [*own_texts[:2], "w4 w4 w4"])
+    other = invoke(*arguments)
+    assert other.exit_code == 1
+    assert "expected texts: 1 of 3 lines differ" in other.stdout
+    assert f"'w8 w9 w10 w11': expected 'w4 w4 w4', found {own_texts[2]!r}" in other.stdout
+    assert "--set: num_heads=2" in other.stdout, "what may be wrong is listed"
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_real_inputs_and_the_level_are_in_the_report(
+    tmp_path: Path, tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    samples = tmp_path / "real.txt"
+    samples.write_text("w4 w5\nw6 w7 w8\tw9\n", encoding="utf-8")
+    report = verify_bundle(
+        tiny_bundle, tutorial_model, config=SETTINGS, samples=samples, level="quick"
+    )
+    assert report.passed
+    shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
+    assert shapes == {("drawn", 2, 7), ("samples", 2, 4)}
+    said = json.loads(json.dumps(report.to_dict()))
+    assert said["level"] == "quick"
+    assert said["settings"]["num_heads"]["value"] == 2
+    assert said["rounding"]["measured_by"] == "float64"
+
+
+def test_files_and_levels_that_cannot_be_used_are_named(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("\n")
+    with pytest.raises(ConfigError, match="expect is compared with; leave verify=False out"):
+        export_bundle(tutorial_model, tmp_path / "a", config=SETTINGS, expect=empty, verify=False)
+    with pytest.raises(ConfigError, match="verify: 'fast' is not one of 'full', 'quick', 'none'"):
+        export_bundle(tutorial_model, tmp_path / "a", config=SETTINGS, verify="fast")
+    assert [read_level(it) for it in (True, False, "none", "quick")] == ["full", "", "", "quick"]
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_empty_file_is_refused(
+    tmp_path: Path, tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text("\n")
+    with torch.no_grad(), pytest.raises(InputError, match="holds no line"):
+        verify_bundle(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
