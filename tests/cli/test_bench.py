@@ -2,19 +2,24 @@
 
 import json
 import os
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.command import invoke
+from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.cli import tuning
+from tfexport.languages import Languages
 from tfexport.runtime import Translator
-from tfexport.runtime.benchmark import Plan, measure
+from tfexport.runtime.benchmark import Plan, benchmark_rows, measure
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel import cpu
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.spoken import Spoken
 
 
 @pytest.fixture(autouse=True)
@@ -159,3 +164,30 @@ def test_contradictions(tiny_bundle: Path) -> None:
     result = invoke("bench", tiny_bundle, "--beam-size", 0)
     assert result.exit_code == 2
     assert "--beam-size" in result.stderr
+
+
+@pytest.mark.parametrize("place", ["first", "start", "source"])
+def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> None:
+    folder, file = tmp_path / "told.bundle", tmp_path / "in.txt"
+    shutil.copytree(tiny_bundle, folder)
+    told = Languages({"de": 10, "en": 11}, "before", place)
+    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(told)))
+    file.write_text("w5 w6\n")
+    spoken = Spoken("de", "en")
+    rows, keywords = benchmark_rows(folder, str(file), {"max_length": 3}, spoken=spoken)
+    plain = Translator(tiny_bundle, threads=1).encode("w5 w6")
+    assert rows == [[10, *([11] if place == "source" else []), *plain]]
+    assert keywords == {"max_length": 3, **({} if place == "source" else {"target_language": "en"})}
+    arguments = ("bench", folder, file, "--runs", 1, "--batch-size", 1, "--json")
+    done = invoke(*arguments, "--source-language", "de", "--target-language", "en")
+    assert done.exit_code == 0, done.stderr
+    wrong = invoke(*arguments, "--source-language", "de", "--target-language", "fr")
+    assert "--target-language: 'fr' is not a language of the model" in wrong.stderr
+    without = invoke("bench", folder, "--source-language", "de")
+    assert "--source-language: goes among the ids of a source" in without.stderr
+
+
+def test_ids_without_a_file_are_refused(tiny_bundle: Path) -> None:
+    done = invoke("bench", tiny_bundle, "--ids")
+    assert done.exit_code == 2
+    assert "--ids is of the lines of FILE" in done.stderr

@@ -37,6 +37,8 @@ def _given(tmp_path: Path) -> Path:
         ),
         (["--num-hypotheses", "2"], 2, "No such option"),
         (["--return-attention"], 2, "No such option"),
+        (["--return-end-token"], 2, "No such option"),
+        (["--min-alternative-probability", "0.1"], 2, "No such option"),
         (["--beam-size", "2", "--sampling"], 2, "decoding options"),
         (["--target-language", "de"], 2, "--target-language"),
         (["--vocabulary-map", "nowhere"], 1, "nowhere: No such file or directory"),
@@ -176,6 +178,14 @@ def test_rows_that_were_cut_are_counted(tiny_bundle: Path, given: Path) -> None:
     again = invoke("corpus", tiny_bundle, given, output, *options)
     assert "1 row was cut" in again.stderr
     assert " tokens in " not in again.stderr  # nothing was decoded
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path, given: Path) -> None:
+    (given / "a.txt").write_text("w5\n<b> Ω\n")
+    for _ in range(2):  # it is in the record, too
+        done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
+        assert " of the source, in 1 row, unknown to the model" in done.stderr
+        assert json.loads(done.stdout)["unknown_tokens"] == 2
 
 
 def test_an_interrupted_run_says_how_far_it_came(

@@ -145,6 +145,7 @@ def test_options_of_decoding_stand_in_sections() -> None:
         shown = invoke(verb, "--help").stdout
         titles = re.findall(r"^(\w+):(?! tf)", shown, re.MULTILINE)
         assert [title for title in ("Usage", "Options", *SECTIONS) if title in titles] == titles
+        assert not re.search(r"^ +\[?(BUNDLE|FILE)\b", shown.partition("Options:")[2], re.MULTILINE)
         for option in cli.commands[verb].params:
             if isinstance(option, click.Option):
                 (title,) = (t for t in ("Options", *SECTIONS)

@@ -57,3 +57,11 @@ def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
     assert "already exists" in done.stderr
     assert "--force" in done.stderr
     assert read_manifest(tmp_path / "a.bundle") == before
+
+
+def test_languages_need_samples(tiny_bundle: Path, tmp_path: Path) -> None:
+    arguments = ("quantize", tiny_bundle, "-o", tmp_path / "q.bundle")
+    done = invoke(*arguments, "--source-language", "de", "--target-language", "en")
+    assert done.exit_code == 2
+    assert "--source-language: is of the samples; name them with --samples" in done.stderr
+    assert "--target-language: is of the samples" in done.stderr

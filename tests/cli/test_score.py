@@ -46,3 +46,32 @@ def test_score_is_the_score_of_decoding(tmp_path: Path, tiny_bundle: Path) -> No
     assert sum(values[0]["token_scores"]) / len(values[0]["token_scores"]) == pytest.approx(
         values[0]["score"]
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--force"], "--force needs --output"),
+        (["--json", "--jsonl"], "--jsonl needs --output, as --json prints no lines"),
+        (["--return-token-scores"], "--return-token-scores needs --jsonl"),
+        (["--return-attention"], "--return-attention needs --jsonl"),
+        (["--return-end-token"], "--return-end-token needs --jsonl"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    tmp_path: Path, tiny_bundle: Path, options: list[str], said: str
+) -> None:
+    (tmp_path / "a.txt").write_text("w5\n")
+    done = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "a.txt", *options)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_lines_without_partners_are_told_in_short(tmp_path: Path, tiny_bundle: Path) -> None:
+    (tmp_path / "a.txt").write_text("w5\n")
+    (tmp_path / "b.txt").write_text("w6\n" * 300)
+    done = invoke("score", tiny_bundle, tmp_path / "a.txt", tmp_path / "b.txt")
+    assert done.exit_code == 1
+    assert done.stderr.count("has no such line") == 5
+    assert "a.txt: 294 more, lines 7-300" in done.stderr
+    assert "299 pairs could not be scored" in done.stderr

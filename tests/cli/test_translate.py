@@ -198,9 +198,11 @@ def test_every_decoding_option_reaches_the_decoder(tiny_bundle: Path) -> None:
     ]  # fmt: skip
     for flags, keywords in ways:
         options: dict[str, Any] = {"max_length": 12, **keywords}
-        result = invoke("translate", tiny_bundle, "--max-length", 12, *flags, stdin=text + "\n")
+        arguments = ("translate", tiny_bundle, "--jsonl", "--max-length", 12, *flags)
+        result = invoke(*arguments, stdin=text + "\n")
         assert result.exit_code == 0, result.stderr
-        assert result.stdout == f"{translator.translate([text], **options)[0].text}\n"
+        made, expected = json.loads(result.stdout), translator.translate([text], **options)[0]
+        assert (made["text"], made["tokens"]) == (expected.text, expected.hypotheses[0].tokens)
 
 
 def test_n_best_lines_alignments_and_prefixes(tmp_path: Path, tiny_bundle: Path) -> None:
@@ -293,3 +295,33 @@ def test_an_interrupted_run_says_how_far_it_came(
     assert said.format(f"{count:,}") in told
     assert told.endswith("Interrupted.\n")
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--force"], "--force needs --output"),
+        (["--return-end-token"], "--return-end-token needs --jsonl or --ids"),
+        (["--return-token-scores", "--return-attention"], "--return-attention needs --jsonl"),
+        (["--force", "--return-token-scores"], "--return-token-scores needs --jsonl"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    tiny_bundle: Path, options: list[str], said: str
+) -> None:
+    done = invoke("translate", tiny_bundle, *options, stdin="w5\n")
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert all(option in done.stderr for option in options)
+    arguments = ("translate", tiny_bundle, "--inputs", "rows.npz", "--replace-unknowns")
+    done = invoke(*arguments, *options)
+    assert done.exit_code == 2
+    assert "--replace-unknowns acts on the words of a text" in done.stderr
+    assert said in done.stderr or "end-token" in said
+
+
+def test_tokens_that_the_model_does_not_know_are_counted(tiny_bundle: Path) -> None:
+    done = invoke("translate", tiny_bundle, "--max-length", 9, stdin="w5 w6\n<b>w5</b> Ω\nЖ w7\n")
+    assert done.exit_code == 0
+    assert re.search(r"\d tokens of the source, in 2 lines, unknown to the model", done.stderr)
+    assert "unknown" not in invoke("translate", tiny_bundle, stdin="w5 w6\n").stderr

@@ -113,7 +113,8 @@ def test_a_folder_is_translated_and_gone_on_with(
     (given / "deep" / "packed.txt.gz").write_bytes(gzip.compress(b"w7\nw8\n"))
     (output / "empty.txt").write_text("somebody's\n")
     (output / "rows.jsonl").unlink()
-    status, report, said = corpus(tiny_bundle, given, output, "--engine", then, cwd=tmp_path)
+    arguments = (tiny_bundle, given, output, "--engine", then, "--force")
+    status, report, said = corpus(*arguments, cwd=tmp_path)
     assert (status, report["failed"]) == (1, {})
     assert (report["already_finished"], report["finished"], report["outdated"]) == (2, 4, 1), said
     assert report["decoded_rows"] == 3 + 2 + 153
@@ -142,7 +143,7 @@ def test_other_options_are_noticed_and_foreign_files_kept(
     )  # fmt: skip
     assert (status, report["finished"], report["outdated"]) == (0, 2, 1), said
     report_lines = [line for line in said.splitlines() if not line.endswith("%")]
-    assert len(report_lines) == 3, said  # nothing of Ray's, beside progress where a run takes long
+    assert len(report_lines) == 4, said  # nothing of Ray's, beside progress where a run takes long
     assert (output / "a.txt").read_text() != before
     assert all(len(line.split()) <= 1 for line in (output / "a.txt").read_text().splitlines())
 

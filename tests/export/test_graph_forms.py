@@ -19,13 +19,13 @@ from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
 from tfexport.export.graphs import exporter
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-from tfexport.progress import Progress
 from tfexport.runtime import Translator
 from tfexport.runtime.model.session import Graph
 
@@ -75,14 +75,14 @@ def compare_toy(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Com
 
 
 def compare_toy_file(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None
 ) -> ParityReport:
     graph = Graph(path, spec, THREADS)
 
-    def compare_shape(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        yield compare(eager.decode_random(shape), graph)
+    def compare_batch(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        yield compare(eager.run(batch), graph)
 
-    return run_grid(checkpoint, compare_shape, progress)
+    return run_grid(checkpoint, compare_batch, plan)
 
 
 TOY = BundleForm("toy", export_toy, compare_toy)

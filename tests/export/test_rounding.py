@@ -1,8 +1,11 @@
 """What float32 can do is measured on the code itself, which is left as it was."""
 
 import functools
+import importlib
 import math
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -96,6 +99,24 @@ def test_distance_from_float64_is_found_wherever_the_weights_are(kind: str) -> N
     least = ((model(IDS) - exact).abs() / exact.abs().clamp(min=1)).max()
     assert float(least) <= noise < 20 * float(least)
     assert noise > 1e-7
+
+
+@torch.no_grad()
+def test_weights_that_code_looks_up_elsewhere_are_found_by_watching_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = ModuleType("somewhere")
+    package.__dict__["model"] = Scorer()
+    monkeypatch.setitem(sys.modules, "somewhere", package)
+
+    def code(ids: Tensor) -> Tensor:
+        found: Tensor = importlib.import_module("somewhere").model(ids)
+        return found
+
+    noise, found = measured(code, lambda: code(IDS))
+    held, _ = measured(package.model, lambda: package.model(IDS))
+    assert found.by == FLOAT64
+    assert held / 2 < noise <= held
 
 
 @torch.no_grad()

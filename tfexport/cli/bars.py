@@ -67,6 +67,16 @@ def cut_lines(count: int, unit: str, longest: int | None) -> str:
     return f"{many} cut{at}, before the translation's end; see --max-length"
 
 
+def unknown_tokens(tokens: int, lines: int, unit: str) -> str:
+    """What to tell of source tokens that the model does not know."""
+    what = "1 token" if tokens == 1 else f"{tokens:,} tokens"
+    where = f"1 {unit.removesuffix('s')}" if lines == 1 else f"{lines:,} {unit}"
+    return (
+        f"{what} of the source, in {where}, unknown to the model, which reads them all alike: "
+        "markup, another language or alphabet?"
+    )
+
+
 class LineTimer:
     """Says when the next line is due where there is no bar: every 30 seconds."""
 

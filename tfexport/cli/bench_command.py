@@ -16,6 +16,7 @@ from tfexport.cli.decoding_options import (
     decoding_options,
     engine_option,
     given,
+    language_options,
     whole_numbers,
 )
 from tfexport.errors import ConfigError
@@ -42,6 +43,8 @@ class _Call:
     runs: int
     tune: bool
     as_json: bool
+    source_language: str | None
+    target_language: str | None
     engine: "EngineName"
     decoding: dict[str, Any]
 
@@ -63,6 +66,7 @@ class _Call:
 @click.option("--tune", is_flag=True, help="Find the numbers of workers and threads that decode "
               "FILE fastest, and save them as translate's default for files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@language_options
 @engine_option
 @decoding_options(OPTIONS)
 def bench(**values: Any) -> None:
@@ -77,15 +81,21 @@ def bench(**values: Any) -> None:
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.runtime.benchmark import benchmark_rows, measure
+    from tfexport.runtime.spoken import Spoken
 
     call = as_call(_Call, values)
     if call.tune and call.threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
+    if call.ids and call.file is None:
+        raise ConfigError("--ids is of the lines of FILE; leave it out, or name FILE")
     keywords = given(call.decoding)
     plans = _plans(call, keywords.pop("batch_type", "rows"))
     if call.file is None:
         keywords.setdefault("max_length", MAX_LENGTH)
-    rows = benchmark_rows(Path(call.bundle), call.file, keywords, ids=call.ids)
+    spoken = Spoken(call.source_language, call.target_language)
+    rows, keywords = benchmark_rows(
+        Path(call.bundle), call.file, keywords, ids=call.ids, spoken=spoken
+    )
     with progress_bar() as tell:
         timings = measure(
             Path(call.bundle), rows, plans, call.runs, keywords, tell, engine=call.engine

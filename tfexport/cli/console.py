@@ -126,6 +126,36 @@ reference_option = click.option(
 )
 
 
+def verify_options(command: Command) -> Command:
+    """Add ``--verify LEVEL``, and ``--no-verify`` for its "none"."""
+    for option in (
+        click.option(
+            "--no-verify",
+            is_flag=True,
+            help="Skip the comparison with eager PyTorch, as --verify none.",
+        ),
+        click.option(
+            "--verify",
+            type=click.Choice(["full", "quick", "none"]),
+            default="full",
+            show_default=True,
+            help="How much is compared with eager PyTorch. quick: one drawn batch, and the real "
+            "inputs that there are.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+expect_option = click.option(
+    "--expect",
+    metavar="FILE",
+    type=click.Path(),
+    help="Lines of a source, a tab, and the text that your own code gives for it. A bundle that "
+    "gives another text differs, near ties aside.",
+)
+
+
 @contextlib.contextmanager
 def needs(extra: str) -> Iterator[None]:
     """Name the extra to install if an import inside the block fails.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import LineTimer, bar_console, cut_lines
+from tfexport.cli.bars import LineTimer, bar_console, cut_lines, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from tfexport.corpus.run import CorpusEngine
 
 # A corpus has no columns for what the others give.
-_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {*GIVING_MORE}
+_OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {
+    *GIVING_MORE, "return_end_token", "min_alternative_probability",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
             force=call.force, tell=tell, spell=spell, **given(call.decoding),
         )  # fmt: skip
     if call.as_json:
-        click.echo(json.dumps(report.to_dict(), ensure_ascii=False))
+        click.echo(json.dumps(report.to_dict(), indent=2, ensure_ascii=False))
     _print(report, public(call.output))
     if not report.complete:
         ctx.exit(1)
@@ -179,6 +181,8 @@ def _counts(report: "CorpusReport") -> Iterator[str]:
         yield f"{_files(report.outdated)} replaced, {made}"
     if report.cut:
         yield cut_lines(report.cut, "rows", None)
+    if report.unknown:
+        yield unknown_tokens(report.unknown, report.with_unknown, "rows")
     if report.decoded_rows:
         yield (
             f"{report.decoded_rows:,} rows and {report.tokens:,} tokens in "

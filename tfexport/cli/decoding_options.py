@@ -64,7 +64,8 @@ class DecodingCommand(click.Command):
         placed = {name: title for title, names in SECTIONS.items() for name in names}
         lines: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *SECTIONS)}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx)
+            if record is not None and not isinstance(param, click.Argument):
                 lines[placed.get(param.name or "", "Options")].append(record)
         for title, found in lines.items():
             if found:
@@ -152,6 +153,21 @@ def _kind(name: str) -> dict[str, Any]:
 
 def _both_ways(name: str) -> bool:
     return SPECS[name].default is True or name in OWN_OPTIONS
+
+
+_NEEDED = {
+    "force": "--output", "jsonl": "--output, as --json prints no lines",
+    "return_end_token": "--jsonl or --ids",
+}  # fmt: skip
+
+
+def without_effect(values: Mapping[str, Any], has_effect: Mapping[str, bool]) -> list[str]:
+    """Problems of the options that were given where they have no effect."""
+    return [
+        f"--{name.replace('_', '-')} needs {_NEEDED.get(name, '--jsonl')}"
+        for name, effect in has_effect.items()
+        if values.get(name) and not effect
+    ]
 
 
 def as_call(kind: Callable[..., Call], values: Mapping[str, Any]) -> Call:

@@ -26,7 +26,7 @@ MODULE = click.option(
 # Options of ``tfexport onnx`` that a module has too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
-    "samples", "portable", "opset", "reads",
+    "samples", "expect", "portable", "opset", "reads",
 )  # fmt: skip
 _NEEDED = ("model", "inputs", "pad_id", "bos_id", "eos_id", "max_length")
 
@@ -74,7 +74,7 @@ def check_sources(checkpoint: str | None, module: str | None) -> None:
 
 
 def export_named_module(
-    name: str, output: str, flags: Mapping[str, bool], options: Mapping[str, Any]
+    name: str, output: str, flags: Mapping[str, bool | str], options: Mapping[str, Any]
 ) -> None:
     """``tfexport onnx --module``.
 
@@ -114,7 +114,7 @@ def _as_arguments() -> Iterator[None]:
         raise type(error)(error.message.spelled(written)) from error
 
 
-def script_named_module(name: str, output: str, flags: Mapping[str, bool]) -> None:
+def script_named_module(name: str, output: str, flags: Mapping[str, bool | str]) -> None:
     """``tfexport torchscript --module``; ``flags`` are ``verify`` and ``force``."""
     arguments = read_factory(name)
     with needs("export"):
@@ -124,7 +124,9 @@ def script_named_module(name: str, output: str, flags: Mapping[str, bool]) -> No
     print_result(output, Path(output).stat().st_size, made.report)
 
 
-def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityReport":
+def verify_named_module(
+    artifact: str, name: str, tell: Progress, options: Mapping[str, Any]
+) -> "ParityReport":
     """``tfexport verify --module``."""
     arguments = read_factory(name)
     with needs("export"):
@@ -132,7 +134,7 @@ def verify_named_module(artifact: str, name: str, tell: Progress) -> "ParityRepo
     with _as_arguments():
         return verify_module(
             artifact, arguments["model"], inputs=arguments["inputs"],
-            examples=arguments.get("examples", ()), progress=tell,
+            examples=arguments.get("examples", ()), progress=tell, **options,
         )  # fmt: skip
 
 

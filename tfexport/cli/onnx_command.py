@@ -6,11 +6,13 @@ import click
 
 from tfexport.cli.console import (
     checkpoint_options,
+    expect_option,
     needs,
     plain_warnings,
     print_result,
     progress_bar,
     reference_option,
+    verify_options,
 )
 from tfexport.cli.module_option import MODULE, check_sources, export_named_module
 from tfexport.cli.quantize_command import print_quantized
@@ -84,9 +86,11 @@ if TYPE_CHECKING:
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="With --text: lines on which the tokenizer is compared, besides a built-in selection. "
-    "With --quantize: texts (or ids), each with a tab and a reference, for the quality gate.",
+    help="Real source texts (or ids), one a line: a bundle is compared on them besides drawn ids. "
+    "With --text: lines on which the tokenizer is compared, besides a built-in selection. With "
+    "--quantize: each with a tab and a reference, for the quality gate.",
 )
+@expect_option
 @click.option(
     "--quantize",
     type=click.Choice(["int8", "int4"]),
@@ -101,12 +105,13 @@ if TYPE_CHECKING:
 @click.option(
     "--opset", type=click.IntRange(18, 25), help="ONNX opset. Default: 22, and 20 with --portable."
 )
-@click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
+@verify_options
 @click.option("--force", is_flag=True, help="Replace a bundle that exists.")
 def onnx(
     checkpoint: str | None,
     module: str | None,
     output: str,
+    verify: str,
     no_verify: bool,
     force: bool,
     **options: Any,
@@ -125,8 +130,9 @@ def onnx(
     from tfexport.export.artifacts.option_rules import check_onnx_export
 
     check_sources(checkpoint, module)
+    level = "none" if no_verify else verify
     if module is not None:
-        export_named_module(module, output, {"verify": not no_verify, "force": force}, options)
+        export_named_module(module, output, {"verify": level, "force": force}, options)
         return
     check_onnx_export(output, force, options)  # before torch is loaded, which takes a second
     with needs("export"):
@@ -135,9 +141,7 @@ def onnx(
         from tfexport.export.artifacts.onnx import export_onnx
     assert checkpoint is not None
     with plain_warnings(), progress_bar() as tell:
-        made = export_onnx(
-            checkpoint, output, verify=not no_verify, force=force, progress=tell, **options
-        )
+        made = export_onnx(checkpoint, output, verify=level, force=force, progress=tell, **options)
     kind, exported = options["quantize"], made.exported
     if options["graph"] is None:
         _print_tokenizers(exported)

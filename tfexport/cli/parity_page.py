@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfexport.atomic import new_file
 from tfexport.cli.spelling import spell
-from tfexport.cli.tables import cell_text, notes, settings_lines, verdict
+from tfexport.cli.tables import by_shape, cell_text, notes, settings_lines, verdict
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
@@ -72,10 +72,10 @@ def _table(report: "ParityReport") -> str:
     stages = report.stages()
     head = "".join(f'<th scope="col">{html.escape(stage)}</th>' for stage in stages)
     rows = []
-    for batch, length in dict.fromkeys((c.batch, c.source_length) for c in report.comparisons):
-        at = [c for c in report.comparisons if (c.batch, c.source_length) == (batch, length)]
+    for (inputs, batch, length), at in by_shape(report).items():
         cells = "".join(_cell([c for c in at if c.stage == stage]) for stage in stages)
-        rows.append(f'<tr><th scope="row">{batch} × {length}</th>{cells}</tr>')
+        kind = "" if inputs == "drawn" else f", {html.escape(inputs)}"
+        rows.append(f'<tr><th scope="row">{batch} × {length}{kind}</th>{cells}</tr>')
     caption = "; ".join(["Largest difference relative to max(1, |value|)", *notes(report)])
     return (
         f"<table><caption>{html.escape(caption)}; for tokens how many are equal.</caption>"

@@ -6,6 +6,7 @@ import click
 
 from tfexport.bundle import check_output
 from tfexport.cli.console import human_size, needs, progress_bar
+from tfexport.cli.decoding_options import language_options
 
 if TYPE_CHECKING:
     from tfexport.export import QuantizeResult
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
               help="Lines of text (or ids), with a tab and a reference if there is one: "
               "compare with the original on these, and fail if too much changes.")  # fmt: skip
+@language_options
 @click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
-def quantize(bundle: str, output: str, weights: str, samples: str | None, force: bool) -> None:
+def quantize(
+    bundle: str, output: str, weights: str, samples: str | None,
+    source_language: str | None, target_language: str | None, force: bool,
+) -> None:  # fmt: skip
     """Write a copy of BUNDLE with quantised weights.
 
     With --samples, the copy has to predict the original's next token at 97 % of the positions, and
@@ -36,8 +41,9 @@ def quantize(bundle: str, output: str, weights: str, samples: str | None, force:
         from tfexport.export.quantize.bundle import quantize_bundle
     with progress_bar() as tell:
         result = quantize_bundle(
-            bundle, output, weights, samples=samples, force=force, progress=tell
-        )
+            bundle, output, weights, samples=samples, source_language=source_language,
+            target_language=target_language, force=force, progress=tell,
+        )  # fmt: skip
     print_quantized(output, result.size, weights, result)
 
 

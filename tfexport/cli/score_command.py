@@ -22,8 +22,10 @@ from tfexport.cli.decoding_options import (
     engine_option,
     given,
     language_options,
+    without_effect,
 )
 from tfexport.cli.spelling import spell
+from tfexport.errors import ConfigError, Problem, join_problems
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -176,5 +178,13 @@ def _stream(name: str) -> Any:
 def _check_files(call: _Call) -> None:
     if call.source == call.target == "-":
         raise click.UsageError("SOURCE and TARGET cannot both be stdin; name a file for one.")
+    problems = without_effect({**call.decoding, "force": call.force, "jsonl": call.jsonl}, {
+        "force": call.output != "-", "jsonl": call.output != "-" or not call.as_json,
+        "return_token_scores": call.jsonl, "return_attention": call.jsonl,
+    })  # fmt: skip
+    if call.decoding.get("return_end_token") and not call.jsonl:
+        problems.append("--return-end-token needs --jsonl")
+    if problems:
+        raise ConfigError(join_problems("score", [Problem(None, text) for text in problems]))
     if call.output != "-":
         check_new_file(call.output, call.force)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tfexport.cli import INTERRUPTED
 from tfexport.cli.decoding_options import decoding_options, engine_option, given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from tfexport.serve import ModelSettings
     from tfexport.serve.settings_file import SettingsFile
 
-INTERRUPTED = 130
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
 # Defaults of what requests ask for: what a result shows is for them to say.
 _OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
@@ -97,9 +97,8 @@ def _in_file(option: click.Parameter) -> bool:
 @decoding_options(_DECODING)
 @click.pass_context
 def serve(
-    ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None", host: str,
-    port: int, uds: str | None, languages: tuple[str, ...], split_sentences: tuple[str, ...],
-    log_level: str, json: bool, **values: Any,
+    ctx: click.Context, /, bundles: tuple[str, ...], config: "SettingsFile | None",
+    languages: tuple[str, ...], split_sentences: tuple[str, ...], json: bool, **values: Any,
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
@@ -131,6 +130,8 @@ def serve(
     if not served:
         raise click.UsageError("Missing argument 'BUNDLE...', or bundles in the file of --config.")
     names = [model_name(bundle) for bundle in served]
+    host, port, uds = (values.pop(name) for name in ("host", "port", "uds"))
+    journal.keep(values.pop("log_level"))
     decoding = given({name: values.pop(name) for name in _DECODING})
     key_file = values.pop("api_key_file")
     settings = Settings(
@@ -139,7 +140,6 @@ def serve(
         key_file=None if key_file is None else Path(key_file),
         **values,
     )
-    journal.keep(log_level)
     bound = inherited() or (bind(host, port) if uds is None else bind_path(Path(uds)))
     with bound:
         service = Service(served, settings)

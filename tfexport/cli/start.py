@@ -4,7 +4,7 @@ import os
 import signal
 from types import FrameType
 
-INTERRUPTED = 130
+from tfexport.cli import INTERRUPTED
 
 
 def main() -> None:

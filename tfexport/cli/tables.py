@@ -31,12 +31,19 @@ def parity_table(report: "ParityReport", name: str) -> Table:
         # No word is broken, and no number.
         longest = max(map(len, [*stage.split(), f"{0:.1e}"]))
         table.add_column(stage, justify="right", min_width=longest)
-    shapes = dict.fromkeys((c.batch, c.source_length) for c in report.comparisons)
-    for batch, length in shapes:
-        at = [c for c in report.comparisons if (c.batch, c.source_length) == (batch, length)]
+    for (inputs, batch, length), at in by_shape(report).items():
         cells = [_cell([c for c in at if c.stage == stage]) for stage in present]
-        table.add_row(str(batch), str(length), *cells)
+        where = str(length) if inputs == "drawn" else f"{length}, {inputs}"
+        table.add_row(str(batch), where, *cells)
     return table
+
+
+def by_shape(report: "ParityReport") -> "dict[tuple[str, int, int], list[Comparison]]":
+    """The comparisons at each kind of inputs, batch and source length."""
+    found: dict[tuple[str, int, int], list[Comparison]] = {}
+    for each in report.comparisons:
+        found.setdefault((each.inputs, each.batch, each.source_length), []).append(each)
+    return found
 
 
 def notes(report: "ParityReport") -> list[str]:
@@ -95,9 +102,12 @@ def verdict(report: "ParityReport") -> str:
     largest = max((v for k, v in differences if k not in TOKEN_STAGES), default=0.0)
     ties = f", {summary['near_ties']} near ties" if summary["near_ties"] else ""
     tokens = f"{summary['tokens']} greedy tokens over " if summary["tokens"] else ""
+    quick = "" if report.level == "full" else f"a {report.level} comparison of "
+    texts = summary.get("expected")
+    equal = "" if texts is None else f", {texts['equal']} of {texts['lines']} expected texts equal"
     return (
-        f"{own}equal to {report.reference}: {tokens}{summary['shapes']} shapes{ties}, "
-        f"largest difference {largest:.1e}"
+        f"{own}equal to {report.reference}: {quick}{tokens}{summary['shapes']} shapes{ties}, "
+        f"largest difference {largest:.1e}{equal}"
     )
 
 

@@ -11,6 +11,7 @@ from tfexport.cli.console import (
     print_result,
     progress_bar,
     reference_option,
+    verify_options,
 )
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, script_named_module
 
@@ -26,12 +27,13 @@ from tfexport.cli.module_option import MODULE, check_sources, refuse_others, scr
     is_flag=True,
     help="Write the torch.export program of generate, TorchScript's successor.",
 )
-@click.option("--no-verify", is_flag=True, help="Skip the comparison with eager PyTorch.")
+@verify_options
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def torchscript(
     checkpoint: str | None,
     module: str | None,
     output: str,
+    verify: str,
     no_verify: bool,
     force: bool,
     **options: Any,
@@ -51,16 +53,17 @@ def torchscript(
     from tfexport.atomic import check_new_file
 
     check_sources(checkpoint, module)
+    level = "none" if no_verify else verify
     check_new_file(output, force)  # before torch is loaded, which takes a second
     if module is not None:
         refuse_others(options)
-        script_named_module(module, output, {"verify": not no_verify, "force": force})
+        script_named_module(module, output, {"verify": level, "force": force})
         return
     assert checkpoint is not None
     with needs("export"):
         from tfexport.export import export_torchscript
     with progress_bar() as tell:
         result = export_torchscript(
-            checkpoint, output, verify=not no_verify, force=force, progress=tell, **options
+            checkpoint, output, verify=level, force=force, progress=tell, **options
         )
     print_result(output, Path(output).stat().st_size, result.report)

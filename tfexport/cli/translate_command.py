@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import ProblemLines, cut_lines, file_bar
+from tfexport.cli.bars import ProblemLines, cut_lines, file_bar, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -16,6 +16,7 @@ from tfexport.cli.decoding_options import (
     engine_option,
     given,
     language_options,
+    without_effect,
 )
 from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
@@ -179,9 +180,10 @@ def _contradictions(call: _Call) -> list[Problem]:
         problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
     if call.target_prefix is not None and call.target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
-    for name in ("token-scores", "attention"):
-        if call.decoding.get(f"return_{name.replace('-', '_')}") and not call.jsonl:
-            problems.append(f"--return-{name} needs --jsonl")
+    problems += without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl, "return_end_token": call.jsonl or call.ids,
+    })  # fmt: skip
     if call.ids and call.decoding.get("replace_unknowns"):
         problems.append("--replace-unknowns acts on text; with --ids there is none")
     return [Problem(None, text) for text in problems]
@@ -195,7 +197,8 @@ class _Reporter:
     """
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
-        self.lines = self._cut = 0
+        self.lines = self._cut = self._unknown = self._with_unknown = 0
+        self._count_unknowns = engine.texts.count_unknowns
         self._problems, self._longest = ProblemLines(call.file), task.options.max_length
         self._plot: Callable[[LineResult], object] | None = None
         if call.attention_plot:
@@ -210,6 +213,9 @@ class _Reporter:
             return
         if line.result is not None:
             self._cut += not line.result.hypotheses[0].finished
+            unknown = self._count_unknowns(line.result.source_tokens)
+            self._unknown += unknown
+            self._with_unknown += unknown > 0
         if self._plot is not None:
             self._plot(line)
 
@@ -218,6 +224,8 @@ class _Reporter:
         self._problems.end()
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
+        if self._unknown:
+            click.echo(unknown_tokens(self._unknown, self._with_unknown, "lines"), err=True)
 
 
 def _how_far(call: _Call, lines: int) -> str:
@@ -226,9 +234,8 @@ def _how_far(call: _Call, lines: int) -> str:
         return f"{call.file}: {lines:,} lines were translated."
     done = f"{call.output}: {lines:,} lines were translated by this run."
     if call.file != "-" and Path(call.file).is_file():
-        return (
-            f"{done} The same command goes on with --resume{' in place of --force' * call.force}."
-        )
+        how = " with --resume in place of --force" if call.force else " with --resume"
+        return f"{done} The same command goes on{'' if call.resume else how}."
     return f"{done} {call.file} can be read only once: begin anew with --force."
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tfexport.cli.bars import ProblemLines
-from tfexport.cli.decoding_options import given
+from tfexport.cli.decoding_options import given, without_effect
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem, join_problems
 
@@ -30,6 +30,13 @@ def check_inputs_call(call: Any) -> None:
     ]
     if call.file != "-":
         problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
+    if call.decoding.get("replace_unknowns"):
+        problems.append(Problem(None, "--replace-unknowns acts on the words of a text"))
+    texts = without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl,
+    })  # fmt: skip
+    problems += [Problem(None, text) for text in texts]
     if problems:
         raise ConfigError(join_problems("translate", problems))
 

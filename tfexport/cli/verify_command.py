@@ -9,6 +9,7 @@ import click
 
 from tfexport.cli.console import (
     checkpoint_options,
+    expect_option,
     needs,
     print_own_code,
     progress_bar,
@@ -24,6 +25,20 @@ from tfexport.cli.spelling import spell
 @MODULE
 @checkpoint_options
 @reference_option
+@click.option(
+    "--samples",
+    type=click.Path(),
+    metavar="FILE",
+    help="Real source texts (or ids), one a line: a bundle is compared on them besides drawn ids.",
+)
+@expect_option
+@click.option(
+    "--level",
+    type=click.Choice(["full", "quick"]),
+    default="full",
+    show_default=True,
+    help="How much is compared. quick: one drawn batch, and the real inputs that there are.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(
     "--report", type=click.Path(), metavar="FILE.html", help="Also write the report as a page."
@@ -37,6 +52,7 @@ def verify(
     module: str | None,
     as_json: bool,
     report: str | None,
+    level: str,
     **options: Any,
 ) -> None:
     """Compare a bundle, a single graph or a torch file with eager PyTorch on its checkpoint.
@@ -63,11 +79,12 @@ def verify(
 
     with progress_bar() as tell:
         if module is not None:
+            real = {name: options.pop(name) for name in ("samples", "expect")} | {"level": level}
             refuse_others(options)
-            result = verify_named_module(artifact, module, tell)
+            result = verify_named_module(artifact, module, tell, real)
         else:
             assert checkpoint is not None
-            result = verify_artifact(artifact, checkpoint, progress=tell, **options)
+            result = verify_artifact(artifact, checkpoint, progress=tell, level=level, **options)
     # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}
     signed = of_artifact(artifact, "auto", threads=1, libraries=libraries)

@@ -9,7 +9,7 @@ An output that is not what a run has written, such as one that was edited, is no
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from pyarrow import fs
@@ -63,6 +63,8 @@ class Outcome:
         errors: rows that could not be decoded.
         samples: number and error of the first few of them, counted from 1.
         cut: rows whose translation was cut at its longest length.
+        unknown: tokens of sources that the model does not know.
+        with_unknown: rows with such tokens.
     """
 
     rows: int = 0
@@ -70,6 +72,8 @@ class Outcome:
     errors: int = 0
     samples: tuple[tuple[int, str], ...] = ()
     cut: int = 0
+    unknown: int = 0
+    with_unknown: int = 0
 
     def __add__(self, other: "Outcome") -> "Outcome":
         return Outcome(
@@ -78,6 +82,8 @@ class Outcome:
             self.errors + other.errors,
             (*self.samples, *other.samples)[:SAMPLES],
             self.cut + other.cut,
+            self.unknown + other.unknown,
+            self.with_unknown + other.with_unknown,
         )
 
 
@@ -272,7 +278,8 @@ def _outcome(values: Mapping[str, Any]) -> Outcome | None:
     """An outcome from a header or record; None if it was not written whole."""
     try:
         samples = tuple((row, error) for row, error in values["samples"])
-        return Outcome(values["rows"], values["tokens"], values["errors"], samples, values["cut"])
+        counts = {one.name: values[one.name] for one in fields(Outcome) if one.name != "samples"}
+        return Outcome(**counts, samples=samples)
     except (KeyError, TypeError, ValueError):
         return None
 

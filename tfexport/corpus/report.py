@@ -45,6 +45,8 @@ class CorpusReport:
         tokens: that this run has decoded.
         errors: rows in complete outputs that could not be decoded.
         cut: rows in complete outputs whose translation was cut at its longest length.
+        unknown: tokens of sources in complete outputs that the model does not know.
+        with_unknown: rows with such tokens.
         seconds: of the run.
         cores: that its workers had, at most.
         with_errors: complete outputs with such rows.
@@ -64,6 +66,8 @@ class CorpusReport:
     tokens: int = 0
     errors: int = 0
     cut: int = 0
+    unknown: int = 0
+    with_unknown: int = 0
     seconds: float = 0.0
     cores: int = 0
     with_errors: int = 0
@@ -90,6 +94,8 @@ class CorpusReport:
         self.rows += outcome.rows
         self.errors += outcome.errors
         self.cut += outcome.cut
+        self.unknown += outcome.unknown
+        self.with_unknown += outcome.with_unknown
         self.with_errors += outcome.errors > 0
         if outcome.samples and len(self.row_errors) < MOST_NAMED:
             self.row_errors[name] = list(outcome.samples)
@@ -116,6 +122,8 @@ class CorpusReport:
             "tokens": self.tokens,
             "errors": self.errors,
             "cut": self.cut,
+            "unknown_tokens": self.unknown,
+            "with_unknown_tokens": self.with_unknown,
             "with_errors": self.with_errors,
             "seconds": round(self.seconds, 3),
             "cores": self.cores,

@@ -116,6 +116,7 @@ class Decoded:
         error: a sentence; None for a row that was decoded.
         tokens: that were decoded.
         cut: the translation was cut at its longest length, before its end.
+        unknown: tokens of the source that the model does not know.
     """
 
     translation: str | None
@@ -123,6 +124,7 @@ class Decoded:
     error: str | None = None
     tokens: int = 0
     cut: bool = False
+    unknown: int = 0
 
 
 def _asks_more(value: Any) -> bool:
@@ -289,7 +291,8 @@ class RowDecoder:
             return self._failed(error)
         best = result.hypotheses[0]
         score = None if math.isnan(best.score) else best.score
-        return Decoded(result.text, score, tokens=len(best.tokens), cut=not best.finished)
+        unknown = self._engine.texts.count_unknowns(request.ids)
+        return Decoded(result.text, score, None, len(best.tokens), not best.finished, unknown)
 
     def _failed(self, error: TfexportError) -> Decoded:
         return Decoded(None, None, error.message.spelled(self._task.spell))

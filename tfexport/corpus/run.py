@@ -39,7 +39,7 @@ from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 4  # a new number when outputs of the same input would differ
+_FORMAT_OF_PIECES = 5  # a new number when outputs of the same input would differ
 _JOINS = 8  # partitions that are joined at a time, before another piece is waited for
 
 CorpusEngine = Literal["auto", "local", "ray"]

@@ -162,7 +162,10 @@ def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
     ]
     tokens = sum(row.tokens for row in decoded)
     samples = tuple((number, error[:500]) for number, error in bad[:SAMPLES])
-    return Outcome(len(decoded), tokens, len(bad), samples, sum(row.cut for row in decoded))
+    return Outcome(
+        len(decoded), tokens, len(bad), samples, sum(row.cut for row in decoded),
+        sum(row.unknown for row in decoded), sum(row.unknown > 0 for row in decoded),
+    )  # fmt: skip
 
 
 class Coordinator:

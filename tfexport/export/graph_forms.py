@@ -35,6 +35,7 @@ from tfexport.export.parity.encoder_decoder import (
 )
 from tfexport.export.parity.generate import compare_generate_in_bundle
 from tfexport.export.parity.native import compare_native
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import NATIVE, ParityReport
 from tfexport.export.parity.slots import compare_slots
 from tfexport.graph_io import GraphSpec
@@ -127,14 +128,14 @@ class FileForm:
             the file may take and give text, and hold quantised weights.
         spec: inputs and outputs.
         export: gives the graph.
-        compare: the file, its spec, the checkpoint and a progress to a report.
+        compare: the file, its spec, the checkpoint and a plan to a report.
     """
 
     name: str
     decodes: bool
     spec: Callable[[TransformerConfig, Extras], GraphSpec]
     export: Callable[[GraphBuild, Extras], ir.Model]
-    compare: Callable[[Path, GraphSpec, Checkpoint, Progress | None], ParityReport]
+    compare: Callable[[Path, GraphSpec, Checkpoint, Plan | None], ParityReport]
 
 
 def _export_encoder(build: GraphBuild) -> ir.Model:

@@ -5,9 +5,9 @@ values are from exact ones; or, where it does not run in float64, with its weigh
 unit in the last place and with other orders of its sums, which shows how far such changes move
 them. Only the reference is measured, never the exported side.
 
-Its weights are found by looking through what the code holds: modules, containers, closures and the
-global names of functions. Afterwards everything is as it was, caches that the code filled
-meanwhile too.
+Its weights are found by looking through what the code holds (modules, containers, closures and the
+global names of functions), or else by watching what it computes with. Afterwards everything is as
+it was, caches that the code filled meanwhile too.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 Floats = NDArray[Any]
 Compute = Callable[[], Sequence[Tensor]]
@@ -82,7 +83,6 @@ class Rounding:
         """Take a module, a function or another object that computes."""
         self.by: str | None = None
         self._weights = Weights(code)
-        self._fits = self._weights.size <= MOST_DOUBLED
 
     def measure(
         self, compute: Compute, found: Sequence[Floats], others: Sequence[Compute] | None = None
@@ -95,6 +95,8 @@ class Rounding:
             others: compute the same in float32 with the sums in other orders. None for a
                 computation that costs so much that it is run again only once.
         """
+        if not self._weights.found:
+            self._weights.watch(compute)
         exact = self.exact(compute)
         draws = [_arrays(other()) for other in others or ()]
         if exact is not None:
@@ -120,7 +122,9 @@ class Rounding:
 
     def exact(self, compute: Compute) -> list[Floats] | None:
         """The results in float64; None if the code does not run in it, or they are not finite."""
-        if self.by not in (None, FLOAT64) or not self._fits or not self._weights.found:
+        if self.by not in (None, FLOAT64) or not self._weights.found:
+            return None
+        if self._weights.size > MOST_DOUBLED:
             return None
         try:
             with self._weights.in_float64():
@@ -178,6 +182,12 @@ class Weights:
     def found(self) -> bool:
         """Whether there are any."""
         return bool(self._parameters) or any(_tensors(each) for each, _ in self._dicts)
+
+    def watch(self, compute: Compute) -> None:
+        """Find the parameters that a computation uses, wherever its code keeps them."""
+        with _Watcher() as watcher:
+            compute()
+        self._parameters |= watcher.parameters
 
     @property
     def size(self) -> int:
@@ -270,6 +280,25 @@ class Weights:
         self._kept.append(values)
         if _tensors(values):
             self._dicts.append((values, of_module))
+
+
+class _Watcher(TorchFunctionMode):
+    """Collects the parameters of floats that torch's functions are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters: dict[int, nn.Parameter] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call one of torch's functions."""
+        kwargs = kwargs or {}
+        for each in (*args, *kwargs.values()):
+            for value in each if isinstance(each, (list, tuple)) else [each]:
+                if isinstance(value, nn.Parameter) and value.is_floating_point():
+                    self.parameters[id(value)] = value
+        return func(*args, **kwargs)
 
 
 def _tensors(values: MutableMapping[Any, Any]) -> dict[Any, Tensor]:

@@ -6,7 +6,7 @@ Runs of all plans are interleaved, so that a temporary slowdown of the machine a
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.parallel.batches import make_batches
 from tfexport.runtime.search import Request
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.translator import Translator
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
@@ -106,8 +106,13 @@ def measure(
 
 
 def benchmark_rows(
-    bundle: Path, file: str | None, keywords: dict[str, Any], *, ids: bool = False
-) -> list[list[int]]:
+    bundle: Path,
+    file: str | None,
+    keywords: dict[str, Any],
+    *,
+    ids: bool = False,
+    spoken: Spoken = UNSAID,
+) -> tuple[list[list[int]], dict[str, Any]]:
     """Source ids to decode: of a file's lines that are not blank, or random ones.
 
     Args:
@@ -115,14 +120,24 @@ def benchmark_rows(
         file: UTF-8 lines; None for random ids, the same on every machine.
         keywords: decoding options, which are checked.
         ids: lines are ids separated by spaces instead of text.
+        spoken: the languages of the lines, for a model that is told them.
+
+    Returns:
+        The rows, and the keywords with the language that decoding begins with.
 
     Raises:
         ConfigError: unknown or contradictory options.
         InputError: naming all lines that cannot be decoded; or there is no line.
     """
     engine = Engine(bundle)
-    engine.resolver.resolve(keywords, spoken=Spoken(as_ids=True))
-    return _random_rows(engine) if file is None else _read_rows(engine, file, ids)
+    named = spoken.source is not None or spoken.target is not None
+    spoken = replace(spoken, as_ids=ids or file is None or not named)
+    engine.resolver.resolve(keywords, spoken=spoken)
+    languages = engine.manifest.languages
+    if languages is not None and languages.target_place in ("first", "start") and spoken.target:
+        keywords = {**keywords, "target_language": spoken.target}
+    rows = _random_rows(engine) if file is None else _read_rows(engine, file, spoken, ids)
+    return rows, keywords
 
 
 def _random_rows(engine: Engine) -> list[list[int]]:
@@ -135,8 +150,8 @@ def _random_rows(engine: Engine) -> list[list[int]]:
     return [draw.choices(usable, k=length) for _ in range(ROWS)]
 
 
-def _read_rows(engine: Engine, file: str, ids: bool) -> list[list[int]]:
-    options, _ = engine.resolver.resolve({"truncate": True}, spoken=Spoken(as_ids=True))
+def _read_rows(engine: Engine, file: str, spoken: Spoken, ids: bool) -> list[list[int]]:
+    options, _ = engine.resolver.resolve({"truncate": True}, spoken=spoken)
     rows: list[list[int]] = []
     problems: list[Message] = []
     with Path(file).open("rb") as lines:

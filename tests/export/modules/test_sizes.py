@@ -247,7 +247,12 @@ class Translating(nn.Module):
         return logits.transpose(0, 1)
 
 
-def test_memory_has_its_batch_behind_another_axis_without_steps(tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_memory_has_its_batch_behind_another_axis_without_steps(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:  # as weights of a useful size are
+        monkeypatch.setattr("tfexport.export.graphs.kernels._LARGE", 100)
     torch.manual_seed(1)
     model = Translating().eval()
     inputs = [Input("input_ids", "int64", ("batch", "length"))]

@@ -10,7 +10,16 @@ from tests.conftest import CONFIG
 from tests.support import tutorial
 from tfexport.export.parity import Comparison, eager_run
 from tfexport.export.parity.compare import compare_values
-from tfexport.export.parity.eager_run import Eager, Shape, grid, random_case, run_batches, run_grid
+from tfexport.export.parity.eager_run import (
+    Case,
+    Eager,
+    Shape,
+    grid,
+    random_case,
+    run_batches,
+    run_grid,
+)
+from tfexport.export.parity.plan import QUICK, Plan
 from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.read import Checkpoint
 
@@ -24,6 +33,22 @@ def test_grid_ends_with_the_longest_source(checkpoint: Checkpoint) -> None:
     shapes = list(grid(checkpoint.config))
     assert shapes[-1] == (1, 64)
     assert shapes[:-1] == [(b, s) for s in (1, 7, 33) for b in (1, 2, 8)]
+    assert list(grid(checkpoint.config, QUICK)) == [(2, 7)]
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_real_rows_are_compared_beside_drawn_ones_and_named(checkpoint: Checkpoint) -> None:
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        run = eager.run(batch)
+        yield compare_values("beam", run.shape, run.logits, run.logits, run.noise.logits)
+
+    rows = ((4, 5, 2), (6, 7, 8, 2), (5,) * 65)
+    report = run_grid(checkpoint, compare, Plan(QUICK, rows, "samples"))
+    found = [(c.inputs, c.batch, c.source_length) for c in report.comparisons]
+    assert found == [("drawn", 2, 7), ("samples", 2, 4)], "a row that is too long is left out"
+    assert (report.level, report.measured_by) == ("quick", "float64")
+    assert report.summary()["inputs"] == ["drawn", "samples"]
+    assert all(0 < c.noise < 1e-3 for c in report.comparisons)
 
 
 def test_rows_of_a_case_are_padded_on_the_right_and_the_first_is_full(
@@ -59,11 +84,12 @@ def test_driver_compares_every_shape_and_tells_how_far_it_is(
 ) -> None:
     told: list[tuple[str, int, int]] = []
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
+    def compare(eager: Eager, shape: Shape | Case) -> Iterator[Comparison]:
         assert not torch.is_grad_enabled()
-        yield compare_values("beam", shape, np.ones(3, np.float32), np.ones(3, np.float32))
+        values = np.ones(3, np.float32)
+        yield compare_values("beam", eager.run(shape).shape, values, values)
 
-    report = run_grid(checkpoint, compare, lambda *step: told.append(step))
+    report = run_grid(checkpoint, compare, Plan(tell=lambda *step: told.append(step)))
     assert [(c.batch, c.source_length) for c in report.comparisons] == [(2, 7)]
     assert report.reference == "torch.nn.Transformer"
     assert told == [("comparing with eager PyTorch", done, 1) for done in (0, 1)]

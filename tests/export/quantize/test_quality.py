@@ -1,13 +1,17 @@
 """What the quality gate needs: BLEU where there are references, and sacrebleu only there."""
 
+import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
-from tfexport.errors import MissingDependencyError
-from tfexport.export.quantize.quality import QualityGate, read_samples
+from tfexport.errors import ConfigError, MissingDependencyError
+from tfexport.export.quantize.quality import QualityGate, open_gate, read_samples
+from tfexport.languages import Languages
 from tfexport.runtime import Translator
 
 LINES = ["w12 w4", "w5 w6 w7"]
@@ -49,3 +53,32 @@ def test_bleu_is_that_of_the_samples_with_a_reference(tmp_path: Path) -> None:
     quality = judge.judge(VERSION_1, translator.manifest)
     assert quality.bleu == pytest.approx(100)
     assert quality.bleu_loss == 0
+
+
+@pytest.mark.parametrize(
+    ("languages", "frame"),
+    [
+        (Languages({"de": 10, "en": 11}, "before", "first", "de"), [10]),
+        (Languages({"de": 10, "en": 11}, None, "start"), []),
+        (Languages({"de": 10, "en": 11}, "before", "source", "de"), [10, 11]),
+    ],
+)
+def test_samples_are_in_the_languages_that_are_named(
+    tmp_path: Path, languages: Languages, frame: list[int]
+) -> None:
+    folder, path = tmp_path / "told.bundle", tmp_path / "samples.tsv"
+    shutil.copytree(VERSION_1, folder)
+    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(languages)))
+    translator = Translator(folder, threads=1)
+    source = "de" if languages.source_place else None
+    texts = translator.translate(LINES, source_language=source, target_language="en")
+    path.write_text("".join(f"{a}\t{b.text}\n" for a, b in zip(LINES, texts, strict=True)))
+    judge = open_gate(translator, path, source, "en")
+    plain = Translator(VERSION_1, threads=1).encode(LINES[0])
+    assert judge.samples[0].ids == [*frame, *plain]
+    quality = judge.judge(folder, translator.manifest)
+    assert (quality.agreement, quality.bleu_loss) == (1, 0)
+    starts = {11} if languages.target_place == "start" else {translator.manifest.special_ids.bos}
+    assert {judge._start} == starts
+    with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
+        open_gate(translator, path, source, "fr")

@@ -67,7 +67,10 @@ def test_recurrent_models_are_named_with_the_way_that_takes_them(
 ) -> None:
     message = refused(dict(nn.ModuleDict({"rnn": model}).state_dict()), tmp_path)
     assert "recurrent layers (LSTM or GRU), which no layout reads" in message
-    assert "--module" in message
+    assert "as a module of your own (module; docs/modules.md)" in message
+    with pytest.raises(CheckpointError) as caught:
+        load_checkpoint(tmp_path / "model.pt")
+    assert "(--module; docs/modules.md)" in caught.value.message.spelled(spell)
     assert "\n" not in message
 
 
@@ -85,7 +88,7 @@ def test_recurrent_models_are_named_with_the_way_that_takes_them(
 def test_no_architecture_is_guessed_from_one_name(tmp_path: Path, names: list[str]) -> None:
     message = refused(keys(*names), tmp_path)
     assert "no known layout" in message
-    assert "--module, export_module: docs/modules.md" in message
+    assert "as a module of your own (module; docs/modules.md)" in message
     assert "supported" not in message
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,8 @@ def refused(path: Path) -> str:
         ("transformer.encoder.layers.0.linear1.lora_A", "LoRA merge_and_unload loralib"),
         ("base_model.model.x.ia3_l", "PEFT merge_and_unload"),
         ("base_model.model.x.base_layer.weight", "PEFT merge_and_unload"),
-        ("encoder.layers.0.adapters.de.adapter_down.0.weight", "bottleneck --module"),
-        ("prompt_embeddings", "prompts --module"),
+        ("encoder.layers.0.adapters.de.adapter_down.0.weight", "bottleneck docs/modules.md"),
+        ("prompt_embeddings", "prompts docs/modules.md"),
         ("x.q_proj.weight.absmax", "bitsandbytes dequantize()"),
         ("x.q_proj.SCB", "bitsandbytes dequantize()"),
         ("x.q_proj.qweight", "GPTQ AWQ dequantize()"),
@@ -128,8 +129,6 @@ def test_a_config_that_is_a_pointer(tmp_path: Path) -> None:
 
 
 def test_a_zip_of_checkpoints_says_to_unpack_it(tmp_path: Path) -> None:
-    import zipfile
-
     with zipfile.ZipFile(tmp_path / "model.bin", "w") as archive:
         archive.writestr("run/model.pt", b"PK")
     assert "it holds run/model.pt. Unpack it" in refused(tmp_path / "model.bin")

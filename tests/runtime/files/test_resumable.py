@@ -63,14 +63,14 @@ def test_one_run_writes_an_output(translator: Translator, source: Path, tmp_path
         if line.number != 40:
             return
         for path in (output, tmp_path / "link.txt"):
-            for options in ({"resume": True}, {"force": True}):
+            for options in ({"resume": True}, {"force": True}, {}):
                 with pytest.raises(OutputExistsError, match="is being written by") as caught:
                     run(translator, source, path, **options)
                 refused.append(caught.value)
 
     resolved, _ = translator.engine.resolver.resolve({"max_length": 5, "beam_size": 2})
     translate_file(translator.engine, source, output, LineTask(resolved, LineFormat()), tell=tell)
-    assert len(refused) == 4
+    assert len(refused) == 6
     run(translator, source, tmp_path / "alone.txt")
     assert output.read_bytes() == (tmp_path / "alone.txt").read_bytes()
     names = {path.name for path in tmp_path.iterdir()}

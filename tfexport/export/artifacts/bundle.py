@@ -23,8 +23,9 @@ from tfexport.errors import BundleError, Message, Option
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
-    BundleKeywords,
-    ReadKeywords,
+    VerifyKeywords,
+    WholeBundleKeywords,
+    check_expect,
     check_keywords,
     graph_options,
     read_options,
@@ -40,6 +41,8 @@ from tfexport.export.graph_forms import (
 )
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
+from tfexport.export.parity.expect import add_expected, near_tie_of
+from tfexport.export.parity.plan import FULL, plan_bundle, read_level
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
@@ -59,14 +62,18 @@ class BundleContents:
         checkpoint: a model with special ids and embeddings.
         options: of the graphs.
         tokenizers: already checked against the model's vocabularies.
-        verify: compare with eager PyTorch, and fail if they differ.
+        level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
+        samples: a file of real inputs that are compared too.
+        expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
     checkpoint: Checkpoint
     options: GraphOptions
     tokenizers: TokenizerFiles
-    verify: bool = True
+    level: str = FULL
+    samples: PathLike | None = None
+    expect: PathLike | None = None
     reads: str | None = None
 
 
@@ -75,10 +82,10 @@ def export_bundle(
     checkpoint: CheckpointLike,
     output: PathLike,
     *,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
-    **options: Unpack[BundleKeywords],
+    **options: Unpack[WholeBundleKeywords],
 ) -> ExportResult:
     """Export a checkpoint or a live module, compare it with eager PyTorch, write a bundle.
 
@@ -89,38 +96,40 @@ def export_bundle(
             state dict has a known layout (if it holds an ``nn.Transformer``, config values such
             as ``num_heads`` are read from that).
         output: the bundle's folder.
-        verify: compare the bundle with eager PyTorch, and fail if they differ.
+        verify: compare the bundle with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.progress``.
-        **options: see ``BundleKeywords``.
+        **options: see ``BundleKeywords`` and ``WholeBundleKeywords``.
 
     Raises:
         TfexportError: ``CheckpointError``, ``ConfigError``, ``TokenizerError``,
             ``OutputExistsError``, ``ExportError`` or ``ParityError``.
         TypeError: an unknown option.
     """
-    check_keywords("export_bundle", options, BundleKeywords)
+    check_keywords("export_bundle", options, WholeBundleKeywords)
     of_graphs = graph_options(options)
     check_output(output, force)
     tell = progress or silent
-    contents = read_contents(checkpoint, of_graphs, options, verify, tell)
+    contents = read_contents(checkpoint, of_graphs, options, read_level(verify), tell)
     return write_bundle(contents, output, force, tell)
 
 
 def read_contents(
     checkpoint: CheckpointLike,
     of_graphs: GraphOptions,
-    options: BundleKeywords,
-    verify: bool,
+    options: WholeBundleKeywords,
+    level: str,
     tell: Progress,
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
+    check_expect(options, bool(level))
     tell("reading the checkpoint", 0, 1)
-    found = read_for_decoding(checkpoint, read_options(options, verify))
+    found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
+    inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    return BundleContents(found, of_graphs, tokenizers, verify, reads)
+    return BundleContents(found, of_graphs, tokenizers, level, *inputs, reads)
 
 
 def write_bundle(
@@ -147,8 +156,12 @@ def write_bundle(
         )
         manifest = write_manifest(folder, manifest)
         report = None
-        if contents.verify:
-            report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), tell)
+        if contents.level:
+            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell)
+            report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
+            if contents.expect is not None:
+                tie = near_tie_of(checkpoint, report)
+                report = add_expected(report, folder, contents.expect, tie, tell)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -162,7 +175,7 @@ def verify_bundle(
     checkpoint: CheckpointLike,
     *,
     progress: Progress | None = None,
-    **options: Unpack[ReadKeywords],
+    **options: Unpack[VerifyKeywords],
 ) -> ParityReport:
     """Compare a bundle with the checkpoint it was exported from.
 
@@ -173,13 +186,13 @@ def verify_bundle(
         bundle: its folder.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
         progress: called at every step; see ``tfexport.progress``.
-        **options: how the checkpoint is read; see ``ReadKeywords``.
+        **options: how the checkpoint is read, and what is compared; see ``VerifyKeywords``.
 
     Raises:
         TfexportError: the bundle or the checkpoint is unusable. A difference is not raised: it
             is in the report.
     """
-    check_keywords("verify_bundle", options, ReadKeywords)
+    check_keywords("verify_bundle", options, VerifyKeywords)
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
@@ -192,7 +205,14 @@ def verify_bundle(
     info.refuse_quantized(Path(bundle))
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
     info.require_same_model(Path(bundle), found.config)
-    return compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), progress)
+    tell, samples, expect = progress or silent, options.get("samples"), options.get("expect")
+    plan = plan_bundle(
+        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell
+    )
+    report = compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), plan)
+    if expect is None:
+        return report
+    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell)
 
 
 def describe(

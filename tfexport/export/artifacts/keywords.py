@@ -66,6 +66,34 @@ class BundleKeywords(ReadKeywords, total=False):
     portable: bool
 
 
+class WholeBundleKeywords(BundleKeywords, total=False):
+    """Keyword arguments of ``export_bundle``.
+
+    Attributes:
+        samples: a file of real source texts, one a line, or of ids where there is no tokenizer;
+            they are compared besides drawn ids.
+        expect: a file of lines: a source, a tab, and the text that your own code gives for it; any
+            other text of the bundle is a difference, near ties aside.
+    """
+
+    samples: PathLike | None
+    expect: PathLike | None
+
+
+class VerifyKeywords(ReadKeywords, total=False):
+    """Keyword arguments of ``verify_bundle``; see ``WholeBundleKeywords``.
+
+    Attributes:
+        samples: real source texts, or ids.
+        expect: sources and the texts that your own code gives for them.
+        level: "full", or "quick" for one drawn batch besides real inputs.
+    """
+
+    samples: PathLike | None
+    expect: PathLike | None
+    level: str
+
+
 class QuantizedGraphKeywords(BundleKeywords, total=False):
     """Keyword arguments of ``export_quantized_graph``.
 
@@ -113,6 +141,28 @@ def check_keywords(function: str, given: Mapping[str, object], known: type) -> N
             nearest = nearest_name(name, names)
             hint = "" if nearest is None else f"; did you mean {nearest!r}?"
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+
+
+def check_expect(given: Mapping[str, Any], verify: bool) -> None:
+    """Refuse inputs of a comparison that is not made.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    if given.get("expect") is not None and not verify:
+        leave = " is compared with; leave "
+        raise ConfigError(Message(Option("expect"), leave, Option("verify", False), " out."))
+
+
+def refuse_texts(given: Mapping[str, Any], path: Path) -> None:
+    """Refuse real texts for a single file, which has no tokenizer.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    for name in ("samples", "expect"):
+        if given.get(name) is not None:
+            raise ConfigError(Message(Option(name), f" goes with a bundle, and {path} is a file."))
 
 
 def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:

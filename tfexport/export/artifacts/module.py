@@ -36,16 +36,20 @@ from tfexport.export.module_forms import (
 )
 from tfexport.export.modules.contract import in_eval
 from tfexport.export.modules.inputs import Input
+from tfexport.export.parity.expect import add_expected
 from tfexport.export.parity.module import (
     compare_module_bundle,
     compare_module_file,
 )
+from tfexport.export.parity.plan import FULL, plan_bundle
 from tfexport.export.parity.report import ParityReport
 from tfexport.export.passes.share_weights import share_transposed, share_weights
 from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
+
+RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
 
 
 @dataclass(frozen=True)
@@ -132,15 +136,19 @@ def _export(
     force, graph = options.get("force", False), options.get("graph")
     tell = options.get("progress") or silent
     contents = read_module(model, inputs, ids, max_length, options, tell)
-    verify, kind = options.get("verify", True), options.get("quantize")
+    kind, samples = options.get("quantize"), options.get("samples")
+    expect = options.get("expect")
     if graph is not None:
-        return _write_file(contents, output, force, verify, tell)
+        return _write_file(contents, output, force, tell)
     if kind is None:
-        return _write_bundle(contents, output, force, verify, tell)
+        return _write_bundle(contents, output, force, (samples, expect), tell)
     with tempfile.TemporaryDirectory() as folder:
-        exact = _write_bundle(contents, Path(folder) / Path(output).name, False, verify, tell)
+        rows = None if str(samples).endswith(".npz") else samples
+        exact = _write_bundle(
+            contents, Path(folder) / Path(output).name, False, (rows, expect), tell
+        )
         made = quantize_bundle(
-            exact.path, output, kind, samples=options.get("samples"), force=force, progress=tell
+            exact.path, output, kind, samples=samples, force=force, progress=tell
         )
     return ModuleResult(Path(output), exact.report, made.manifest, made)
 
@@ -152,6 +160,9 @@ def verify_module(
     inputs: Sequence[Input],
     progress: Progress | None = None,
     examples: Iterable[Mapping[str, Any]] = (),
+    samples: PathLike | None = None,
+    expect: PathLike | None = None,
+    level: str = FULL,
 ) -> ParityReport:
     """Compare a bundle with the module that it was exported from.
 
@@ -161,6 +172,9 @@ def verify_module(
         inputs: of ``encode``, as for ``export_module``.
         progress: called at every step; see ``tfexport.progress``.
         examples: rows of real inputs; they are compared too.
+        samples: a file of real source texts, or ids; see ``ModuleKeywords``.
+        expect: a file of sources and texts; see ``ModuleKeywords``.
+        level: "full", or "quick" for one drawn batch besides real inputs.
 
     Raises:
         TfexportError: the bundle or the module is unusable, or does not belong to it. A difference
@@ -174,12 +188,12 @@ def verify_module(
     info_of_bundle(manifest).refuse_quantized(Path(path))
     ids, longest = manifest.special_ids, manifest.limits.max_target_length
     assert longest is not None
-    options, tell = ModuleKeywords(examples=examples), progress or silent
+    options, tell = ModuleKeywords(examples=examples, verify=level), progress or silent
     check_arguments(model, ids, longest)
     with in_eval(model):
         contents = read_module(model, inputs, ids, longest, options, tell)
         _require_same(contents, Path(path), manifest)
-        return _compare(contents, Path(path), manifest, tell)
+        return _compare(contents, Path(path), manifest, (samples, expect), tell)
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
@@ -206,7 +220,7 @@ def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> N
 
 
 def _write_bundle(
-    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
+    contents: ModuleContents, output: PathLike, force: bool, real: RealInputs, tell: Progress
 ) -> ModuleResult:
     """Export all graphs, write the bundle, and compare it with the module's own code."""
     report = None
@@ -221,23 +235,30 @@ def _write_bundle(
             tokenizers.pop("source", None)
         manifest = replace(_describe(contents, graphs), tokenizers=tokenizers, reads=contents.reads)
         manifest = write_manifest(folder, manifest)
-        if verify:
-            report = _compare(contents, folder, manifest, tell)
+        if contents.level:
+            report = _compare(contents, folder, manifest, real, tell)
             report.require(str(output))
             manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
     return ModuleResult(Path(output), report, manifest)
 
 
 def _compare(
-    contents: ModuleContents, folder: Path, manifest: Manifest, tell: Progress
+    contents: ModuleContents, folder: Path, manifest: Manifest, real: RealInputs, tell: Progress
 ) -> ParityReport:
-    comparisons = [form.compare for form in MODULE_FORMS]
-    bundle = folder, manifest
-    return compare_module_bundle(contents.eager, bundle, comparisons, contents.examples, tell)
+    comparisons, eager = [form.compare for form in MODULE_FORMS], contents.eager
+    samples, expect = real
+    rows = list(contents.examples)
+    if eager.found.io.takes_ids:
+        ids = plan_bundle(folder, manifest, contents.level, samples, tell).rows
+        rows += [eager.row_of(row) for row in ids]
+    report = compare_module_bundle(eager, (folder, manifest), comparisons, rows, tell)
+    if expect is None:
+        return report
+    return add_expected(report, folder, expect, eager.near_tie(report), tell)
 
 
 def _write_file(
-    contents: ModuleContents, output: PathLike, force: bool, verify: bool, tell: Progress
+    contents: ModuleContents, output: PathLike, force: bool, tell: Progress
 ) -> ModuleResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
     (form,) = [form for form in MODULE_FORMS if form.name == graph_io.GENERATE]
@@ -248,7 +269,7 @@ def _write_file(
     report = None
     with new_file(output, force) as path:
         ir.save(model, path)
-        if verify:
+        if contents.level:
             report = compare_module_file(contents.eager, path, contents.examples, tell)
             report.require(str(output))
         info = ArtifactInfo(

@@ -34,11 +34,13 @@ class ModuleKeywords(TypedDict, total=False):
         examples: rows of real inputs, without the batch axis; they are compared too.
         graph: "generate" for one self-contained file that decodes greedily; None for a bundle.
         quantize: "int8" or "int4" weights, for a bundle; None for float32.
-        samples: of the quality gate of ``quantize``: texts, ids, or an ``.npz`` of rows.
+        samples: real inputs, which are compared besides drawn ones: a file of texts or ids. Also
+            those of the quality gate of ``quantize``, where they may be an ``.npz`` of rows.
+        expect: a file of lines: a source, a tab, and the text that your own code gives for it.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
         portable: for other runtimes than onnxruntime. A module's graphs have standard operators
             only in any case.
-        verify: compare with the module's own code, and fail if it differs.
+        verify: compare with the module's own code, and fail if it differs; "quick" for less.
         force: replace what exists.
         progress: called at every step; see ``tfexport.progress``.
     """
@@ -56,9 +58,10 @@ class ModuleKeywords(TypedDict, total=False):
     graph: str | None
     quantize: str | None
     samples: PathLike | None
+    expect: PathLike | None
     opset: int | None
     portable: bool
-    verify: bool
+    verify: bool | str
     force: bool
     progress: Progress | None
 
@@ -69,7 +72,7 @@ def check_form(output: PathLike, options: ModuleKeywords) -> None:
     Raises:
         ConfigError: naming every problem.
     """
-    graph, kind, samples = (options.get(name) for name in ("graph", "quantize", "samples"))
+    graph, kind = options.get("graph"), options.get("quantize")
     problems: list[str | Message] = []
     if graph not in (None, graph_io.GENERATE):
         problems.append(Message(Option("graph"), f": {shown(graph)} is not {graph_io.GENERATE!r}"))
@@ -84,8 +87,9 @@ def check_form(output: PathLike, options: ModuleKeywords) -> None:
     if kind is not None and options.get("portable"):
         text = " takes onnxruntime's own operators; leave "
         problems.append(Message(Option("quantize"), text, Option("portable"), " out"))
-    if samples is not None and kind is None:
-        problems.append(Message(Option("samples"), " goes with ", Option("quantize")))
+    for name in ("samples", "expect"):
+        if options.get(name) is not None and graph is not None:
+            problems.append(Message(Option(name), " goes with a bundle"))
     if problems:
         raise ConfigError(join_problems("export_module", problems))
 

@@ -96,7 +96,7 @@ def _export(
         report = None
         info = ArtifactInfo(TORCHSCRIPT, config, written_with={"torch": torch.__version__})
         write_archive(made, path, info)
-        if options.get("verify", True):
+        if contents.level:
             with quiet():
                 loaded = torch.jit.load(path)
             report = compare_module_script(contents.eager, loaded, contents.examples, tell)

@@ -12,7 +12,7 @@ from torch import nn
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.export.artifacts.keywords import reads_texts
+from tfexport.export.artifacts.keywords import check_expect, reads_texts
 from tfexport.export.artifacts.module_keywords import ModuleKeywords
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.module_forms import ModuleBuild
@@ -20,6 +20,7 @@ from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
+from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
@@ -36,6 +37,7 @@ class ModuleContents:
         tokenizers: checked against the vocabularies.
         config: what the manifest says of the framing of texts.
         examples: rows of real inputs.
+        level: how much is compared: "full", "quick", or "" for nothing.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
     """
 
@@ -44,12 +46,14 @@ class ModuleContents:
     tokenizers: TokenizerFiles
     config: dict[str, Any]
     examples: Sequence[Mapping[str, Array]]
+    level: str = FULL
     reads: str | None = None
 
     @property
     def eager(self) -> EagerModule:
         """The module in eager PyTorch."""
-        return EagerModule(self.build.found, self.build.special_ids, self.build.max_length)
+        build = self.build
+        return EagerModule(build.found, build.special_ids, build.max_length, self.level)
 
 
 def read_module(
@@ -71,8 +75,10 @@ def read_module(
     _check_ids(ids, found)
     tokenizers = _tokenizers(found, ids, options)
     framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
+    level = read_level(options.get("verify", True))
+    check_expect(options, bool(level))
     reads = reads_texts(options, False)
-    return ModuleContents(build, graphs, tokenizers, framing, examples, reads)
+    return ModuleContents(build, graphs, tokenizers, framing, examples, level, reads)
 
 
 def _check_ids(ids: SpecialIds, found: Examination) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 
 from tfexport.errors import InputError
 from tfexport.export.artifacts.bundle import export_bundle
-from tfexport.export.artifacts.keywords import BundleKeywords, check_keywords
+from tfexport.export.artifacts.keywords import (
+    BundleKeywords,
+    WholeBundleKeywords,
+    check_keywords,
+)
 from tfexport.export.artifacts.onnx_file import export_graph
 from tfexport.export.artifacts.option_rules import check_onnx_export
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
@@ -20,14 +24,15 @@ from tfexport.progress import Progress
 from tfexport.typing import Unpack
 
 
-class OnnxKeywords(BundleKeywords, total=False):
+class OnnxKeywords(WholeBundleKeywords, total=False):
     """Keyword arguments of ``export_onnx``.
 
     Attributes:
         graph: "generate" or "forward" for a file of that graph; None for a bundle.
         quantize: "int8" or "int4"; None for float32.
-        samples: a text file. With ``text``, the tokenizer is compared on its lines; with
-            ``quantize``, they are the samples of the quality gate.
+        samples: a text file. A bundle is compared on its lines besides drawn ids, and with
+            ``text`` the tokenizer; with ``quantize``, they are also the samples of the quality
+            gate.
         attention_biases: see ``export_graph``.
         log_probs: see ``export_graph``.
         text: see ``export_graph``.
@@ -35,7 +40,6 @@ class OnnxKeywords(BundleKeywords, total=False):
 
     graph: str | None
     quantize: str | None
-    samples: PathLike | None
     attention_biases: bool
     log_probs: bool
     text: bool
@@ -60,7 +64,7 @@ def export_onnx(
     checkpoint: CheckpointLike,
     output: PathLike,
     *,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
     **options: Unpack[OnnxKeywords],
@@ -79,12 +83,11 @@ def export_onnx(
     shared: Any = {k: v for k, v in options.items() if k in BundleKeywords.__annotations__}
     shared |= {"verify": verify, "force": force, "progress": progress}
     if graph is None:
+        of_bundle: Any = {"samples": samples, "expect": options.get("expect")}
         if kind is None:
-            exported = export_bundle(checkpoint, output, **shared)
+            exported = export_bundle(checkpoint, output, **of_bundle, **shared)
             return OnnxExport(exported, exported.manifest.size)
-        exported, made = export_quantized_bundle(
-            checkpoint, output, kind, samples=samples, **shared
-        )
+        exported, made = export_quantized_bundle(checkpoint, output, kind, **of_bundle, **shared)
         return OnnxExport(exported, made.size, made)
     judged = None
     if kind is None:

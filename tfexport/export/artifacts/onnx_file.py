@@ -17,10 +17,11 @@ from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import describe_export, read_graph_info
 from tfexport.export.artifacts.keywords import (
     GraphKeywords,
-    ReadKeywords,
+    VerifyKeywords,
     check_keywords,
     graph_options,
     read_options,
+    refuse_texts,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import FORWARD, check_options
@@ -29,6 +30,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_text
+from tfexport.export.parity.plan import FULL, Plan, read_level
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quiet import quiet
@@ -55,6 +57,7 @@ class GraphContents:
         extras: its optional inputs and outputs.
         tokenizers: merged into the graph as operators; None for a graph of ids.
         samples: text on which the tokenizers' operators are compared.
+        level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
     """
 
     form: FileForm
@@ -63,6 +66,7 @@ class GraphContents:
     extras: Extras
     tokenizers: TokenizerFiles | None = None
     samples: tuple[str, ...] = ()
+    level: str = FULL
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions", samples="text_samples")
@@ -71,7 +75,7 @@ def export_graph(
     output: PathLike,
     graph: str = FORWARD,
     *,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
     **options: Unpack[GraphKeywords],
@@ -83,7 +87,7 @@ def export_graph(
             it needs no special ids, and no embeddings.
         output: the .onnx file.
         graph: "generate", which decodes greedily, or "forward", which scores a whole target.
-        verify: compare with eager PyTorch, and fail if they differ.
+        verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a file that exists.
         progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read and the graph is written; see ``GraphKeywords`` and
@@ -97,11 +101,12 @@ def export_graph(
     of_graph = check_graph(graph, options)
     check_new_file(output, force)
     tell = progress or silent
-    contents = read_contents(checkpoint, graph, of_graph, options, verify, tell)
+    level = read_level(verify)
+    contents = read_contents(checkpoint, graph, of_graph, options, level, tell)
     model = build_graph(contents, tell)
     join_weights(model, graph)
     with new_file(output, force) as path:
-        report = compare_graph(contents, model, path, output, tell) if verify else None
+        report = compare_graph(contents, model, path, output, tell) if level else None
         save_graph(contents, model, path, report)
     files = contents.tokenizers.paths if contents.tokenizers is not None else ()
     return ExportResult(Path(output), contents.checkpoint, report, files)
@@ -127,12 +132,12 @@ def read_contents(
     graph: str,
     of_graph: GraphOptions,
     options: GraphKeywords,
-    verify: bool,
+    level: str,
     tell: Progress,
 ) -> GraphContents:
     """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators."""
     tell("reading the checkpoint", 0, 1)
-    form, read = file_form(graph), read_options(options, verify)
+    form, read = file_form(graph), read_options(options, bool(level))
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
     if form.decodes:
         check_greedy_file(found)
@@ -150,7 +155,7 @@ def read_contents(
         tell("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         check_reproduced(tokenizers, found.config, samples)
-    return GraphContents(form, found, of_graph, extras, tokenizers, samples)
+    return GraphContents(form, found, of_graph, extras, tokenizers, samples, level)
 
 
 def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
@@ -180,7 +185,8 @@ def compare_graph(
     checkpoint = contents.checkpoint
     ir.save(model, path)
     spec = contents.form.spec(checkpoint.config, contents.extras)
-    report = contents.form.compare(path, spec, checkpoint, tell)
+    plan = Plan(contents.level or FULL, tell=tell)
+    report = contents.form.compare(path, spec, checkpoint, plan)
     report.require(str(output))
     if contents.tokenizers is not None:
         onnx.save_model(add_text(model, contents.tokenizers, checkpoint.config), path)
@@ -236,7 +242,7 @@ def verify_graph(
     checkpoint: CheckpointLike,
     *,
     progress: Progress | None = None,
-    **options: Unpack[ReadKeywords],
+    **options: Unpack[VerifyKeywords],
 ) -> ParityReport:
     """Compare a file of ``export_graph`` with the checkpoint it was exported from.
 
@@ -250,7 +256,8 @@ def verify_graph(
         TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
             the report.
     """
-    check_keywords("verify_graph", options, ReadKeywords)
+    check_keywords("verify_graph", options, VerifyKeywords)
+    refuse_texts(options, Path(path))
     path, read = Path(path), read_options(options)
     info = read_graph_info(path)
     info.refuse_quantized(path)
@@ -266,4 +273,5 @@ def verify_graph(
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
-    return form.compare(path, spec, found, progress)
+    plan = Plan(read_level(options.get("level", FULL)), tell=progress or silent)
+    return form.compare(path, spec, found, plan)

@@ -17,6 +17,7 @@ _GOES_WITH: dict[str, tuple[str | None, ...]] = {
     "log_probs": (FORWARD,),
     "output_attentions": (None, GENERATE),
     "text": (GENERATE,),
+    "expect": (None,),
     "quantize": (None, GENERATE),
     "reads": (None,),
 }
@@ -67,9 +68,12 @@ def _refuse(problems: list[Message]) -> None:
 def _contradictions(graph: str | None, given: Mapping[str, Any]) -> Iterator[Message]:
     for name, graphs in _GOES_WITH.items():
         if given.get(name) and graph not in graphs:
-            wanted = [Option("graph", each) if each else "a bundle" for each in graphs]
-            others = [part for each in wanted[1:] for part in (" or with ", each)]
-            yield Message(Option(name), " goes with ", wanted[0], *others, ".")
+            wanted = next((each for each in graphs if each is not None), None)
+            if wanted is None:
+                yield Message(Option(name), " goes with a bundle; leave ", Option("graph"), " out.")
+                continue
+            bundle = "a bundle or with " if None in graphs else ""
+            yield Message(Option(name), f" goes with {bundle}", Option("graph", wanted), ".")
     if given.get("text") and given.get("output_attentions"):
         yield Message(
             Option("text"),
@@ -88,10 +92,11 @@ def _contradictions(graph: str | None, given: Mapping[str, Any]) -> Iterator[Mes
 
 def _samples_and_tokenizers(graph: str | None, given: Mapping[str, Any]) -> Iterator[Message]:
     text, quantize, samples = (given.get(name) for name in ("text", "quantize", "samples"))
-    if samples is not None and not text and not quantize:
+    if samples is not None and graph is not None and not text and not quantize:
         yield Message(
-            Option("samples"), " goes with ", Option("text"), " or ", Option("quantize"), "."
-        )
+            Option("samples"), " goes with a bundle, ", Option("text"), " or ",
+            Option("quantize"), ".",
+        )  # fmt: skip
     # Samples to quantise by are text as well.
     needed = graph is None or text or (quantize and samples is not None)
     for names in (TOKENIZERS, SPLITS):

@@ -15,15 +15,16 @@ from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts import bundle, onnx_file
 from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import (
-    BundleKeywords,
     GraphKeywords,
     QuantizedGraphKeywords,
+    WholeBundleKeywords,
     check_keywords,
     graph_options,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
 from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.parity.plan import read_level
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
@@ -38,11 +39,10 @@ def export_quantized_bundle(
     output: PathLike,
     weights: str,
     *,
-    samples: PathLike | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
-    **options: Unpack[BundleKeywords],
+    **options: Unpack[WholeBundleKeywords],
 ) -> tuple[ExportResult, QuantizeResult]:
     """``export_bundle``, and then ``quantize_bundle``.
 
@@ -50,21 +50,21 @@ def export_quantized_bundle(
         checkpoint: see ``export_bundle``.
         output: the quantised bundle's folder.
         weights: "int8" or "int4".
-        samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.progress``.
-        **options: of ``export_bundle``.
+        **options: of ``export_bundle``; ``samples`` are also those of ``quantize_bundle``.
 
     Returns:
         The export with float32 weights, whose files are deleted, and the quantised bundle.
     """
-    check_keywords("export_quantized_bundle", options, BundleKeywords)
+    check_keywords("export_quantized_bundle", options, WholeBundleKeywords)
     check_weights(weights)
     of_graphs = graph_options(options)
     check_output(output, force)
     tell = progress or silent
-    contents = bundle.read_contents(checkpoint, of_graphs, options, verify, tell)
+    level, samples = read_level(verify), options.get("samples")
+    contents = bundle.read_contents(checkpoint, of_graphs, options, level, tell)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
         exported = write_bundle(contents, exact, force=False, tell=tell)
@@ -81,7 +81,7 @@ def export_quantized_graph(
     weights: str,
     *,
     samples: PathLike | None = None,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
     **options: Unpack[QuantizedGraphKeywords],
@@ -111,19 +111,20 @@ def export_quantized_graph(
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
     tell = progress or silent
-    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, verify, tell)
+    level = read_level(verify)
+    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, level, tell)
     gate_bundle = None
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
-        gate_bundle = BundleContents(contents.checkpoint, of_graph, tokenizers, verify=False)
+        gate_bundle = BundleContents(contents.checkpoint, of_graph, tokenizers, level="")
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()
     onnx_file.join_weights(exact, GENERATE)
     with new_file(output, force) as path:
         report = None
-        if verify:
+        if level:
             report = onnx_file.compare_graph(contents, exact, path, output, tell)
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}

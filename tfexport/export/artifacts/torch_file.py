@@ -23,13 +23,20 @@ from tfexport.export.artifacts.info import (
     describe_export,
     read_torch_info,
 )
-from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords, read_options
+from tfexport.export.artifacts.keywords import (
+    ReadKeywords,
+    VerifyKeywords,
+    check_keywords,
+    read_options,
+    refuse_texts,
+)
 from tfexport.export.artifacts.own_rules import check_greedy_file, start_as_files_say
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
+from tfexport.export.parity.plan import FULL, Plan, read_level
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
@@ -45,7 +52,7 @@ def export_torchscript(
     output: PathLike,
     *,
     torch_export: bool = False,
-    verify: bool = True,
+    verify: bool | str = True,
     force: bool = False,
     progress: Progress | None = None,
     **options: Unpack[ReadKeywords],
@@ -58,7 +65,7 @@ def export_torchscript(
         output: the file; .ts for TorchScript and .pt2 for a program are usual.
         torch_export: write the ``torch.export`` program of ``generate`` instead of TorchScript
             with ``forward``, ``encode``, ``step`` and ``generate``.
-        verify: compare with eager PyTorch, and fail if they differ.
+        verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a file that exists.
         progress: called at every step; see ``tfexport.progress``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
@@ -68,11 +75,11 @@ def export_torchscript(
         TypeError: an unknown option.
     """
     check_keywords("export_torchscript", options, ReadKeywords)
-    tell = progress or silent
+    tell, level = progress or silent, read_level(verify)
     check_new_file(output, force)
     tell("reading the checkpoint", 0, 1)
     kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
-    found = _read(checkpoint, kind, read_options(options, verify))
+    found = _read(checkpoint, kind, read_options(options, bool(level)))
     check_greedy_file(found)
     model = found.build()
     tell(f"exporting to {kind}", 0, 1)
@@ -84,9 +91,9 @@ def export_torchscript(
         raise ExportError(f"{output}: {kind} failed: {error}") from error
     with new_file(output, force) as path:
         report = None
-        if verify:
+        if level:
             _save(made, path, kind, found, None)
-            report = _compare(path, kind, found, tell)
+            report = _compare(path, kind, found, Plan(level, tell=tell))
             report.require(str(output))
         _save(made, path, kind, found, report)
     return ExportResult(Path(output), found, report)
@@ -98,7 +105,7 @@ def verify_torchscript(
     checkpoint: CheckpointLike,
     *,
     progress: Progress | None = None,
-    **options: Unpack[ReadKeywords],
+    **options: Unpack[VerifyKeywords],
 ) -> ParityReport:
     """Compare a file of ``export_torchscript`` with the checkpoint it was exported from.
 
@@ -112,11 +119,13 @@ def verify_torchscript(
         TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
             the report.
     """
-    check_keywords("verify_torchscript", options, ReadKeywords)
+    check_keywords("verify_torchscript", options, VerifyKeywords)
+    refuse_texts(options, Path(path))
     info = read_torch_info(path)
     found = _read(checkpoint, info.kind, read_options(options), info.config)
     info.require_same_model(Path(path), found.config)
-    return _compare(Path(path), info.kind, found, progress)
+    plan = Plan(read_level(options.get("level", FULL)), tell=progress or silent)
+    return _compare(Path(path), info.kind, found, plan)
 
 
 def _read(
@@ -195,14 +204,12 @@ def _save(
     write_archive(made, path, info)
 
 
-def _compare(
-    path: Path, kind: str, checkpoint: Checkpoint, progress: Progress | None
-) -> ParityReport:
+def _compare(path: Path, kind: str, checkpoint: Checkpoint, plan: Plan) -> ParityReport:
     """Load the file as its users will, and compare."""
     with quiet():
         try:
             if kind == TORCH_EXPORT:
-                return compare_program(torch.export.load(path).module(), checkpoint, progress)
-            return compare_torchscript(torch.jit.load(path), checkpoint, progress)
+                return compare_program(torch.export.load(path).module(), checkpoint, plan)
+            return compare_torchscript(torch.jit.load(path), checkpoint, plan)
         except (RuntimeError, AssertionError, IndexError, torch.jit.Error) as error:
             raise BundleError(f"{path}: torch cannot run it: {error}") from error

@@ -8,7 +8,7 @@ from typing import Any
 from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts.bundle import verify_bundle
 from tfexport.export.artifacts.info import read_info
-from tfexport.export.artifacts.keywords import ReadKeywords, check_keywords
+from tfexport.export.artifacts.keywords import VerifyKeywords, check_keywords
 from tfexport.export.artifacts.onnx_file import verify_graph
 from tfexport.export.artifacts.torch_file import verify_torchscript
 from tfexport.export.parity import ParityReport
@@ -24,7 +24,7 @@ def verify_artifact(
     checkpoint: CheckpointLike,
     *,
     progress: Progress | None = None,
-    **options: Unpack[ReadKeywords],
+    **options: Unpack[VerifyKeywords],
 ) -> ParityReport:
     """Compare a bundle, a single graph or a torch file with the checkpoint it was exported from.
 
@@ -35,13 +35,13 @@ def verify_artifact(
         path: a bundle's folder, or a file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
         progress: called at every step; see ``tfexport.progress``.
-        **options: how the checkpoint is read; see ``ReadKeywords``.
+        **options: how the checkpoint is read, and what is compared; see ``VerifyKeywords``.
 
     Raises:
         TfexportError: the artifact or the checkpoint cannot be read. Differences raise nothing;
             they are in the report.
     """
-    check_keywords("verify_artifact", options, ReadKeywords)
+    check_keywords("verify_artifact", options, VerifyKeywords)
     path = Path(path)
     if path.suffix == ".onnx":
         return verify_graph(path, checkpoint, progress=progress, **options)

@@ -158,7 +158,8 @@ def _weights_outside(model: ir.Model) -> Iterator[dict[str, Any]]:
             name: weight.numpy() for name, value in large.items() if (weight := value.const_value)
         }
     finally:
-        del graph.inputs[count:]
+        while len(graph.inputs) > count:
+            graph.inputs.pop()  # `del` would leave the values marked as inputs
         for value in large.values():
             graph.register_initializer(value)
 

@@ -8,12 +8,12 @@ import torch
 from tfexport.bundle import Manifest
 from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_logits
-from tfexport.export.parity.eager_run import THREADS, Eager, EagerRun, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import NATIVE, Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.progress import Progress
 from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.model.native_engine import why_not_native
 from tfexport.runtime.model.native_model import NativeModel
@@ -55,7 +55,7 @@ def compare_bundle(
     manifest: Manifest,
     checkpoint: Checkpoint,
     comparisons: Mapping[str, CompareGraph],
-    progress: Progress | None = None,
+    plan: Plan | None = None,
 ) -> ParityReport:
     """Compare a bundle with eager PyTorch.
 
@@ -65,7 +65,7 @@ def compare_bundle(
         checkpoint: from which the bundle was exported.
         comparisons: role to the comparison of that graph, in order; ``NATIVE`` to that of the
             native engine.
-        progress: called after every shape.
+        plan: of what is compared.
 
     Raises:
         BundleError: the bundle has a graph without a comparison, so a report would claim too much.
@@ -79,14 +79,14 @@ def compare_bundle(
         )
     bundle = OpenBundle(folder, manifest)
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        run = eager.decode_random(shape)
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        run = eager.run(batch)
         yield from compare_modules(eager, run)
         for role, compare_graph in comparisons.items():
             if role in (*manifest.graphs, NATIVE):
                 yield from compare_graph(eager, run, bundle)
 
-    return run_grid(checkpoint, compare, progress)
+    return run_grid(checkpoint, compare, plan)
 
 
 def compare_modules(eager: Eager, run: EagerRun) -> Iterator[Comparison]:

@@ -83,7 +83,7 @@ def compare_tokens(run: Run, found: list[list[int]], stage: str = "greedy tokens
         for token, expected, scores in zip(ended, theirs, logits, strict=False):
             compared += 1
             if token != expected:
-                tie = _is_near_tie(scores, run.noise)
+                tie = is_near_tie(scores, run.noise)
                 near_ties += int(tie)
                 wrong += int(not tie)
             if token != expected or expected == eos_id:
@@ -104,7 +104,7 @@ def compare_texts(run: EagerRun, differ: Mapping[int, bool]) -> Comparison:
         tokens, logits = run.tokens[row].tolist(), run.logits[row]
         length = min(len(truncate_at_eos(tokens, run.special_ids.eos)) + 1, len(tokens))
         compared += length
-        tie = different and any(_is_near_tie(it, run.noise) for it in logits[:length])
+        tie = different and any(is_near_tie(it, run.noise) for it in logits[:length])
         near_ties += tie
         wrong += different and not tie
     return Comparison("text", *run.shape, float(wrong), compared, near_ties)
@@ -125,7 +125,7 @@ def compare_sequences(run: Run, sequences: Ids, scores: Floats) -> Iterator[Comp
         yield compare_values("scores", run.shape, scores[same], theirs, run.noise.log_probs)
 
 
-def _is_near_tie(logits: Floats, noise: Noise) -> bool:
+def is_near_tie(logits: Floats, noise: Noise) -> bool:
     """Whether the two highest of (V,) logits are closer than what is allowed can tell apart."""
     second, first = np.partition(logits, -2)[-2:]
     return bool(first - second < 2 * allow(noise.logits) * max(1.0, abs(float(first))))

@@ -4,7 +4,7 @@ Axes: B batch, S source, T target, V vocabulary, E model width.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.parity.plan import FULL, QUICK, Plan
+from tfexport.export.parity.report import DRAWN, Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
 from tfexport.export.rounding import (
     MOST_VALUES,
@@ -216,6 +217,10 @@ class Eager:
         found = log_probs(logits) if self.config.has_embeddings else logits
         return [found if self.runs_own_code else logits, found]
 
+    def run(self, batch: "Shape | Case") -> EagerRun:
+        """``decode`` real rows, or random ones of a shape (B, S)."""
+        return self.decode(batch) if isinstance(batch, Case) else self.decode_random(batch)
+
     def decode_random(self, shape: Shape) -> EagerRun:
         """``decode`` random rows of a shape (B, S)."""
         return self.decode(random_case(self.config, *shape))
@@ -223,17 +228,31 @@ class Eager:
 
 def run_grid(
     checkpoint: Checkpoint,
-    compare: Callable[[Eager, Shape], Iterable[Comparison]],
-    progress: Progress | None = None,
+    compare: Callable[[Eager, Shape | Case], Iterable[Comparison]],
+    plan: Plan | None = None,
 ) -> ParityReport:
-    """Compare at every shape of the grid.
+    """Compare at every shape of the grid, and on real rows.
 
     Args:
         checkpoint: for eager PyTorch.
-        compare: gives the comparisons at one shape (B, S); called under ``torch.no_grad``.
-        progress: called after every shape.
+        compare: gives the comparisons of one batch, which ``Eager.run`` takes; called under
+            ``torch.no_grad``.
+        plan: of what is compared.
     """
-    return run_batches(checkpoint, grid(checkpoint.config), compare, progress)
+    plan = plan or Plan()
+    batches: list[Shape | Case] = [*grid(checkpoint.config, plan.level)]
+    drawn, config = len(batches), checkpoint.config
+    fit = [list(row) for row in plan.rows if config.longest is None or len(row) <= config.longest]
+    for start in range(0, len(fit), max(BATCHES)):
+        batches.append(make_case(fit[start : start + max(BATCHES)], config))
+    done = iter(range(len(batches)))
+
+    def labelled(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        inputs = DRAWN if next(done) < drawn else plan.inputs
+        yield from (replace(found, inputs=inputs) for found in compare(eager, batch))
+
+    report = run_batches(checkpoint, batches, labelled, plan.tell)
+    return replace(report, level=plan.level)
 
 
 def run_batches(
@@ -270,10 +289,13 @@ def run_batches(
     )
 
 
-def grid(config: TransformerConfig) -> Iterator[Shape]:
-    """The shapes to compare at: (B, S)."""
+def grid(config: TransformerConfig, level: str = FULL) -> Iterator[Shape]:
+    """The shapes to compare at, (B, S); of a quick comparison one."""
     limit = LONGEST_SOURCE if config.longest is None else min(LONGEST_SOURCE, config.longest)
     lengths = sorted({min(length, limit) for length in SOURCE_LENGTHS})
+    if level == QUICK:
+        yield sorted(BATCHES)[len(BATCHES) // 2], lengths[len(lengths) // 2]
+        return
     yield from ((batch, length) for length in lengths for batch in BATCHES)
     if limit not in lengths:
         yield 1, limit

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from tfexport.export.parity.compare import compare_logits, compare_values
-from tfexport.export.parity.eager_run import THREADS, Eager, Floats, Shape, run_grid
+from tfexport.export.parity.eager_run import THREADS, Case, Eager, Floats, Shape, run_grid
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
-from tfexport.progress import Progress
 from tfexport.runtime.model.session import open_session
 
 LONGEST_TARGET = 32
 
 
 def compare_forward(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None = None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None = None
 ) -> ParityReport:
     """Compare a forward graph with eager PyTorch.
 
@@ -30,14 +30,14 @@ def compare_forward(
         path: of the self-contained file.
         spec: its inputs and outputs.
         checkpoint: from which it was exported.
-        progress: called after every shape.
+        plan: of what is compared.
     """
     session = open_session(path, THREADS)
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        yield from _compare_targets(eager, shape, spec, session)
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        yield from _compare_targets(eager, batch, spec, session)
 
-    return run_grid(checkpoint, compare, progress)
+    return run_grid(checkpoint, compare, plan)
 
 
 def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Tensor]:
@@ -56,11 +56,16 @@ def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Te
     return tensors
 
 
-def forward_inputs(eager: Eager, shape: Shape) -> list[Tensor]:
+def forward_inputs(eager: Eager, batch: Shape | Case) -> list[Tensor]:
     """``random_inputs``, for code of the user's own without what it may take for padding.
 
-    Then the target begins with the start token, and ``pad_id`` is nowhere else.
+    Then the target begins with the start token, and ``pad_id`` is nowhere else. Real rows have the
+    targets that eager PyTorch decodes.
     """
+    if isinstance(batch, Case):
+        prefix = torch.from_numpy(eager.decode(batch).prefix)
+        return [batch.ids, batch.mask, prefix, torch.ones_like(prefix)]
+    shape = batch
     tensors, config = random_inputs(eager.config, *shape), eager.config
     if not eager.runs_own_code or not config.has_embeddings:
         return tensors
@@ -76,10 +81,11 @@ def forward_inputs(eager: Eager, shape: Shape) -> list[Tensor]:
 
 
 def _compare_targets(
-    eager: Eager, shape: Shape, spec: GraphSpec, session: Any
+    eager: Eager, batch: Shape | Case, spec: GraphSpec, session: Any
 ) -> Iterator[Comparison]:
+    shape = batch.shape if isinstance(batch, Case) else batch
     model, reference = eager.model, eager.reference
-    tensors = forward_inputs(eager, shape)
+    tensors = forward_inputs(eager, batch)
     inputs, mask, targets, target_mask = tensors
     kept = target_mask.bool()  # outputs at padding are undefined
     logits, noise = eager_forward(eager, tensors)

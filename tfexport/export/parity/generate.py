@@ -11,6 +11,7 @@ from tfexport.export.parity.bundle import OpenBundle, compare_modules
 from tfexport.export.parity.compare import compare_sequences, compare_values
 from tfexport.export.parity.eager_run import (
     THREADS,
+    Case,
     Eager,
     EagerRun,
     Floats,
@@ -19,16 +20,16 @@ from tfexport.export.parity.eager_run import (
     run_grid,
     start_with,
 )
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.progress import Progress
 from tfexport.runtime.model.interface import Generated
 from tfexport.runtime.model.session import open_session
 
 
 def compare_generate(
-    path: Path, spec: GraphSpec, checkpoint: Checkpoint, progress: Progress | None = None
+    path: Path, spec: GraphSpec, checkpoint: Checkpoint, plan: Plan | None = None
 ) -> ParityReport:
     """Compare a generate graph with eager PyTorch's greedy decoding.
 
@@ -36,13 +37,13 @@ def compare_generate(
         path: of the self-contained file.
         spec: its inputs and outputs.
         checkpoint: from which it was exported.
-        progress: called after every shape.
+        plan: of what is compared.
     """
     session = open_session(path, THREADS)
     outputs = [tensor.name for tensor in spec.outputs]
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        run = eager.decode_random(shape)
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        run = eager.run(batch)
         feeds = {
             graph_io.INPUT_IDS: run.case.ids.numpy(),
             graph_io.ATTENTION_MASK: run.case.mask.numpy(),
@@ -53,7 +54,7 @@ def compare_generate(
         made = Generated(*session.run(outputs, feeds))
         yield from _compare_generated(eager, eager.decode_by_rules(run), made)
 
-    return run_grid(checkpoint, compare, progress)
+    return run_grid(checkpoint, compare, plan)
 
 
 def compare_generate_in_bundle(

@@ -17,7 +17,12 @@ from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
 from tfexport.export.parity.beam import STEPS, LastLogits, Search, beam_size, compare_search
-from tfexport.export.parity.compare import compare_sequences, compare_tokens, compare_values
+from tfexport.export.parity.compare import (
+    compare_sequences,
+    compare_tokens,
+    compare_values,
+    is_near_tie,
+)
 from tfexport.export.parity.eager_run import (
     NEW_TOKENS,
     THREADS,
@@ -26,7 +31,8 @@ from tfexport.export.parity.eager_run import (
     Remembers,
     Shape,
 )
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.parity.plan import FULL, QUICK
+from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
@@ -77,11 +83,33 @@ class ModuleRun(Remembers):
 class EagerModule:
     """A module in eager PyTorch."""
 
-    def __init__(self, found: Examination, special_ids: SpecialIds, max_length: int) -> None:
+    def __init__(
+        self, found: Examination, special_ids: SpecialIds, max_length: int, level: str = FULL
+    ) -> None:
         self.found, self.special_ids = found, special_ids
         self.steps = min(NEW_TOKENS, max_length)
         self.most_steps = min(MOST_TOKENS, max_length)
-        self.rounding = Rounding(found.module)
+        self.rounding, self.level = Rounding(found.module), level
+
+    def row_of(self, ids: Sequence[int]) -> dict[str, Array]:
+        """A row of a module that takes ids."""
+        row: dict[str, Array] = {}
+        for each in self.found.inputs:
+            values = np.ones(len(ids)) if each.name == graph_io.ATTENTION_MASK else np.array(ids)
+            row[each.name] = values.astype(each.dtype)
+        return row
+
+    def near_tie(self, report: ParityReport) -> Callable[[Sequence[int], Sequence[int]], bool]:
+        """Whether tokens that were decoded from ids come from a near tie of the module."""
+        noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
+
+        @torch.no_grad()
+        def found(ids: Sequence[int], tokens: Sequence[int]) -> bool:
+            prefix = torch.tensor([self.special_ids.decoder_start, *tokens])
+            _, logits = self._follow(self.row_of(ids), prefix)
+            return any(is_near_tie(of_token, noise) for of_token in logits.numpy())
+
+        return found
 
     @property
     def module(self) -> UserModule:
@@ -262,17 +290,19 @@ def compare_module(
         tell: called after every batch.
     """
     found: list[Comparison] = []
-    batches = [*_batches(eager.found, examples)]
-    for done, rows in enumerate(batches):
+    batches = [(rows, DRAWN) for rows in _drawn(eager.found)]
+    batches = batches[1:2] if eager.level == QUICK else batches
+    batches += [(rows, EXAMPLES) for rows in _grouped(eager.found, examples)]
+    for done, (rows, inputs) in enumerate(batches):
         tell("comparing with your module", done, len(batches))
         with torch.no_grad():
             # The first row goes as far as it may, which shows what happens late only.
             run = eager.decode(rows, eager.most_steps if done == 0 else None)
-            found.extend(compare_own_decode(eager, run))
-            found.extend(compare(run))
+            made = [*compare_own_decode(eager, run), *compare(run)]
+            found.extend(replace(each, inputs=inputs) for each in made)
     tell("comparing with your module", len(batches), len(batches))
     name = f"the code of {type(eager.module.model).__name__}"
-    return ParityReport(name, found, measured_by=eager.rounding.by)
+    return ParityReport(name, found, measured_by=eager.rounding.by, level=eager.level)
 
 
 def compare_module_bundle(
@@ -345,8 +375,8 @@ def _joined(memory: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
     ]
 
 
-def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
-    """Drawn rows of one shape, drawn rows that are padded, and real rows."""
+def _drawn(found: Examination) -> Iterator[Rows]:
+    """Drawn rows of one shape, and drawn rows that are padded."""
     settings = [sizes for i, sizes in enumerate(found.settings) if sizes not in found.settings[:i]]
     for seed, sizes in enumerate(settings, 10):
         for batch in BATCHES:
@@ -357,6 +387,10 @@ def _batches(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Ite
             draw_rows(found.inputs, found.below, {axis: length}, 1, seed=20)[0]
             for length in sorted({sizes[axis] for sizes in settings})
         ]
+
+
+def _grouped(found: Examination, examples: Sequence[Mapping[str, Array]]) -> Iterator[Rows]:
+    """Real rows, those that can be one batch together."""
     groups: dict[object, Rows] = {}
     for row in examples[:MOST_EXAMPLES]:
         groups.setdefault(shape_key(row, found.io.padded), []).append(dict(row))

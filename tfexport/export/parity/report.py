@@ -17,6 +17,7 @@ from tfexport.errors import Message, Option, ParityError
 from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allow
 
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
+EXPECTED = "expected texts"
 # In the order of computation, so that the first that fails is the one to look at.
 STAGES = (
     "eager modules",
@@ -37,6 +38,7 @@ STAGES = (
     "attention biases",
     NATIVE,
     NATIVE_TOKENS,
+    EXPECTED,
 )
 
 TOKEN_STAGES = (
@@ -44,6 +46,7 @@ TOKEN_STAGES = (
     "generate",
     "text",
     NATIVE_TOKENS,
+    EXPECTED,
 )  # their difference is a number of rows
 
 DRAWN, SAMPLES, SENTENCES, EXAMPLES = "drawn", "samples", "sentences", "examples"  # kinds of inputs
@@ -104,6 +107,8 @@ class ParityReport:
         not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
         measured_by: how the noise of the reference was measured; None if it was not.
         settings: those that the weights do not show: key to value and origin, as JSON values.
+        level: how much was compared: "full" or "quick".
+        unexpected: the first lines whose text is not the one that was expected.
     """
 
     reference: str
@@ -112,6 +117,8 @@ class ParityReport:
     not_run: str | None = None
     measured_by: str | None = None
     settings: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    level: str = "full"
+    unexpected: tuple[str, ...] = ()
 
     @property
     def note(self) -> str | None:
@@ -189,8 +196,11 @@ class ParityReport:
             "reference": self.reference,
             **({"no_original": self.no_original} if self.no_original is not None else {}),
             **({"own_code": str(self.own_code)} if self.own_code is not None else {}),
-            "shapes": len({(c.batch, c.source_length) for c in self.comparisons}),
-            "tokens": sum(c.compared for c in tokens),
+            "level": self.level,
+            "inputs": [*dict.fromkeys(c.inputs for c in self.comparisons)],
+            "shapes": len({(c.inputs, c.batch, c.source_length) for c in self.comparisons}),
+            "tokens": sum(c.compared for c in tokens if c.stage != EXPECTED),
+            **self._expected(),
             "near_ties": sum(c.near_ties for c in tokens),
             "largest_difference": {stage: c.difference for stage, c in worst.items()},
             "allowed": {stage: c.allowed for stage, c in worst.items() if c.allowed},
@@ -204,6 +214,13 @@ class ParityReport:
             "torch": torch.__version__.partition("+")[0],
             "onnxruntime": onnxruntime.__version__,
         }
+
+    def _expected(self) -> dict[str, dict[str, int]]:
+        """Lines of expected texts, and how many are equal; nothing if there were none."""
+        found = [c for c in self.comparisons if c.stage == EXPECTED]
+        lines, wrong = sum(c.compared for c in found), sum(int(c.difference) for c in found)
+        equal = lines - wrong - sum(c.near_ties for c in found)
+        return {"expected": {"lines": lines, "equal": equal}} if found else {}
 
     def to_dict(self) -> dict[str, Any]:
         """The summary and every comparison, as JSON values."""
@@ -228,7 +245,10 @@ class ParityReport:
             return None
         where = f"batch {failure.batch}, source length {failure.source_length}, {failure.inputs}"
         wrong = sum(c.difference for c in self.comparisons if c.stage in TOKEN_STAGES)
-        if failure.stage in TOKEN_STAGES:
+        if failure.stage == EXPECTED:
+            lines = "".join(f"\n  {line}" for line in self.unexpected)
+            amount = f"{failure.difference:.0f} of {failure.compared} lines differ:{lines}\n"
+        elif failure.stage in TOKEN_STAGES:
             amount = f"{failure.difference:.0f} rows differ ({where})."
         else:
             ours, allowed = told_apart(failure.difference, failure.allowed)
@@ -267,6 +287,12 @@ class ParityReport:
                 )
         elif failure.stage == "step and decode":
             causes.append("the module's step computes something else than its decode")
+        elif failure.stage == EXPECTED:
+            causes.append(
+                "a setting that the weights do not show (heads, framing, places of norms, "
+                "activation, epsilon, scale of the embeddings); the tokenizer or its splitting; "
+                "or your loop decodes otherwise (length limit, beams, lower case)"
+            )
         else:
             causes.append(
                 "the artifact was made from other weights or another config; or its export is "

@@ -8,57 +8,58 @@ import torch
 
 from tfexport.export.parity.bundle import compare_modules
 from tfexport.export.parity.compare import compare_logits, compare_tokens, compare_values
-from tfexport.export.parity.eager_run import Eager, EagerRun, Shape, run_grid
+from tfexport.export.parity.eager_run import Case, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.forward import eager_forward, forward_inputs
+from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
 def compare_torchscript(
-    module: Any, checkpoint: Checkpoint, progress: Progress | None = None
+    module: Any, checkpoint: Checkpoint, plan: Plan | None = None
 ) -> ParityReport:
     """Compare a loaded TorchScript module with eager PyTorch, method by method.
 
     Args:
         module: with the methods of ``torch_programs.GreedyModule``, or of ``TransformerModule``.
         checkpoint: from which it was exported.
-        progress: called after every shape.
+        plan: of what is compared.
     """
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        yield _compare_forward(eager, shape, module)
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        yield _compare_forward(eager, batch, module)
         if eager.config.has_embeddings:
-            yield from _compare_methods(eager, eager.decode_random(shape), module)
+            yield from _compare_methods(eager, eager.run(batch), module)
 
-    return run_grid(checkpoint, compare, progress)
+    return run_grid(checkpoint, compare, plan)
 
 
 def compare_program(
-    generate: Generate, checkpoint: Checkpoint, progress: Progress | None = None
+    generate: Generate, checkpoint: Checkpoint, plan: Plan | None = None
 ) -> ParityReport:
     """Compare a loaded torch.export program with eager PyTorch.
 
     Args:
         generate: (input_ids, attention_mask, max_length) to sequences.
         checkpoint: from which it was exported.
-        progress: called after every shape.
+        plan: of what is compared.
     """
 
-    def compare(eager: Eager, shape: Shape) -> Iterator[Comparison]:
-        run = eager.decode_random(shape)
+    def compare(eager: Eager, batch: Shape | Case) -> Iterator[Comparison]:
+        run = eager.run(batch)
         if eager.runs_own_code:
             yield from compare_modules(eager, run)
         yield _compare_generate(eager.decode_by_rules(run), generate)
 
-    return run_grid(checkpoint, compare, progress)
+    return run_grid(checkpoint, compare, plan)
 
 
-def _compare_forward(eager: Eager, shape: Shape, module: Any) -> Comparison:
-    inputs = forward_inputs(eager, shape)
+def _compare_forward(eager: Eager, batch: Shape | Case, module: Any) -> Comparison:
+    inputs = forward_inputs(eager, batch)
+    shape = batch.shape if isinstance(batch, Case) else batch
     expected, noise = eager_forward(eager, inputs)
     keep = inputs[3].bool().numpy()  # outputs at padding are undefined
     ours = module(*inputs).numpy()

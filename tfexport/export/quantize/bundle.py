@@ -21,7 +21,15 @@ from tfexport.bundle import (
     without_links,
     write_manifest,
 )
-from tfexport.errors import BundleError, ConfigError, QualityError
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    Message,
+    Option,
+    Problem,
+    QualityError,
+    join_problems,
+)
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.passes.weight_table import record_weights
@@ -31,7 +39,7 @@ from tfexport.export.quantize.quality import (
     MOST_BLEU_LOSS,
     Quality,
     QualityGate,
-    read_samples,
+    open_gate,
 )
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
@@ -69,6 +77,8 @@ def quantize_bundle(
     weights: str = "int8",
     *,
     samples: PathLike | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
@@ -84,6 +94,8 @@ def quantize_bundle(
             0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
             those that change the predictions most first. Without samples there is no gate, which
             the manifest records.
+        source_language: of the samples, for a model that is told it.
+        target_language: of the references, for a model that is told it.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.progress``.
 
@@ -95,6 +107,15 @@ def quantize_bundle(
     """
     tell = progress or silent
     check_weights(weights)
+    if samples is None:
+        given = {"source_language": source_language, "target_language": target_language}
+        problems = [
+            Problem(name, Message("is of the samples; name them with ", Option("samples")))
+            for name, code in given.items()
+            if code is not None
+        ]
+        if problems:
+            raise ConfigError(join_problems("quantize", problems))
     check_output(output, force)
     path, manifest = Path(bundle), open_bundle(bundle)
     with without_links(path, manifest.files) as files:
@@ -104,7 +125,7 @@ def quantize_bundle(
         if samples is not None:
             tell("reading samples", 0, 1)
             translator = Translator(path)
-            gate = QualityGate(translator, read_samples(Path(samples), translator))
+            gate = open_gate(translator, Path(samples), source_language, target_language)
         with new_bundle(output, force) as folder:
             if gate is None:
                 tell("quantising", 0, 1)

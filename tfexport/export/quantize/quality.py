@@ -17,7 +17,7 @@ from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.topk import log_normalizer
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.spoken import UNSAID, Spoken
 
 LEAST_AGREEMENT = 0.97
 MOST_BLEU_LOSS = 0.3
@@ -86,8 +86,10 @@ class QualityGate:
         MissingDependencyError: there are references, and sacrebleu is not installed.
     """
 
-    def __init__(self, original: Translator, samples: Sequence[Sample]) -> None:
-        self._original = original
+    def __init__(
+        self, original: Translator, samples: Sequence[Sample], spoken: Spoken = UNSAID
+    ) -> None:
+        self._original, self._spoken = original, spoken
         self.samples = [sample for sample in samples if sample.ids or sample.inputs]
         self._pairs = [
             (sample.text, sample.reference)
@@ -99,12 +101,19 @@ class QualityGate:
         limit = self._original.manifest.limits.max_target_length
         length = LIMIT if limit is None else min(LIMIT, limit - 1)
         engine = original.engine
-        # Greedily, whatever the bundle's own defaults: tokens that they force are no agreement.
+        languages = original.manifest.languages
+        place = None if languages is None else languages.target_place
+        target = spoken.target if place in ("first", "start") else None
+        keywords: dict[str, Any] = {"max_length": length, "return_end_token": True}
+        # A language that decoding begins with is forced, which is no agreement.
+        self._forced = int(target is not None and place == "first")
+        if not self._forced:
+            keywords["first_token"] = None
+        # Greedily, whatever the bundle's own defaults: tokens that they force are none either.
         resolved, _ = engine.resolver.resolve(
-            {"max_length": length, "return_end_token": True, "first_token": None},
-            spoken=Spoken(as_ids=True),
-            own_defaults=False,
+            keywords, spoken=Spoken(target=target, as_ids=True), own_defaults=False
         )
+        self._start = resolved.bos_id
         self._requests = [
             engine.request(sample.ids, i, (), resolved, as_ids=True)
             if sample.inputs is None
@@ -113,15 +122,15 @@ class QualityGate:
         ]
         found = engine.decode(self._requests, resolved)
         self._targets = [hypotheses[0].tokens for hypotheses in found]
-        self._special = self._original.manifest.special_ids
 
     def agreement(self, folder: Path, manifest: Manifest) -> tuple[float, int]:
         """The share of agreeing positions, and the number of positions."""
         agreeing = total = 0
         for logits, targets in self._logits(open_model(folder, manifest)):
             for row, target in zip(logits.argmax(-1), targets, strict=True):
-                agreeing += int((row[: len(target)] == target).sum())
-                total += len(target)
+                made = row[self._forced : len(target)]
+                agreeing += int((made == target[self._forced :]).sum())
+                total += len(target) - self._forced
         return agreeing / max(1, total), total
 
     def distance(self, folder: Path, manifest: Manifest) -> float:
@@ -147,7 +156,10 @@ class QualityGate:
         return self._bleu(self._original)
 
     def _bleu(self, translator: Translator) -> float:
-        results = translator.translate([text for text, _ in self._pairs])
+        results = translator.translate(
+            [text for text, _ in self._pairs],
+            source_language=self._spoken.source, target_language=self._spoken.target,
+        )  # fmt: skip
         references = [reference for _, reference in self._pairs]
         score: float = (
             _sacrebleu().corpus_bleu([result.text or "" for result in results], [references]).score
@@ -162,7 +174,7 @@ class QualityGate:
             batch = [request.source for i in places if (request := self._requests[i])]
             targets = [self._targets[i] for i in places]
             longest = max(1, *(len(target) for target in targets))
-            given = np.full((len(batch), longest), self._special.decoder_start, np.int64)
+            given = np.full((len(batch), longest), self._start, np.int64)
             for row, target in enumerate(targets):
                 given[row, 1 : len(target)] = target[:-1]
             yield model.step(given, model.encode(batch)), targets
@@ -185,6 +197,14 @@ class QualityGate:
         return Quality(len(self.samples), tokens, agreement, bleu, self._original_bleu - bleu)
 
 
+def open_gate(
+    translator: Translator, path: Path, source_language: str | None, target_language: str | None
+) -> QualityGate:
+    """The gate of a file of samples; see ``read_samples``."""
+    spoken = Spoken(source_language, target_language)
+    return QualityGate(translator, read_samples(path, translator, spoken), spoken)
+
+
 def _sacrebleu() -> ModuleType:
     try:
         import sacrebleu
@@ -194,7 +214,7 @@ def _sacrebleu() -> ModuleType:
     return sacrebleu
 
 
-def read_samples(path: Path, translator: Translator) -> list[Sample]:
+def read_samples(path: Path, translator: Translator, spoken: Spoken = UNSAID) -> list[Sample]:
     """Read samples: one text a line, with a tab and a reference translation if there is one.
 
     If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
@@ -205,6 +225,10 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:
         return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
+    named = spoken.source is not None or spoken.target is not None
+    options, _ = translator.engine.resolver.resolve(
+        {}, spoken=spoken if named else Spoken(as_ids=True), own_defaults=False
+    )
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -212,7 +236,8 @@ def read_samples(path: Path, translator: Translator) -> list[Sample]:
             if not translator.manifest.tokenizers:
                 samples.append(Sample(translator.texts.check_ids(read_numbers(text))))
             else:
-                samples.append(Sample(translator.encode(text), text, reference or None))
+                ids = translator.texts.encode(text, framing=options.framing)
+                samples.append(Sample(ids, text, reference or None))
         except InputError as error:
             raise InputError(Message(f"{path}:{number}: ", error.message)) from None
     if not any(sample.ids for sample in samples):

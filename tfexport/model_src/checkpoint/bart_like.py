@@ -18,6 +18,7 @@ from tfexport.model_src.checkpoint.conversions import RowsFrom, SingleRow
 from tfexport.model_src.checkpoint.generation import Generation, read_generation
 from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
+from tfexport.model_src.checkpoint.unsupported import MODULE
 
 # Of ``activation_function``.
 ACTIVATIONS = {
@@ -67,7 +68,7 @@ _ALWAYS: Mapping[str, Any] = {
     "decoder_norm_placement": "same",
 }
 _STARTS_WITH_PADDING = "decoder_start_token_id is pad_token_id, which has no position here"
-_ELSEWHERE = "Export it as a module of your own (docs/modules.md)."
+_ELSEWHERE = f"Otherwise {MODULE}."
 
 
 @dataclass(frozen=True)

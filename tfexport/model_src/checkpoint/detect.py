@@ -14,7 +14,7 @@ from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
 from tfexport.model_src.checkpoint.other_forms import describe_form
-from tfexport.model_src.checkpoint.unsupported import MODULE
+from tfexport.model_src.checkpoint.unsupported import MODULE, told
 from tfexport.model_src.checkpoint.wrappers import StateDict
 
 
@@ -61,7 +61,7 @@ def detect_layout(
     if not names:
         raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
     if (form := describe_form(names)) is not None:
-        raise CheckpointError(f"{raw.path}: {form}")
+        raise CheckpointError(told(f"{raw.path}: {form}"))
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     config = config or {}
@@ -80,8 +80,8 @@ def detect_layout(
         if foreign is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
         if (foreign := foreign or describe_names(names)) is not None:
-            raise CheckpointError(f"{raw.path}: {foreign}")
-        raise CheckpointError(_no_layout(raw, names, found, best))
+            raise CheckpointError(told(f"{raw.path}: {foreign}"))
+        raise CheckpointError(told(_no_layout(raw, names, found, best)))
     return best
 
 

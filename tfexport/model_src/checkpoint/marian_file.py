@@ -9,6 +9,7 @@ from tfexport.errors import CheckpointError
 from tfexport.model_src.checkpoint.arrays import read_arrays
 from tfexport.model_src.checkpoint.foreign import describe_names
 from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
+from tfexport.model_src.checkpoint.unsupported import told
 from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys
 from tfexport.model_src.checkpoint.yaml_values import parse_yaml
 
@@ -29,7 +30,7 @@ def read_marian(path: Path) -> StateDict:
     options = arrays.pop(_OPTIONS, None)
     if options is None:
         other = describe_names(arrays) or f"for it holds no {_OPTIONS}."
-        raise CheckpointError(f"{path}: no model of Marian-NMT, {other}")
+        raise CheckpointError(told(f"{path}: no model of Marian-NMT, {other}"))
     text = options.tobytes().rstrip(b"\0")
     config = {"options": parse_yaml(text, f"{path}: {_OPTIONS}"), MODEL_TYPE: MARIAN_NMT}
     kinds = (np.float32, np.float64, np.float16)

@@ -11,6 +11,7 @@ from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.framing import FRAMING, read_framing
 from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.unsupported import told
 from tfexport.model_src.config import config_keys, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
@@ -90,7 +91,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
             notes.append(_skipped(source))
             continue
         elif source.path and not source.optional and (foreign := describe_config(given)):
-            raise ConfigError(f"{source.path}: the config of {foreign}")
+            raise ConfigError(told(f"{source.path}: the config of {foreign}"))
         wrong = unknown_keys(given, (*config_keys(), *MORE_KEYS))
         try:
             framing = read_framing(given)

@@ -39,7 +39,7 @@ from tfexport.model_src.checkpoint.rename_tables import (
 )
 from tfexport.model_src.checkpoint.shapes import share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import load_state_dict
-from tfexport.model_src.checkpoint.unsupported import MODULE
+from tfexport.model_src.checkpoint.unsupported import MODULE, told
 from tfexport.model_src.checkpoint.wrappers import StateDict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 
@@ -200,11 +200,11 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     read_as = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if not unread:
         return read_as
-    return Message(
-        read_as,
+    advice = told(
         " A weight that is not read is one that the model computes with and this layout does "
         "not: an export without it would be another model. Where it goes by another name, map "
         "it with the config's 'rename'; only a weight that takes no part in the forward pass "
         "may be left out, with 'ignore'. A model that computes more than this layout does can be "
-        f"exported too: {MODULE}.",
+        f"exported too: {MODULE}."
     )
+    return Message(read_as, advice)

@@ -37,6 +37,7 @@ from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
 from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
 from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
+from tfexport.model_src.checkpoint.unsupported import told
 from tfexport.model_src.checkpoint.wrappers import (
     StateDict,
     aliases,
@@ -73,7 +74,7 @@ def find_file(path: str | Path) -> Path:
     if found and (form := describe_form_of_folder(path, weights=True)) is not None:
         raise CheckpointError(f"{path}: {form}")
     if not found:
-        raise CheckpointError(f"{path}: {_why_no_checkpoint(path)}")
+        raise CheckpointError(told(f"{path}: {_why_no_checkpoint(path)}"))
     if len(found) > 1 and _is_hugging_face(path):
         found = [path / name for name in _HUGGING_FACE if path / name in found] or found
         return found[0]
@@ -189,7 +190,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
     except CheckpointError:
         raise
     except ForeignArchiveError as error:
-        raise CheckpointError(f"{path}: {_describe_archive(error.names)}") from None
+        raise CheckpointError(told(f"{path}: {_describe_archive(error.names)}")) from None
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
         if not _looks_like_pickle(path, head):
             raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None

@@ -28,6 +28,7 @@ from tfexport.model_src.checkpoint.t5_like_tensors import (
     share_one_table,
     two_feed_forwards,
 )
+from tfexport.model_src.checkpoint.unsupported import MODULE
 
 _WORDS = {
     "linear": {"q": "q", "k": "k", "v": "v", "o": "out"},
@@ -183,7 +184,8 @@ class T5Family:
                 problems.append(f"eos_token_id: {shown(ends)} is not one id")
         read |= _read_feed_forward({"feed_forward_proj": self.feed_forward, **values}, problems)
         if problems:
-            raise ConfigError(join_problems(f"config.json of a {self.title}", problems))
+            subject = f"config.json of a {self.title}"
+            raise ConfigError(join_problems(subject, problems, f"Otherwise {MODULE}."))
         return read
 
     def prepare(self, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from tfexport.errors import ConfigError, join_problems, join_some, shown
+from tfexport.model_src.checkpoint.unsupported import MODULE
 
 _T = TypeVar("_T")
 _WORDS = {"true": True, "false": False, "True": True, "False": False}
@@ -86,7 +87,7 @@ class Options:
         """
         if self.problems:
             subject = f"the options of this {self._toolkit} model"
-            raise ConfigError(join_problems(subject, self.problems))
+            raise ConfigError(join_problems(subject, self.problems, f"Otherwise {MODULE}."))
 
 
 def refused_keys(

@@ -2,9 +2,19 @@
 
 from dataclasses import dataclass
 
-MODULE = "export its own code as a module (--module, export_module: docs/modules.md)"
+from tfexport.errors import Message, Option
+
+_PAGE = "(docs/modules.md)"
+MODULE = f"export its code as a module of your own {_PAGE}"
 OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
+
+
+def told(text: str) -> Message:
+    """A text as a message, in which ``MODULE`` names the option that does it."""
+    first, *others = text.split(_PAGE)
+    named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
+    return Message(first, *named)
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,11 @@ class TextCodec:
         """
         return self.target.decode(tokens)
 
+    def count_unknowns(self, ids: Sequence[int]) -> int:
+        """How many of a source's ids are the unknown token, for text that the model cannot know."""
+        unknown = self._manifest.special_ids.unk
+        return 0 if unknown is None else ids.count(unknown)
+
     def fill_unknowns(
         self, tokens: Sequence[int], alignment: Sequence[tuple[int, int]], source: str
     ) -> str:

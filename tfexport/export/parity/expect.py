@@ -1,0 +1,105 @@
+"""Texts that the user's own code gave, held against those of a bundle."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from tfexport.errors import ConfigError, Message, Option
+from tfexport.export.parity.compare import is_near_tie
+from tfexport.export.parity.eager_run import THREADS, Eager, make_case
+from tfexport.export.parity.plan import read_pairs
+from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
+from tfexport.export.rounding import Noise
+from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.paths import PathLike
+from tfexport.progress import Progress
+from tfexport.runtime import Translator
+
+MOST_SHOWN = 3
+# Whether the tokens that were decoded from source ids come from a near tie of the eager code.
+NearTie = Callable[[Sequence[int], Sequence[int]], bool]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line whose text is not the one that was expected."""
+
+    source: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.source!r}: expected {self.expected!r}, found {self.found!r}"
+
+
+def add_expected(
+    report: ParityReport, bundle: Path, expect: PathLike, near_tie: NearTie, tell: Progress
+) -> ParityReport:
+    """A report with the comparison of expected texts.
+
+    A line counts as equal if the bundle, decoding as it does by default, gives its text; white
+    space at both ends aside. A line that differs where the two best tokens of eager PyTorch are too
+    close to be told apart is a near tie.
+
+    Args:
+        report: of the other comparisons.
+        bundle: its folder.
+        expect: a file: lines of a source, a tab, and the text that is expected.
+        near_tie: says so of the eager code.
+        tell: called before and after.
+
+    Raises:
+        ConfigError: the bundle has no tokenizers.
+        InputError: the file is unusable.
+    """
+    pairs = read_pairs(expect, "expect")
+    tell("comparing expected texts", 0, 1)
+    with Translator(bundle, threads=THREADS) as translator:
+        if not {"source", "target"} <= set(translator.manifest.tokenizers):
+            raise ConfigError(Message(
+                Option("expect"), " compares texts, and the bundle has no tokenizer for both "
+                "sides: give one with ", Option("tokenizer"), ".",
+            ))  # fmt: skip
+        results = translator.translate([source for source, _ in pairs])
+        wrong: list[Line] = []
+        ties = 0
+        for (source, expected), result in zip(pairs, results, strict=True):
+            found = result.text or ""
+            if found.strip() == expected.strip():
+                continue
+            tokens = result.hypotheses[0].tokens
+            if near_tie(translator.encode(source), tokens):
+                ties += 1
+            else:
+                wrong.append(Line(source, expected, found))
+    tell("comparing expected texts", 1, 1)
+    longest = max(len(source.split()) for source, _ in pairs)
+    compared = Comparison(
+        EXPECTED, len(pairs), longest, float(len(wrong)), len(pairs), ties, inputs=str(expect)
+    )
+    return replace(
+        report,
+        comparisons=[*report.comparisons, compared],
+        unexpected=tuple(str(line) for line in wrong[:MOST_SHOWN]),
+    )
+
+
+def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
+    """Near ties of a checkpoint's eager code, which is built when it is first asked for."""
+    noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
+    built: list[Eager] = []
+
+    @torch.no_grad()
+    def near_tie(ids: Sequence[int], tokens: Sequence[int]) -> bool:
+        if not built:
+            built.append(Eager.of(checkpoint))
+        (eager,) = built
+        case = make_case([list(ids)], eager.config)
+        prefix = torch.tensor([[eager.config.special_ids.decoder_start, *tokens]])
+        memory = eager.reference.encode(case.ids, case.mask)
+        logits = eager.reference.decode(memory, case.mask, prefix)[0].numpy()
+        return any(is_near_tie(of_token, noise) for of_token in logits)
+
+    return near_tie

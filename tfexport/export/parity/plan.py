@@ -1,0 +1,138 @@
+"""How much a comparison runs, and on which real inputs besides drawn ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfexport.bundle import Manifest
+from tfexport.errors import (
+    ConfigError,
+    InputError,
+    Message,
+    MissingDependencyError,
+    Option,
+    Problem,
+    TokenizerError,
+    shown,
+)
+from tfexport.export.parity.report import SAMPLES, SENTENCES
+from tfexport.paths import PathLike
+from tfexport.progress import Progress, silent
+from tfexport.runtime.text.codec import TextCodec
+
+FULL, QUICK, NONE = "full", "quick", "none"
+MOST_ROWS = 32  # of real inputs
+MOST_SENTENCES = 8
+# Of everyday words, in languages of many vocabularies; those with an unknown token are not taken.
+_SENTENCES = (
+    "The train to Berlin leaves at half past seven.", "I have not seen my brother for two years.",
+    "Where can we buy fresh bread?", "Der Zug nach Berlin fährt um halb acht ab.",
+    "Ich habe meinen Bruder seit zwei Jahren nicht gesehen.", "Wo kann man hier Brot kaufen?",
+    "Le train pour Paris part à huit heures.", "Où est-ce qu'on peut acheter du pain ?",
+    "El tren sale a las ocho de la mañana.", "Поезд отправляется в восемь часов.",
+    "Де можна купити хліб?", "火车八点钟出发。", "電車は八時に出ます。",
+    "يغادر القطار في الساعة الثامنة.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared.
+
+    Attributes:
+        level: ``FULL``, or ``QUICK`` for one drawn batch besides the real inputs.
+        rows: source ids of real inputs.
+        inputs: what these are.
+        tell: called after every batch.
+    """
+
+    level: str = FULL
+    rows: tuple[tuple[int, ...], ...] = ()
+    inputs: str = SAMPLES
+    tell: Progress = silent
+
+
+def read_level(verify: bool | str) -> str:
+    """``FULL``, ``QUICK`` or "", of an argument ``verify``.
+
+    Raises:
+        ConfigError: it is none of those that there are.
+    """
+    levels = {True: FULL, FULL: FULL, QUICK: QUICK, False: "", NONE: ""}
+    if not isinstance(verify, (bool, str)) or verify not in levels:
+        known = ", ".join(map(repr, (FULL, QUICK, NONE)))
+        raise ConfigError(Message(Problem("verify", f"{shown(verify)} is not one of {known}")))
+    return levels[verify]
+
+
+def plan_bundle(
+    folder: Path, manifest: Manifest, level: str, samples: PathLike | None, tell: Progress
+) -> Plan:
+    """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
+
+    Args:
+        folder: of the bundle.
+        manifest: of the bundle.
+        level: see ``Plan``.
+        samples: a file of source texts, or of ids where the bundle holds no tokenizer.
+        tell: called after every batch.
+
+    Raises:
+        InputError: an invalid line.
+    """
+    codec = TextCodec(folder, manifest)
+    if samples is not None:
+        rows = [row for row in _read_rows(Path(samples), codec, manifest) if row]
+        return Plan(level, tuple(map(tuple, rows[:MOST_ROWS])), SAMPLES, tell)
+    found = list(_sentences(codec, manifest)) if "source" in manifest.tokenizers else []
+    return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, tell)
+
+
+def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
+    """Lines of a source, and behind a tab a target, which may be missing.
+
+    Raises:
+        InputError: the file is not UTF-8 text, or empty.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text.") from None
+    except OSError as error:
+        raise InputError(Message(Option(what), f": {path}: {error.strerror}.")) from None
+    pairs = [line.partition("\t") for line in lines if line.strip()]
+    if not pairs:
+        raise InputError(Message(Option(what), f": {path}: holds no line."))
+    return [(source, target) for source, _, target in pairs]
+
+
+def _read_rows(path: Path, codec: TextCodec, manifest: Manifest) -> Iterator[Sequence[int]]:
+    for number, (text, _) in enumerate(read_pairs(path, "samples"), start=1):
+        try:
+            if manifest.tokenizers:
+                yield codec.encode(text)
+            else:
+                yield codec.check_ids(_ids(text))
+        except InputError as error:
+            raise InputError(Message(f"{path}:{number}: ", error.message)) from None
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split()]
+    except ValueError:
+        raise InputError(
+            f"{shown(text)}: the bundle holds no tokenizer, so that a line is ids."
+        ) from None
+
+
+def _sentences(codec: TextCodec, manifest: Manifest) -> Iterator[Sequence[int]]:
+    """The ids of the sentences that the vocabulary covers."""
+    for text in _SENTENCES:
+        try:
+            row: Any = codec.encode(text)
+        except (InputError, TokenizerError, MissingDependencyError):
+            continue
+        if row and manifest.special_ids.unk is not None and manifest.special_ids.unk not in row:
+            yield row
