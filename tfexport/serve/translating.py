@@ -12,7 +12,7 @@ from tfexport.serve.failures import RequestError, late
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model
 from tfexport.serve.settings import Settings
-from tfexport.serve.texts import Asked, Translated, assemble, prepare, submit
+from tfexport.serve.texts import Asked, OnStep, Rows, Translated, assemble, prepare, submit
 
 Result = TypeVar("Result")
 
@@ -57,12 +57,37 @@ async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) ->
         RequestError: it is wrong, or its time is over.
         TfexportError: likewise, by the library.
     """
-    rows = await aside(call, lambda: prepare(model, asked))
-    submission = submit(model, rows, call.deadline)
-    call.exits.callback(submission.cancel)
+    rows, submission = await begin(model, asked, call)
     found = await outcome(submission, call)
     metrics.characters += call.characters
     return await aside(call, lambda: assemble(model, rows, found))
+
+
+async def begin(
+    model: Model, asked: Asked, call: Call, on_step: OnStep | None = None
+) -> tuple[Rows, Submission]:
+    """Make rows of texts and hand them to the model's scheduler, where the call's end cancels them.
+
+    Raises:
+        RequestError: the call is wrong, or its time is over.
+        TfexportError: likewise, by the library; or too many requests wait.
+    """
+    made = list[Submission]()
+
+    def leave() -> None:
+        call.ended = True
+        for submission in made:
+            submission.cancel()
+
+    def work() -> Rows:
+        rows = prepare(model, asked)
+        made.append(submit(model, rows, call.deadline, on_step))
+        if call.ended:  # meanwhile: whoever comes second of both cancels
+            made[0].cancel()
+        return rows
+
+    call.exits.callback(leave)
+    return await aside(call, work), made[0]
 
 
 async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:

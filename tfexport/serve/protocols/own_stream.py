@@ -17,8 +17,8 @@ from tfexport.serve.live_text import LiveText
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model
 from tfexport.serve.protocols.own_results import to_json, translation
-from tfexport.serve.texts import Asked, Rows, assemble, prepare, submit
-from tfexport.serve.translating import aside, outcome, seen
+from tfexport.serve.texts import Asked, Rows, assemble
+from tfexport.serve.translating import aside, begin, outcome, seen
 
 HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -28,14 +28,12 @@ _PING = ": ping\n\n"
 
 async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
     """Begin to translate a text; what is wrong is said before the first event."""
-    rows = await aside(call, lambda: prepare(model, asked))
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
 
     def told(step: Step) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
-    submission = submit(model, rows, call.deadline, told)
-    call.exits.callback(submission.cancel)
+    rows, submission = await begin(model, asked, call, told)
     metrics.characters += call.characters
     events = _events(model, rows, submission, steps, call)
     return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
