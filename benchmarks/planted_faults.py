@@ -138,6 +138,8 @@ def _zero_row(table: Tensor) -> Tensor:
 def _other_heads(factor: float) -> Callable[[Any], int | None]:
     def heads(of: Any) -> int | None:
         found = int(of.num_heads * factor)
+        if of.relative_positions != "none":  # the weights show how many there are
+            return None
         fits = found > 0 and of.d_model % found == 0 and of.head_dim * of.num_heads % found == 0
         return found if fits and of.decoder_num_heads == 0 else None
 
