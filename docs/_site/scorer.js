@@ -11,6 +11,8 @@ var Scorer = {
   score: ([page, , anchor, , score]) => {
     if (page === "changelog") return score - 40;
     if (page === "questions") return score + (anchor ? 30 : 25);
+    // Options that several verbs have are looked up for translate.
+    if (anchor.startsWith("#cmdoption-tfexport-translate")) return score + 32;
     if (anchor.startsWith("#cmdoption") || anchor.startsWith("#tfexport")) return score + 30;
     return score;
   },

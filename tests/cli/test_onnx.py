@@ -46,7 +46,11 @@ def test_onnx_then_verify_then_translate(tmp_path: Path, tiny_checkpoint: Path) 
         (["--checkpoint", "model.pt"], 2, "needed, and not in the file: num_heads, pad_id"),
         (["--checkpoint", "model.pt", "--format", "bert"], 2, "'bert' is not one of"),
         (["--checkpoint", "model.pt", "--opset", "13"], 2, "13 is not in the range 18<=x<=25"),
-        (["--checkpoint", "model.pt", "--config", "no.json"], 1, "no.json: not readable"),
+        (
+            ["--checkpoint", "model.pt", "--config", "no.json"],
+            1,
+            "no.json: cannot be read: No such file",
+        ),
         (["--checkpoint", "text.pt"], 1, "text.pt: not a PyTorch checkpoint."),
         ([], 2, "Missing option '--checkpoint'"),
     ],

@@ -77,7 +77,7 @@ def test_every_call_takes_the_defaults(opened: Opened, tmp_path: Path) -> None:
     lines = [result.text for result in results]
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == lines
     run = CliRunner().invoke(cli, ["translate", str(translator.path), str(tmp_path / "in.txt")])
-    assert run.output.splitlines() == lines
+    assert run.stdout.splitlines() == lines
     # A beam cannot be streamed, so that of the bundle is left out.
     greedy = translator.translate(texts[:1], beam_size=1)
     assert "".join(translator.stream(texts[0])) == greedy[0].text
@@ -222,4 +222,4 @@ def test_options_on_the_command_line_take_defaults_back(opened: Opened, tmp_path
     plain = translator.translate(
         ["w5 w6", "w9"], suppress_tokens=[], first_token=None, end_tokens=[], sampling=False
     )
-    assert run.output.splitlines() == [result.text for result in plain]
+    assert run.stdout.splitlines() == [result.text for result in plain]

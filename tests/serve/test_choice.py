@@ -57,6 +57,7 @@ def test_languages_choose_the_model(
     body = {"text": ["w4"], "target_lang": target}
     answer = several.post(path, body if source is None else {**body, "source_lang": source})
     assert answer.status == 200
+    several.wait_idle()  # a request is counted when its answer is on its way
     assert several.figure("tfexport_requests_total", **labels) == before + 1
 
 

@@ -239,6 +239,7 @@ def test_figures_count_requests_and_tokens(server: Server) -> None:
     tokens = server.figure("tfexport_generated_tokens_total")
     sources = server.figure("tfexport_source_tokens_total")
     made = server.post(*OWN).json["translations"][0]["tokens"]
+    server.wait_idle()
     assert server.figure("tfexport_requests_total", **labels) == before + 1
     assert server.figure("tfexport_generated_tokens_total") >= tokens + len(made)
     assert server.figure("tfexport_source_tokens_total") == sources + 2  # with the end token

@@ -84,7 +84,7 @@ def test_guides_are_short_and_say_how_to_install(page: Path) -> None:
     blocks = read_blocks(page)
     lines = [line for block in blocks for line in block.text.splitlines() if line.strip()]
     assert 0 < len(lines) < MOST_LINES
-    assert any(line.startswith("pip install ") for line in lines)
+    assert any(line.startswith(("pip install ", "npm ci ")) for line in lines)
 
 
 def test_every_guide_is_tested() -> None:

@@ -73,7 +73,7 @@ class _Call:
               type=click.Choice(["text", "jsonl", "parquet", "csv", "tsv"]),
               help="Format of all files.  [default: what each file's suffix says]")  # fmt: skip
 @click.option("--include", multiple=True, metavar="GLOB", help="Take only files of a folder whose "
-              "name, or path in it, is like GLOB, such as '*.jsonl'. Repeatable.  "
+              "name, or path in it, is like GLOB, such as 'page*.jsonl'. Repeatable.  "
               "[default: all whose suffix says a format]")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "local", "ray"]), default="auto",
               show_default=True, help="What runs the workers: threads of this process, or Ray, "

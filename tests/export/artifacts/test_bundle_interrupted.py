@@ -138,7 +138,9 @@ def check_what_is_left(
         aside.rename(output)
         translator = Translator(output)
     assert translator.manifest.special_ids.unk in (3, 4)
-    assert translator.generate(ROW, max_length=9) == expected
+    # The two bundles have other unknown tokens, and nothing else differs.
+    (found,) = translator.generate(ROW, max_length=9)
+    assert found.hypotheses == expected[0].hypotheses
     for left in output.parent.glob(".a.bundle.partial-*"):
         # A kill that no handler sees leaves its folder; nothing reads it as a bundle before its
         # last file, the manifest, is written.

@@ -13,7 +13,7 @@ from tfexport.deprecation import renamed_keywords
 from tfexport.errors import CheckpointError, ConfigError, Message, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
-from tfexport.model_src.checkpoint.complete import ASSUMED, FROM_WEIGHTS, needed
+from tfexport.model_src.checkpoint.complete import ASSUMED, FROM_BUNDLE, FROM_WEIGHTS, needed
 from tfexport.model_src.checkpoint.generation import Generation
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.overrides import Text
@@ -105,7 +105,9 @@ class Checkpoint:
             key: origin
             for key, origin in found.items()
             if origin != FROM_WEIGHTS
-            and not (key in _SELDOM and origin == ASSUMED and values[key] == usual[key])
+            and not (
+                key in _SELDOM and origin in (ASSUMED, FROM_BUNDLE) and values[key] == usual[key]
+            )
         }
 
     @property

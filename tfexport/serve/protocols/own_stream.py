@@ -79,10 +79,11 @@ async def _events(
 
 
 def _shown(live: LiveText, step: Step, steps: "asyncio.Queue[Step]") -> Iterator[str]:
-    """What a token shows, and those that wait behind it: in one event where rows are many."""
+    """What a token shows; in one event with those after it if too many wait to keep up."""
     pieces = [*live.add(step)]
-    for _ in range(min(steps.qsize(), _AT_ONCE)):
-        pieces += live.add(steps.get_nowait())
+    if steps.qsize() >= _AT_ONCE:
+        for _ in range(_AT_ONCE):
+            pieces += live.add(steps.get_nowait())
     text = "".join(pieces)
     if text:
         yield text

@@ -95,7 +95,7 @@ def test_folder_with_something_wrong_is_one_error(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("spiece.model", b"", "not a SentencePiece model"),
+        ("spiece.model", b"", "spiece.model: the file is empty"),
         ("spiece.model", b"garbage", "not a SentencePiece model"),
         ("tokenizer.json", b"{}", "its model is of type None"),
         ("tokenizer.json", b"[]", "is not an object"),
