@@ -51,7 +51,7 @@ class Scorer(nn.Module):
         return found
 
 
-def measured(code: Callable[..., Any], call: Callable[[], Tensor]) -> tuple[float, Rounding]:
+def measured(code: Any, call: Callable[[], Tensor]) -> tuple[float, Rounding]:
     found = Rounding(code)
     (noise,) = found.measure(lambda: [call()], [call().numpy()], ())
     return noise, found
@@ -116,7 +116,11 @@ def test_weights_that_code_looks_up_elsewhere_are_found_by_watching_it(
         found: Tensor = importlib.import_module("somewhere").model(ids)
         return found
 
-    noise, found = measured(code, lambda: code(IDS))
+    class WithOthers:
+        def __init__(self) -> None:
+            self.code, self.not_used = code, nn.Linear(2, 2)
+
+    noise, found = measured(WithOthers(), lambda: code(IDS))
     held, _ = measured(package.model, lambda: package.model(IDS))
     assert found.by == FLOAT64
     assert held / 2 < noise <= held

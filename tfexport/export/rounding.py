@@ -6,7 +6,7 @@ unit in the last place and with other orders of its sums, which shows how far su
 them. Only the reference is measured, never the exported side.
 
 Its weights are found by looking through what the code holds (modules, containers, closures and the
-global names of functions), or else by watching what it computes with. Afterwards everything is as
+global names of functions), and by watching what it computes with. Afterwards everything is as
 it was, caches that the code filled meanwhile too.
 """
 
@@ -96,7 +96,7 @@ class Rounding:
             others: compute the same in float32 with the sums in other orders. None for a
                 computation that costs so much that it is run again only once.
         """
-        if not self._weights.found:
+        if self.by is None:  # what else the code holds may have weights too
             self._weights.watch(compute)
         exact = self.exact(compute)
         draws = [_arrays(other()) for other in others or ()]
