@@ -138,9 +138,10 @@ overload: .venv/ready
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o build/overload/de-en.bundle --force
 	$(BIN)/python -m tests.serve.overload build/overload/de-en.bundle
 
-# The packages are fetched into build/real, and never installed.
+# The packages are fetched into build/real, and never installed. T5-like models are drawn.
 real: .venv/ready
 	$(BIN)/python -m benchmarks.real
+	$(BIN)/python -m benchmarks.real.t5_folders --draws 2 --others 0
 
 fuzz-serve: .venv/ready
 	@mkdir -p build/overload

@@ -293,11 +293,11 @@ def table(reference: str, right: list[Comparison], verdicts: list[Verdict]) -> s
     noise, allowed = [each.noise for each in right], [each.allowed for each in right]
     there = [each for each in verdicts if each.worst is not None]
     caught, warned = (sum(getattr(each, it) for each in there) for it in ("caught", "warned"))
-    differs, used = max(it.difference for it in right), max(it.used for it in right)
+    differs, part = max(it.difference for it in right), max(it.used for it in right)
     lines = [
         f"against {reference}: float32 noise {min(noise):.1e} to {max(noise):.1e}, allowed "
         f"{min(allowed):.1e} to {max(allowed):.1e}; the right model differs by {differs:.1e} at "
-        f"most, {used:.0%} of what is allowed. {caught} of {len(there)} faults are caught, and of "
+        f"most, {part:.0%} of what is allowed. {caught} of {len(there)} faults are caught, and of "
         f"{warned} a warning is given.",
         "",
         "| fault | caught | difference | times what is allowed | best tokens that differ |",

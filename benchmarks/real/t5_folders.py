@@ -137,7 +137,7 @@ class Steps(Prefix):
         return self.own.lm_head(x)[:, 0], tuple(after)
 
 
-def _distances(attention: Any, position: Tensor, keys: int) -> Tensor:
+def _distances(attention: Any, position: Tensor, keys: int) -> Any:
     """The bias of each distance from one position, (1, H, 1, keys)."""
     distances = torch.arange(keys)[None] - position
     if type(attention).__name__.startswith("UMT5"):
@@ -150,7 +150,7 @@ def _distances(attention: Any, position: Tensor, keys: int) -> Tensor:
 
 
 def _attend(attention: Any, x: Tensor, source: Tensor, bias: Any) -> Any:
-    def heads(values: Tensor) -> Tensor:
+    def heads(values: Tensor) -> Any:
         return values.unflatten(-1, (attention.n_heads, -1)).transpose(1, 2)
 
     queries, keys, values = attention.q(x), attention.k(source), attention.v(source)
@@ -251,10 +251,10 @@ def main(
     save: Path | None,
 ) -> None:
     """Print what came of the draws, as Markdown."""
-    import transformers
+    from transformers.utils import logging
 
     warnings.simplefilter("ignore")
-    transformers.utils.logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)  # such small models gain nothing by more
     if save is not None:
         for family in families or tuple(FAMILIES):
@@ -267,7 +267,8 @@ def main(
             for family, tally in tallies.items():
                 measure(family, way, seed, tally)
         for family, tally in tallies.items():
-            click.echo(tally.row(family, way))
+            if tally.draws:
+                click.echo(tally.row(family, way))
 
 
 if __name__ == "__main__":
