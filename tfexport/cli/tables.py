@@ -47,7 +47,7 @@ def by_shape(report: "ParityReport") -> "dict[tuple[str, int, int], list[Compari
 
 
 def notes(report: "ParityReport") -> list[str]:
-    """What a table of a report says below it: what was allowed and why, and what was not run."""
+    """The lines below a report's table: the allowed differences and why, and what was not run."""
     from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
 
     allowed = [c.allowed for c in report.comparisons if c.allowed]
