@@ -142,6 +142,7 @@ def write_bundle(
 ) -> ExportResult:
     """Export all graphs, write the bundle and compare it with eager PyTorch."""
     checkpoint, options = contents.checkpoint, contents.options
+    generation = checkpoint.read_generation()
     with new_bundle(output, force) as folder:
         build = GraphBuild(checkpoint, options)
         graphs = export_bundle_forms(build, tell)
@@ -154,10 +155,10 @@ def write_bundle(
         manifest = dataclasses.replace(
             describe(checkpoint.config, options, graphs),
             tokenizers=contents.tokenizers.copy(folder),
-            generation=dict(checkpoint.read_generation().defaults),
+            generation=dict(generation.defaults),
             languages=contents.tokenizers.languages,
             reads=contents.reads,
-            origins=checkpoint.unseen,
+            origins={**checkpoint.unseen, **generation.origins},
         )
         manifest = write_manifest(folder, manifest)
         report = None

@@ -151,5 +151,6 @@ def test_samples_are_in_the_languages_that_the_command_names(tmp_path: Path) -> 
     done = invoke(*given, "--source-language=de", "--target-language=fr")
     assert done.exit_code == 0, done.output
     assert "tokens agree" in done.stdout
-    parity = json.loads((tmp_path / "q.bundle" / "manifest.json").read_text())["parity"]
-    assert parity["inputs"] == ["drawn", "samples"]
+    manifest = json.loads((tmp_path / "q.bundle" / "manifest.json").read_text())
+    assert manifest["parity"]["inputs"] == ["drawn", "samples"]
+    assert manifest["origins"]["max_length"] == "transformers", "its files name no length"
