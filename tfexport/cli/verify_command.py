@@ -30,7 +30,8 @@ from tfexport.cli.spelling import spell
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts (or ids), one a line: a bundle is compared on them besides drawn ids.",
+    help="Real source texts, one a line, or ids of a model that takes ids: compared besides drawn "
+    "ids.",
 )
 @expect_option
 @language_options
