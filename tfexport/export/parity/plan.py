@@ -19,12 +19,13 @@ from tfexport.errors import (
     shown,
 )
 from tfexport.export.parity.report import SAMPLES, SENTENCES
+from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
 from tfexport.runtime.text.codec import TextCodec, check_ids
-from tfexport.runtime.text.framing import PLAIN, Framing
+from tfexport.runtime.text.framing import Framing
 
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs
@@ -95,7 +96,7 @@ def plan_bundle(
     """
     codec = TextCodec(folder, manifest)
     if samples is not None:
-        framing = _frame(manifest, spoken)
+        framing = frame_samples(manifest.languages, spoken)
 
         def encode(text: str) -> list[int]:
             if manifest.tokenizers:
@@ -156,13 +157,14 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
     return [(source, target) for source, _, target in pairs]
 
 
-def _frame(manifest: Manifest, spoken: Spoken) -> Framing:
-    """The ids of languages around a source text; those of the target only if they go there."""
-    languages = manifest.languages
+def frame_samples(languages: Languages | None, spoken: Spoken) -> Framing:
+    """The ids of languages around a source text; those of the target only if they go there.
+
+    Raises:
+        ConfigError: a language that the model does not know, or one that it has to be told.
+    """
     if spoken.target is None and languages is not None and languages.target_place != "source":
         languages = replace(languages, target_place=None, target=None)
-    if not manifest.tokenizers and spoken == UNSAID:
-        return PLAIN
     placed = place_languages(languages, spoken, ())
     if placed.problems:
         raise ConfigError(join_problems("samples", placed.problems))
