@@ -57,15 +57,19 @@ def apart(folder: Path) -> str:
     return "\n".join(whole(folder, line) for line in TEXT.split("\n"))
 
 
+def streamed(server: Server, body: dict[str, Any]) -> str:
+    """The text of all events."""
+    found = server.post("/v1/translate", {**body, "stream": True}).body.decode()
+    events = [json.loads(line[6:]) for line in found.split("\n\n") if line]
+    return "".join(event.get("text", "") for event in events)
+
+
 def in_every_protocol(
     server: Server, text: str, model: str, target: str, **split: Any
 ) -> list[str]:
     """One text by all protocols."""
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
     own = server.post("/v1/translate", {"texts": [text], "model": model, **split})
-    streamed = server.post("/v1/translate", {"texts": [text], "model": model, "stream": True,
-                                             **split})  # fmt: skip
-    events = [json.loads(line[6:]) for line in streamed.body.decode().split("\n\n") if line]
     libre = server.post("/translate", {"q": text, "source": "de", "target": target, **split})
     for_deepl = {"none": "0", "lines": "1", None: None}[split.get("split_sentences")]
     body = {"text": [text], "target_lang": target, "split_sentences": for_deepl}
@@ -73,7 +77,7 @@ def in_every_protocol(
     kserve = server.post(f"/v2/models/{model}/infer", {"inputs": [tensor], "parameters": split})
     return [
         own.json["translations"][0]["text"],
-        "".join(event.get("text", "") for event in events),
+        streamed(server, {"texts": [text], "model": model, **split}),
         libre.json["translatedText"],
         deepl.json["translations"][0]["text"],
         kserve.json["outputs"][0]["data"][0],
@@ -112,9 +116,10 @@ def test_a_mark_in_front_of_a_text_goes_before_each_sentence(folder: Path) -> No
 
 def test_sentences_without_spaces_are_joined_with_one(units: Server, folder: Path) -> None:
     text = "w4 天。天 w5 w6 x。"
-    found = units.post("/v1/translate", {"texts": [text], "model": "zh-en"})
-    (made,) = found.json["translations"]
+    body: dict[str, Any] = {"texts": [text], "model": "zh-en"}
+    (made,) = units.post("/v1/translate", body).json["translations"]
     assert made["text"] == f"{whole(folder, 'w4 天。')} {whole(folder, '天 w5 w6 x。')}"
+    assert streamed(units, body) == made["text"]
 
 
 NOTHING = ["😀", "…", "!?", "→ ★", "日本", "qqq"]  # and two of words that it does not know
