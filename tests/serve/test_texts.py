@@ -14,6 +14,7 @@ from tests.serve.servers import Server, serving
 from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
+from tfexport.serve import texts
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import _divided, _marked
 
@@ -108,7 +109,21 @@ def test_the_operator_can_say_otherwise(folder: Path, tmp_path: Path) -> None:
     assert found == apart(folder)
 
 
-def test_a_mark_in_front_of_a_text_goes_before_each_sentence(folder: Path) -> None:
+def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "within_limits", lambda model, options, given: options)
+    monkeypatch.setattr(texts, "_requests", lambda *_: ([], []))
+    for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
+        model: Any = SimpleNamespace(
+            split="lines", join=lambda target: "spaces", max_tokens=8,
+            options=SimpleNamespace(resolve=lambda *_: (None, [()])),
+            observer=SimpleNamespace(unknown=lambda tokens: None),
+            engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
+        )  # fmt: skip
+        (layout,) = texts.prepare(model, texts.Asked([">>fra<< Bon. Oui!"])).layouts
+        assert layout.sentences == [">>fra<< Bon.", second]
+
+
+def test_a_mark_in_front_of_a_text_goes_before_each_sentence() -> None:
     layout = _marked(split_text(">>fra<< Bon. Oui!", "fr", "lines"))
     assert layout.sentences == [">>fra<< Bon.", ">>fra<< Oui!"]
     assert layout.joined(["A.", "B!"]) == "A. B!"
@@ -168,6 +183,11 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4 w5 w6"]}
     answer = units.post("/v2/models/short/infer", {"inputs": [tensor]})
     assert answer.headers["x-unfinished-texts"] == "1"
+    before = units.figure("tfexport_cut_rows_total", model="short")
+    ids = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [4, 5, 2]}
+    body = {"inputs": [ids], "parameters": {"min_length": 2}}
+    assert units.post("/v2/models/short/infer", body).status == 200
+    assert units.figure("tfexport_cut_rows_total", model="short") == before + 1
 
 
 def test_a_short_length_of_a_bundle_is_told_at_the_start(units: Server) -> None:
