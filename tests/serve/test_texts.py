@@ -185,8 +185,8 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
     assert answer.headers["x-unfinished-texts"] == "1"
     before = units.figure("tfexport_cut_rows_total", model="short")
     ids = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [4, 5, 2]}
-    body = {"inputs": [ids], "parameters": {"min_length": 2}}
-    assert units.post("/v2/models/short/infer", body).status == 200
+    of_ids = {"inputs": [ids], "parameters": {"min_length": 2}}
+    assert units.post("/v2/models/short/infer", of_ids).status == 200
     assert units.figure("tfexport_cut_rows_total", model="short") == before + 1
 
 
