@@ -35,7 +35,8 @@ def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("texts")
     changed(tiny_bundle, folder / "texts.bundle", reads="texts")
     changed(tiny_bundle, folder / "short.bundle", generation={"max_length": 2})
-    changed(tiny_bundle, folder / "marked.bundle", languages=asdict(MARKS))
+    marked = {"generation": {"max_length": 30}, "origins": {"max_length": "transformers"}}
+    changed(tiny_bundle, folder / "marked.bundle", languages=asdict(MARKS), **marked)
     shutil.copytree(tiny_bundle, folder / "zh-en.bundle")
     return folder
 
@@ -193,6 +194,8 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
 def test_a_short_length_of_a_bundle_is_told_at_the_start(units: Server) -> None:
     log = units.log.read_text()
     assert "short: translations end after 2 tokens, as its bundle says; --max-length" in log
+    unnamed = "transformers' default, since the model's files name no length; --max-length"
+    assert f"marked: translations end after 30 tokens, {unnamed}" in log
 
 
 def test_long_sentences_are_divided_for_who_cannot_have_them_cut(
