@@ -127,6 +127,21 @@ def test_weights_that_code_looks_up_elsewhere_are_found_by_watching_it(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("others", [None, ()], ids=["costs much", "costs little"])
+def test_values_that_happen_to_be_exact_have_noise_too(others: tuple[()] | None) -> None:
+    model = nn.Linear(4, 4, bias=False)
+
+    def call() -> Tensor:
+        weights: Tensor = model(torch.eye(4))
+        return weights
+
+    found = Rounding(model)
+    (noise,) = found.measure(lambda: [call()], [call().numpy()], others)
+    assert found.by == FLOAT64
+    assert 1e-9 < noise < 1e-6
+
+
+@torch.no_grad()
 def test_code_is_as_it_was_afterwards() -> None:
     model = Scorer()
     weights, before = Weights(model), {k: v.clone() for k, v in model.state_dict().items()}

@@ -11,7 +11,7 @@ from tfexport.cli.console import (
     checkpoint_options,
     expect_option,
     needs,
-    print_own_code,
+    print_remarks,
     progress_bar,
     reference_option,
 )
@@ -105,7 +105,7 @@ def verify(
         if (failure := result.failure()) is not None:
             click.echo(failure.spelled(spell))
         print_parity(result, artifact)
-        print_own_code(result)
+        print_remarks(result)
         click.echo(f"signature: {signature}")
     if not result.passed:
         ctx.exit(1)

@@ -94,18 +94,18 @@ class Rounding:
             compute: runs the code, and gives its results.
             found: the results in float32, as they are compared.
             others: compute the same in float32 with the sums in other orders. None for a
-                computation that costs so much that it is run again only once.
+                computation that costs so much that its weights are changed only once.
         """
         if self.by is None:  # what else the code holds may have weights too
             self._weights.watch(compute)
         exact = self.exact(compute)
         draws = [_arrays(other()) for other in others or ()]
+        seeds = _SEEDS[:1] if others is None else _SEEDS
         if exact is not None:
             self.by = FLOAT64
-            seeds = [] if others is None else _SEEDS
             draws += [list(found), *(self._changed(compute, seed) for seed in seeds)]
         else:
-            exact, seeds = list(found), _SEEDS[:1] if others is None else _SEEDS
+            exact = list(found)
             with _other_threads():
                 draws += [] if others is None else [_arrays(compute())]
             draws += [self._changed(compute, seed) for seed in seeds] if self._weights.found else []

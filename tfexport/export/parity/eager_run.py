@@ -202,7 +202,7 @@ class Eager:
         )
         if own:
             known = [hidden[:rows][keep].numpy()]
-            of_states = self.module_rounding.measure(lambda: [states()], known)
+            of_states = self.module_rounding.measure(lambda: [states()], known, ())
         return Noise(tuple(of_states), of_logits, of_log_probs)
 
     def _alone(self, ids: torch.Tensor, prefix: torch.Tensor, own: bool) -> list[torch.Tensor]:
