@@ -24,6 +24,7 @@ from tfexport.export.rounding import (
     Rounding,
     Weights,
     allow,
+    suited_threads,
 )
 
 IDS = torch.arange(6)
@@ -222,3 +223,19 @@ def test_allowance_follows_the_noise_between_bounds() -> None:
     assert allow(3e-4) == pytest.approx(MULTIPLE * 3e-4)
     assert allow(1.0) == allow(1e30) == MOST_ALLOWED
     assert allow(np.nan) == allow(np.inf) == LEAST_ALLOWED, "no measure widens nothing"
+
+
+def test_code_with_few_weights_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    try:
+        with suited_threads(Scorer()):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        monkeypatch.setattr(rounding, "LEAST_SHARED", Weights(Scorer()).size)
+        with suited_threads([Scorer()]):
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), suited_threads(nn.ReLU()):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.overload import resident
 from tests.serve.servers import Server, request_of, serving
 from tfexport.serve import server as serve_server
 from tfexport.serve.server import bind
@@ -42,14 +43,6 @@ def talk(server: Server, *parts: bytes, pause: float = 0.0, wait: float = 20.0) 
 
 def statuses(received: bytes) -> list[int]:
     return [int(one) for one in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
-
-
-def resident(server: Server) -> float:
-    """MB of the server's memory."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    assert found
-    return int(found[1]) / 1024
 
 
 MANY = b"a: b\r\n" * 20_000
@@ -113,6 +106,7 @@ def test_head_has_no_body(own: Server, path: bytes) -> None:
     received = talk(own, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", LAST)
     first, _, second = received.partition(b"\r\n\r\n")
     assert second.startswith(b"HTTP/1.1 200")
+    assert statuses(first) == [own.ask("GET", path.decode()).status]
     assert re.search(rb"content-length: [1-9]", first)
 
 
@@ -139,6 +133,24 @@ def test_a_request_names_one_host_which_is_this_machine(
 
 def test_http_1_0_needs_no_host(own: Server) -> None:
     assert b" 200 OK" in talk(own, b"GET /v1/models HTTP/1.0\r\n\r\n")
+
+
+@pytest.mark.slow
+def test_connections_beyond_the_limit_wait(tiny_bundle: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, tiny_bundle, "--max-connections", 2) as server:
+        address = ("127.0.0.1", server.port)
+        idle = [socket.create_connection(address, timeout=20) for _ in range(2)]
+        for client in idle:
+            client.sendall(HEAD + b"\r\n")
+            assert statuses(client.recv(1 << 16)) == [200]
+        with socket.create_connection(address, timeout=1) as third:
+            third.sendall(HEAD + b"\r\n")
+            with pytest.raises(TimeoutError):
+                third.recv(1 << 16)
+            idle[0].close()
+            third.settimeout(20)
+            assert statuses(third.recv(1 << 16)) == [200]
+        idle[1].close()
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def test_limits_are_those_of_the_settings() -> None:
         "max-queue": f"{default.max_queue}",
         "timeout": f"{default.timeout:.0f} s",
         "slots": f"{default.slots}",
+        "max-connections": f"{default.max_connections:,}, or the system's limit .*?",
     }.items():
         assert re.search(rf"^\| `--{option}`.*? \| {value} \|", text, re.MULTILINE), option
     assert f"{default.max_body / 1e6:.2f} MB" in text

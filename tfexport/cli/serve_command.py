@@ -75,6 +75,9 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=1024, show_default=True,
               help="Most tokens of a sentence's translation; what the model has no room for, it "
               "does not write anyway.")  # fmt: skip
+@click.option("--max-connections", type=click.IntRange(1, 1 << 20), default=16_384,
+              show_default=True, help="Most connections that are open at a time, or the system's "
+              "limit of open files; more wait to be accepted.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
               help="Serve only those who give a key of FILE, which has one a line.")  # fmt: skip
 @click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "

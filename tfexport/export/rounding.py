@@ -37,6 +37,9 @@ _SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a thir
 _PATTERN = 8191  # a prime, so that no two rows of a matrix are changed alike
 MOST_VISITED = 200_000  # objects; what holds more is looked through no further
 MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones are not held in float64 beside them
+# Bytes of weights. Code with fewer computes a token in less than a millisecond, and torch's threads
+# wait for each other longer than that where cores are shared: docs/modules.md has measurements.
+LEAST_SHARED = 2**24
 _LIBRARIES = ("torch", "numpy", "builtins", "tfexport.model_src.checkpoint", "tfexport.runtime")
 Convert = Callable[[Tensor], Tensor]
 
@@ -106,7 +109,7 @@ class Rounding:
             draws += [list(found), *(self._changed(compute, seed) for seed in seeds)]
         else:
             exact = list(found)
-            with _other_threads():
+            with _threads(1 if torch.get_num_threads() > 1 else 2):
                 draws += [] if others is None else [_arrays(compute())]
             draws += [self._changed(compute, seed) for seed in seeds] if self._weights.found else []
             changed = draws and not all(map(np.array_equal, draws[-1], found))
@@ -150,10 +153,17 @@ def log_probs(logits: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _other_threads() -> Iterator[None]:
-    """Run torch in one thread, or in two where that is what it has."""
+def suited_threads(code: Any) -> Iterator[None]:
+    """Run torch in one thread inside the block, if a module or other object has few weights."""
+    threads = torch.get_num_threads()
+    with _threads(threads if Weights(code).size >= LEAST_SHARED else 1):
+        yield
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if before > 1 else 2)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
@@ -316,7 +326,7 @@ def _tensors(values: MutableMapping[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _reached(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
-    """What a function's body can name: its closure, and the globals that it mentions."""
+    """The values that a function's body can name: its closure, and the globals it mentions."""
     if (function.__module__ or "").startswith(_LIBRARIES):
         return
     for cell in function.__closure__ or ():

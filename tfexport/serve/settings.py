@@ -85,6 +85,8 @@ class Settings:
         max_texts: texts of a request.
         max_characters: of all texts of a request.
         max_tokens: of a sentence's translation.
+        max_connections: that are open at a time, or as many as the system lets the process have
+            if that is less; each takes up to 25 KB.
         key_file: with one key a line; None to serve everybody.
         cors_origins: whose pages may call the server from a browser.
         allowed_hosts: names of a server that listens to its own machine alone, besides "localhost".
@@ -100,6 +102,7 @@ class Settings:
     max_texts: int = 256
     max_characters: int = 100_000
     max_tokens: int = 1024
+    max_connections: int = 16_384
     key_file: Path | None = None
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
@@ -115,7 +118,7 @@ class Settings:
         """
         problems = [
             Problem(name, f"{value} is not a number from 1 on")
-            for name in ("max_queue", "slots", "max_texts", "max_characters", "max_tokens")
+            for name in (*_COUNTS, "max_texts", "max_characters", "max_connections")
             if (value := getattr(self, name)) < 1
         ]
         if not 0 < self.timeout <= 86400:

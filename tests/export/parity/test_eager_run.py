@@ -122,3 +122,18 @@ def test_nothing_to_compare_is_no_proof(checkpoint: Checkpoint) -> None:
         raise AssertionError("there is no batch")
 
     assert not run_batches(checkpoint, [], compare).passed
+
+
+def test_a_small_model_is_compared_in_one_thread(checkpoint: Checkpoint) -> None:
+    seen: list[int] = []
+
+    def compare(_eager: Eager, _batch: Shape) -> Iterator[Comparison]:
+        seen.append(torch.get_num_threads())
+        yield from ()
+
+    torch.set_num_threads(2)
+    try:
+        run_batches(checkpoint, [(1, 1)], compare)
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1]

@@ -24,6 +24,7 @@ from tfexport.export.rounding import (
     Noise,
     Rounding,
     log_probs,
+    suited_threads,
 )
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -273,9 +274,9 @@ def run_batches(
     """
     eager = Eager.of(checkpoint)
     tell, every, found = progress or silent, list(batches), list[Comparison]()
-    for done, batch in enumerate(every):
-        tell(step, done, len(every))
-        with torch.no_grad():
+    with torch.no_grad(), suited_threads((eager.reference, eager.model)):
+        for done, batch in enumerate(every):
+            tell(step, done, len(every))
             found.extend(compare(eager, batch))
     tell(step, len(every), len(every))
     reference, values = eager.reference, checkpoint.config.to_dict()
