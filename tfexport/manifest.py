@@ -15,6 +15,7 @@ from tfexport.module_io import ModuleIO
 
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
+TRANSFORMERS = "transformers"  # the origin of a default of that library
 REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
@@ -101,8 +102,9 @@ class Manifest:
         reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
             reads sentences, or nobody knows.
         origins: setting of ``config`` that the weights do not show to where it comes from:
-            "assumed" (the layout's default), "settings", "module" or the name of a file; empty for
-            a user's module.
+            "assumed" (the layout's default), "settings", "module" or the name of a file; and the
+            same of ``max_length`` in ``generation``, TRANSFORMERS where the model's files name
+            none. Empty for a user's module.
     """
 
     tfexport_version: str

@@ -18,7 +18,7 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.errors import BundleError, Message, Option
+from tfexport.errors import BundleError, ConfigError, Message, Option, join_problems
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
@@ -29,6 +29,7 @@ from tfexport.export.artifacts.keywords import (
     graph_options,
     read_options,
     reads_texts,
+    spoken_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.results import ExportResult
@@ -41,7 +42,7 @@ from tfexport.export.graph_forms import (
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
 from tfexport.export.parity.expect import add_expected, near_tie_of
-from tfexport.export.parity.plan import FULL, plan_bundle, read_level
+from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle, read_level
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
@@ -50,6 +51,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
+from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
 from tfexport.typing import Unpack
 
 
@@ -65,6 +67,7 @@ class BundleContents:
         samples: a file of real inputs that are compared too.
         expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
+        spoken: the languages of ``samples`` and ``expect``.
     """
 
     checkpoint: Checkpoint
@@ -74,6 +77,24 @@ class BundleContents:
     samples: PathLike | None = None
     expect: PathLike | None = None
     reads: str | None = None
+    spoken: Spoken = UNSAID
+
+    def check_languages(self, translates: bool) -> None:
+        """Refuse languages of real texts, before the model is exported.
+
+        Args:
+            translates: the texts are translated; else sources alone are read.
+
+        Raises:
+            ConfigError: a language that the model does not know, or one that it has to be told.
+        """
+        languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
+        frame_samples(languages, self.spoken)
+        if translates:
+            first = self.checkpoint.read_generation().defaults.get("first_token")
+            placed = place_languages(languages, self.spoken, (first, start))
+            if placed.problems:
+                raise ConfigError(join_problems("samples", placed.problems))
 
 
 def export_bundle(
@@ -121,13 +142,17 @@ def read_contents(
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
     check_expect(options, bool(level))
+    spoken = spoken_of(options, "export_bundle")
     tell("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
     inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    return BundleContents(found, of_graphs, tokenizers, level, *inputs, reads)
+    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
+    if inputs != (None, None):
+        contents.check_languages(translates=contents.expect is not None)
+    return contents
 
 
 def write_bundle(
@@ -135,6 +160,7 @@ def write_bundle(
 ) -> ExportResult:
     """Export all graphs, write the bundle and compare it with eager PyTorch."""
     checkpoint, options = contents.checkpoint, contents.options
+    generation = checkpoint.read_generation()
     with new_bundle(output, force) as folder:
         build = GraphBuild(checkpoint, options)
         graphs = export_bundle_forms(build, tell)
@@ -147,19 +173,20 @@ def write_bundle(
         manifest = dataclasses.replace(
             describe(checkpoint.config, options, graphs),
             tokenizers=contents.tokenizers.copy(folder),
-            generation=dict(checkpoint.read_generation().defaults),
+            generation=dict(generation.defaults),
             languages=contents.tokenizers.languages,
             reads=contents.reads,
-            origins=checkpoint.unseen,
+            origins={**checkpoint.unseen, **generation.origins},
         )
         manifest = write_manifest(folder, manifest)
         report = None
         if contents.level:
-            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell)
+            spoken = contents.spoken
+            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell, spoken)
             report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
             if contents.expect is not None:
                 tie = near_tie_of(checkpoint, report)
-                report = add_expected(report, folder, contents.expect, tie, tell)
+                report = add_expected(report, folder, contents.expect, tie, tell, spoken)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -190,6 +217,7 @@ def verify_bundle(
             is in the report.
     """
     check_keywords("verify_bundle", options, VerifyKeywords)
+    spoken = spoken_of(options, "verify_bundle")
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
@@ -204,12 +232,12 @@ def verify_bundle(
     info.require_same_model(Path(bundle), found.config)
     tell, samples, expect = progress or silent, options.get("samples"), options.get("expect")
     plan = plan_bundle(
-        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell
+        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell, spoken
     )
     report = compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell)
+    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell, spoken)
 
 
 def describe(
