@@ -20,9 +20,10 @@ def test_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_stored_version_1_bundle_stays_readable() -> None:
-    found = open_bundle(VERSION_1)
+    found = open_bundle(VERSION_1)  # made by tests/support/stored_bundle.py
     assert json.loads((VERSION_1 / MANIFEST).read_text())["format_version"] == 1
     assert found.special_ids == SpecialIds(0, 1, 2, 3)
+    assert set(found.graphs) == {"encoder", "decoder", "shortlist", "generate", "beam", "step"}
 
 
 @pytest.mark.parametrize("at", [0, -1], ids=["first byte", "last byte"])

@@ -14,8 +14,7 @@ from tfexport.manifest_checks import find_problems, find_unsafe_json
 from tfexport.module_io import ModuleIO
 
 FORMAT = "tfexport-bundle"
-# 1 is a Transformer's, 2 a user's module's, 3 either's that says more about decoding.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 1
 TRANSFORMERS = "transformers"  # the origin of a default of that library
 REEXPORT = "Export it again, or copy it again from where it is whole."
 
@@ -127,14 +126,6 @@ class Manifest:
     origins: dict[str, str] = field(default_factory=dict)
 
     @property
-    def format_version(self) -> int:
-        """The oldest version of the format that can say all of this."""
-        more = self.generation, self.languages, self.reads
-        if self.special_ids.start is not None or any(more):
-            return 3
-        return 1 if self.module is None else 2
-
-    @property
     def hidden_ids(self) -> tuple[int, ...]:
         """The ids that text does not show."""
         special = self.special_ids
@@ -165,14 +156,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest with format, version and its own digest, as JSON text."""
-        head = {"format": FORMAT, "format_version": self.format_version}
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
         values = {**head, **dataclasses.asdict(self)}
-        # Older readers know none of these keys, so they are there only if they say something.
-        for key in ("module", "generation", "languages", "reads", "origins"):
-            if not values[key]:
-                del values[key]
-        if self.special_ids.start is None:
-            del values["special_ids"]["start"]
         values["digest"] = digest_of(values)
         return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
@@ -181,29 +166,21 @@ class Manifest:
         """Read and check a manifest; ``path`` is for messages.
 
         Raises:
-            BundleError: not a manifest, a newer format, a wrong digest, or an unsafe file name.
+            BundleError: not a manifest, another format, a wrong digest, or an unsafe file name.
         """
         values = parse_manifest(text, path)
-        _check_format(values, path)
+        _check_format(values.get("format_version"), path)
         claimed = values.pop("digest", None)
         if claimed != digest_of(values):
             raise BundleError(f"{path}: its digest does not fit: it was changed. {REEXPORT}")
-        version = values.pop("format_version")
-        del values["format"]
-        if problems := find_problems(values, version):
-            others = (other for other in range(1, FORMAT_VERSION + 1) if other != version)
-            for fitting in (other for other in others if not find_problems(values, other)):
-                raise BundleError(
-                    f"{path}: format_version is {version}, and what it holds is of version "
-                    f"{fitting}: it was changed. {REEXPORT}"
-                )
+        del values["format"], values["format_version"]
+        if problems := find_problems(values):
             raise BundleError(join_problems(str(path), problems, REEXPORT))
-        entries = values.get("files", {}), values.get("tokenizers", {})
-        values["files"] = {k: FileEntry(**v) for k, v in entries[0].items()}
-        values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in entries[1].items()}
+        values["files"] = {k: FileEntry(**v) for k, v in values["files"].items()}
+        values["tokenizers"] = {k: TokenizerEntry(**v) for k, v in values["tokenizers"].items()}
         values["special_ids"] = SpecialIds(**values["special_ids"])
         values["limits"] = Limits(**values["limits"])
-        if values.get("languages") is not None:
+        if values["languages"] is not None:
             values["languages"] = Languages(**values["languages"])
         return cls(**values)
 
@@ -225,13 +202,12 @@ def parse_manifest(text: str, path: Path) -> dict[str, Any]:
     return values
 
 
-def _check_format(values: Mapping[str, Any], path: Path) -> None:
-    version = values.get("format_version")
+def _check_format(version: Any, path: Path) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise BundleError(f"{path}: format_version is {version!r}, not a whole number from 1 on.")
     if version > FORMAT_VERSION:
         raise BundleError(
-            f"{path}: bundle format {version}; this tfexport reads up to {FORMAT_VERSION}. "
+            f"{path}: bundle format {version}; this tfexport reads format {FORMAT_VERSION}. "
             "Upgrade tfexport, or export the model with this version."
         )
 

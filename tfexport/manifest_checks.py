@@ -34,12 +34,9 @@ MOST_LAYERS = 10_000  # each layer is four names of tensors
 DEEPEST = 20  # lists and objects inside one another; what is written by tfexport has 5
 
 
-def find_problems(values: Mapping[str, Any], version: int = 1) -> list[str]:
-    """Every problem of a manifest of a version, without its format and digest."""
-    checks = {1: _transformer, 2: _module, 3: _decoding_module}
-    if version == 3 and values.get("module") is None:
-        checks[3] = _decoding_transformer
-    check = checks[version]
+def find_problems(values: Mapping[str, Any]) -> list[str]:
+    """Every problem of a manifest, without its format and digest."""
+    check = _transformer if values.get("module") is None else _module
     return [*check("", values)] or [*_contradictions(values)]
 
 
@@ -119,27 +116,29 @@ MODULE = record(
     }
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
-_NEEDED: dict[str, Check] = {
+_KEYS: dict[str, Check] = {
     "tfexport_version": _TEXT,
     "opset": every(whole(1)),
     "ir_version": whole(1),
     "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
     "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")}, {"unk": or_null(whole(0))}
+        {name: whole(0) for name in ("pad", "bos", "eos")}
+        | {name: or_null(whole(0)) for name in ("unk", "start")}
     ),
     "limits": record(
-        {f"{side}_vocab_size": whole(1) for side in SIDES},
-        {f"max_{side}_length": or_null(whole(1)) for side in SIDES},
+        {f"{side}_vocab_size": whole(1) for side in SIDES}
+        | {f"max_{side}_length": or_null(whole(1)) for side in SIDES}
     ),
     "graphs": every(_TEXT),
-}
-_OPTIONAL: dict[str, Check] = {
     "tokenizers": every(record({"kind": _TEXT, "file": _TEXT})),
     "files": every(
         record({"size": _COUNT, "sha256": matching("[0-9a-f]{64}", "64 hexadecimal digits")})
     ),
     "parity": or_null(PARITY),
     "quantization": or_null(QUANTIZATION),
+    "generation": GENERATION,
+    "languages": or_null(LANGUAGES),
+    "reads": or_null(one_of("texts")),
     "origins": every(_TEXT),
 }
 _SIZES = {
@@ -147,31 +146,15 @@ _SIZES = {
     "num_decoder_layers": whole(1, MOST_LAYERS),
     "num_heads": whole(1),
     "head_dim": whole(1),
+    "decoder_num_heads": whole(0),
 }
 _CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
-_transformer = record({**_NEEDED, "config": _CONFIG}, _OPTIONAL)
-_module = record({**_NEEDED, "config": record(_FRAMING), "module": MODULE}, _OPTIONAL)
-# Version 3 says more about decoding, of both.
-_DECODED = {
-    **_NEEDED,
-    "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")},
-        {"unk": or_null(whole(0)), "start": whole(0)},
-    ),
-}
-_DECODING: dict[str, Check] = {
-    **_OPTIONAL,
-    "generation": GENERATION,
-    "languages": LANGUAGES,
-    "reads": one_of("texts"),
-}
-_decoding_transformer = record({**_DECODED, "config": _CONFIG}, _DECODING)
-_decoding_module = record({**_DECODED, "config": record(_FRAMING), "module": MODULE}, _DECODING)
+_transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
+_module = record({**_KEYS, "config": record(_FRAMING), "module": MODULE})
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    files, graphs = values.get("files", {}), values["graphs"]
-    tokenizers = values.get("tokenizers", {})
+    files, graphs, tokenizers = values["files"], values["graphs"], values["tokenizers"]
     for name in files:
         if not is_inside(name):
             yield f"{shown(name)} leaves the bundle's folder"
@@ -186,7 +169,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             yield f"tokenizers.{shown(side)[1:-1]}: not one of {', '.join(SIDES)}"
     yield from _wrong_ids(values)
     yield from _wrong_decoding(values)
-    if "module" in values:
+    if values["module"] is not None:
         yield from _wrong_tensors(values["module"], values["limits"])
     for name, repeated, where in _repeated(values):
         if name in values["config"] and values["config"][name] != repeated:
@@ -201,13 +184,13 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
     config, ids, limits = values["config"], values["special_ids"], values["limits"]
     used = {"source": ["pad", "unk"], "target": ["pad", "bos", "eos", "start"]}
     used["source"] += [name for name in ("bos", "eos") if config[f"add_source_{name}"]]
-    module = values.get("module")
+    module = values["module"]
     if module is not None and not any(t["name"] == INPUT_IDS for t in module["inputs"]):
         del used["source"]
     for side, names in used.items():
         size = limits[f"{side}_vocab_size"]
         for name in names:
-            value = ids.get(name)
+            value = ids[name]
             if value is not None and value >= size:
                 yield (
                     f"special_ids.{name}: {value} is not an id of the {side} vocabulary "
@@ -218,14 +201,14 @@ def _wrong_ids(values: Mapping[str, Any]) -> Iterator[str]:
 def _wrong_decoding(values: Mapping[str, Any]) -> Iterator[str]:
     """Decoding defaults and languages that the vocabularies do not have."""
     sizes = {side: values["limits"][f"{side}_vocab_size"] for side in SIDES}
-    yield from find_foreign_ids(values.get("generation", {}), sizes["target"])
-    if "languages" in values:
+    yield from find_foreign_ids(values["generation"], sizes["target"])
+    if values["languages"] is not None:
         yield from find_wrong_languages(values["languages"], sizes)
 
 
 def _wrong_tensors(module: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterator[str]:
     """Tensors of a module that its graphs cannot have, and a limit that they need."""
-    if limits.get("max_target_length") is None:
+    if limits["max_target_length"] is None:
         yield "limits.max_target_length: missing"
     tensors = [tensor for kind in ("inputs", "memory", "state") for tensor in module[kind]]
     for kind in ("inputs", "memory"):
@@ -260,7 +243,7 @@ def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
     for name in ("pad", "bos", "eos", "unk", "start"):
-        yield f"{name}_id", values["special_ids"].get(name), f"special_ids.{name}"
+        yield f"{name}_id", values["special_ids"][name], f"special_ids.{name}"
     for side in SIDES:
         name = f"{side}_vocab_size"
         yield name, values["limits"][name], f"limits.{name}"

@@ -1,7 +1,7 @@
 """``weights.json``: where each parameter of a Transformer lies in a bundle's ``weights.bin``.
 
-The graphs say it too, in a form that only ONNX's readers understand. Bundles of older versions have
-no such file, nor have those of modules of one's own.
+The graphs say it too, in a form that only ONNX's readers understand. Bundles of int4
+weights and of modules of one's own have no such file.
 """
 
 import json

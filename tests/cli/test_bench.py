@@ -171,7 +171,7 @@ def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> No
     folder, file = tmp_path / "told.bundle", tmp_path / "in.txt"
     shutil.copytree(tiny_bundle, folder)
     told = Languages({"de": 10, "en": 11}, "before", place)
-    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(told)))
+    rewrite(folder, lambda m: m.update(languages=asdict(told)))
     file.write_text("w5 w6\n")
     spoken = Spoken("de", "en")
     rows, keywords = benchmark_rows(folder, str(file), {"max_length": 3}, spoken=spoken)

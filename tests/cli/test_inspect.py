@@ -64,7 +64,7 @@ def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
 def test_a_length_that_is_transformers_default_is_said_to_be_one(tmp_path: Path) -> None:
     folder = shutil.copytree(VERSION_1, tmp_path / "a.bundle")
     values = {"generation": {"max_length": 19}, "origins": {"max_length": "transformers"}}
-    rewrite(folder, lambda manifest: manifest.update(format_version=3, **values))
+    rewrite(folder, lambda manifest: manifest.update(**values))
     settings = "transformers' default, as the model's files name none: max_length=19"
     assert settings in invoke("inspect", folder).stdout
     assert json.loads(invoke("inspect", folder, "--json").stdout)["origins"] == values["origins"]

@@ -33,7 +33,6 @@ def test_new_bundle_decodes_and_what_was_not_compared_is_said(
     [
         (["none.bundle"], 1, "none.bundle: no such file or folder"),
         (["file"], 1, "file: not a bundle"),
-        ([str(VERSION_1)], 1, "Export the checkpoint again"),
         ([str(VERSION_1), "--weights", "int3"], 2, "'int3' is not one of 'int8', 'int4'"),
         ([str(VERSION_1), "--samples", "none.txt"], 2, "'none.txt' does not exist"),
     ],

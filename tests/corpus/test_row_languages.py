@@ -33,7 +33,7 @@ def _told(tiny_bundle: Path, tmp_path: Path) -> Told:
     def told(languages: Languages) -> Path:
         folder = tmp_path / "told.bundle"
         shutil.copytree(tiny_bundle, folder)
-        values = {"format_version": 3, "languages": asdict(languages)}
+        values = {"languages": asdict(languages)}
 
         def change(manifest: dict[str, Any]) -> None:
             manifest.update(values)

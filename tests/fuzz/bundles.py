@@ -21,7 +21,7 @@ from tfexport.runtime import Translator
 
 
 def copy_bundle(rng: Random, bundle: Path, scratch: Path) -> Path:
-    """A copy of one of the two bundles: of today, and of the first version."""
+    """A copy of one of two bundles: the one of the tests, and the stored one."""
     folder = scratch / "a.bundle"
     folder.mkdir()
     for path in sorted(rng.choice([bundle, VERSION_1]).iterdir()):

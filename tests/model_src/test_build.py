@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.conftest import SETTINGS
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.attention import Attention
@@ -30,12 +28,7 @@ def test_every_attention_is_of_the_class_that_is_asked_for() -> None:
     assert attentions(built) == {OtherAttention}
 
 
-def test_old_keyword_of_both_functions_works_and_warns() -> None:
-    old: dict[str, Any] = {"attention": OtherAttention}
-    with pytest.warns(DeprecationWarning, match=r"'attention' of build_transformer\(\) is now"):
-        model = build_transformer(CONFIG, **old)
-    weights = dict(model.state_dict())
+def test_a_checkpoint_is_built_with_the_class_too() -> None:
+    weights = dict(build_transformer(CONFIG).state_dict())
     checkpoint = Checkpoint("a", None, "native", CONFIG, {}, weights, weights, {})
-    with pytest.warns(DeprecationWarning, match=r"'attention' of build\(\) is now"):
-        assert attentions(checkpoint.build(**old)) == {OtherAttention}
     assert attentions(checkpoint.build(attention_class=OtherAttention)) == {OtherAttention}

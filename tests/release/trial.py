@@ -21,7 +21,7 @@ from tests.support.paths import REPOSITORY, VERSION_1
 GUIDES = REPOSITORY / "docs" / "guides"
 # Nothing of the environment that this runs in.
 HIDDEN = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-BASE = "pip install .\ntfexport --version\necho 'w12 w4 w4 w5 w6' | tfexport translate old.bundle"
+BASE = "pip install .\ntfexport --version\necho 'w12 w4 w4 w5 w6' | tfexport translate tiny.bundle"
 EXPORT = (
     "pip install '.[export,tokenizers]'\n"
     "tfexport onnx --checkpoint examples/de-en -o de-en.bundle\n"
@@ -61,7 +61,7 @@ class Trial:
         """
         here = self._folder / name
         here.mkdir()
-        (here / "old.bundle").symlink_to(VERSION_1)
+        (here / "tiny.bundle").symlink_to(VERSION_1)
         (here / "examples").symlink_to(REPOSITORY / "examples")
         if (self._folder / "de-en.bundle").exists():
             (here / "de-en.bundle").symlink_to(self._folder / "de-en.bundle")

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import VERSION_1
 from tests.support.tiny_rows import rows_of
-from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
 from tfexport.runtime.options import Step
 
@@ -64,14 +62,3 @@ def test_callback_ends_a_row(translator: Translator) -> None:
     found = translator.generate([[5, 6], [7]], max_length=9, min_length=9, callback=call)
     assert [len(result.hypotheses[0].tokens) for result in found] == [2, 9]
     assert len(seen) == 11
-
-
-def test_bundle_without_attention_says_so(tmp_path: Path) -> None:
-    import shutil
-
-    old = VERSION_1
-    shutil.copytree(old, tmp_path / "old.bundle")
-    translator = Translator(tmp_path / "old.bundle")
-    assert translator.generate([[5, 6]], max_length=3, beam_size=2)
-    with pytest.raises(ConfigError, match="attention is not in this bundle"):
-        translator.generate([[5, 6]], return_attention=True)

@@ -26,7 +26,7 @@ def _opened(tiny_bundle: Path, tmp_path: Path) -> Opened:
         folder = tmp_path / "told.bundle"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(tiny_bundle, folder)
-        values = {"format_version": 3, "languages": asdict(languages), **changes}
+        values = {"languages": asdict(languages), **changes}
 
         def change(manifest: dict[str, Any]) -> None:
             manifest.update(values)

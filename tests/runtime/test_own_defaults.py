@@ -42,7 +42,7 @@ def _opened(tiny_bundle: Path, tmp_path: Path) -> Opened:
         shutil.copytree(tiny_bundle, folder)
 
         def change(values: dict[str, Any]) -> None:
-            values.update(format_version=3, generation=generation)
+            values.update(generation=generation)
             if generation.keys() & {"suppress_tokens", "first_token", "last_token"}:
                 del values["graphs"]["generate"]  # it would keep these rules, made so
 

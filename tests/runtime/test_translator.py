@@ -83,13 +83,31 @@ def test_ids_are_taken_as_they_are(translator: Translator) -> None:
     assert translator.generate(np.array([[12, 4]])) == translator.generate([[12, 4]])
 
 
-def test_stored_version_1_bundle_decodes_as_it_always_did() -> None:
-    results = Translator(VERSION_1).translate(["w12 w4 w4 w5 w6", "w4 w5", "w9"], max_length=6)
-    assert [r.hypotheses[0].tokens for r in results] == [
-        [6, 15, 5, 7, 7, 7],
-        [16, 16, 16, 16, 9, 16],
-        [],
-    ]
+STORED = ["w12 w4 w4 w5 w6", "w4 w5", "w9"]
+FOUND = [[6, 15, 5, 7, 7, 7], [16, 16, 16, 16, 9, 16], []]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, FOUND),
+        ({"beam_size": 3}, FOUND),
+        ({"return_attention": True}, FOUND),
+        (
+            {"beam_size": 2, "no_repeat_ngram_size": 2},
+            [[6, 15, 5, 7, 7, 16], [16, 16, 7, 7, 16, 1], []],
+        ),
+    ],
+    ids=["greedy", "beam", "steps", "beam in steps"],
+)
+def test_stored_version_1_bundle_decodes_as_it_always_did(
+    options: dict[str, Any], expected: list[list[int]]
+) -> None:
+    translator = Translator(VERSION_1)
+    results = translator.translate(STORED, max_length=6, **options)
+    assert [result.hypotheses[0].tokens for result in results] == expected
+    (scored,) = translator.score(["w4 w5"], ["w16 w9"])
+    assert scored.score == pytest.approx(-2.80163, abs=1e-4)
 
 
 @pytest.mark.parametrize(

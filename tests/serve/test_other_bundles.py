@@ -1,4 +1,4 @@
-"""Bundles that differ: one that is told languages, one of the first format."""
+"""Bundles that differ: one that is told languages, one without a graph of steps."""
 
 import json
 import shutil
@@ -22,15 +22,16 @@ TOLD = Languages({"de_DE": 10, "en_XX": 11, "fr_XX": 12}, "before", "first", "de
 def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("other")
     shutil.copytree(tiny_bundle, folder / "told.bundle")
-    values = {"format_version": 3, "languages": asdict(TOLD)}
+    values = {"languages": asdict(TOLD)}
     rewrite(folder / "told.bundle", lambda manifest: manifest.update(values))
-    shutil.copytree(VERSION_1, folder / "old.bundle")
+    shutil.copytree(VERSION_1, folder / "plain.bundle")
+    rewrite(folder / "plain.bundle", lambda manifest: manifest["graphs"].pop("step"))
     return folder
 
 
 @pytest.fixture(scope="module", name="other")
 def _other(folder: Path) -> Iterator[Server]:
-    with serving(folder, folder / "told.bundle", folder / "old.bundle") as running:
+    with serving(folder, folder / "told.bundle", folder / "plain.bundle") as running:
         yield running
 
 
@@ -82,12 +83,12 @@ def test_a_language_that_is_not_said_is_asked_for(other: Server) -> None:
 
 def test_a_bundle_without_a_graph_of_steps_is_served_too(other: Server) -> None:
     listed = {one["name"]: one for one in other.ask("GET", "/v1/models").json["models"]}
-    assert (listed["told"]["batching"], listed["old"]["batching"]) == ("continuous", "dynamic")
-    assert listed["old"]["reason"]
+    assert (listed["told"]["batching"], listed["plain"]["batching"]) == ("continuous", "dynamic")
+    assert listed["plain"]["reason"]
     translator = Translator(VERSION_1, threads=1)
     text = "w12 w4\nw5"
     wanted = "\n".join(str(one.text) for one in translator.translate(text.split("\n")))
-    body: dict[str, Any] = {"texts": [text], "model": "old"}
+    body: dict[str, Any] = {"texts": [text], "model": "plain"}
     assert other.post("/v1/translate", body).json["translations"][0]["text"] == wanted
     answer = other.post("/v1/translate", {**body, "stream": True})
     assert last_event(answer.body)["translation"]["text"] == wanted

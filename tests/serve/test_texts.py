@@ -26,7 +26,6 @@ MARKS = Languages({"fr": 10, "de": 11}, None, "source", None, None)
 def changed(bundle: Path, folder: Path, **values: Any) -> Path:
     """A copy of a bundle whose manifest says something else."""
     made = Path(shutil.copytree(bundle, folder))
-    values = {"format_version": 3, **values}
     rewrite(made, lambda manifest: manifest.update(values))
     return made
 

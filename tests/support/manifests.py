@@ -27,6 +27,7 @@ def manifest(**changes: Any) -> Manifest:
             "num_decoder_layers": 1,
             "num_heads": 2,
             "head_dim": 4,
+            "decoder_num_heads": 0,
             "add_source_bos": False,
             "add_source_eos": True,
             "mask_fill": "-inf",

@@ -181,7 +181,7 @@ def test_ids_need_no_tokenizer_library(demo_folder: Path) -> None:
         "folder = Path(tempfile.mkdtemp()) / 'a.bundle'\n"
         "shutil.copytree(sys.argv[1], folder)\n"
         "manifest = tfexport.bundle.read_manifest(folder)\n"
-        "entry = tfexport.bundle.TokenizerEntry('tokenizers', 'vocab.txt')\n"
+        "entry = tfexport.bundle.TokenizerEntry('tokenizers', 'source-vocab.txt')\n"
         "manifest = dataclasses.replace(manifest, tokenizers={'source': entry, 'target': entry})\n"
         "(folder / 'manifest.json').unlink()\n"
         "tfexport.bundle.write_manifest(folder, manifest)\n"

@@ -6,7 +6,6 @@ Names are imported when they are first used, so that quantising needs no torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tfexport.deprecation import warn_renamed
 from tfexport.errors import missing_dependency
 
 if TYPE_CHECKING:
@@ -61,13 +60,9 @@ _WHERE = {
     "parity": ("ParityReport",),
     "quantize.bundle": ("QuantizeResult", "quantize_bundle"),
 }
-_RENAMED = {"GraphResult": "ExportResult", "TorchResult": "ExportResult"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        warn_renamed(name, _RENAMED[name])
-        name = _RENAMED[name]
     for module, names in _WHERE.items():
         if name in names:
             try:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from tfexport.deprecation import renamed_keywords
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.config import EmbeddingNorm, NormPlacement, TransformerConfig
 from tfexport.model_src.embedding import Embedding, NoEmbedding
@@ -50,7 +49,6 @@ _RESIDUALS: dict[str, type[Residual]] = {
 }
 
 
-@renamed_keywords(attention="attention_class")
 def build_transformer(
     config: TransformerConfig,
     encoder: nn.Module | None = None,

@@ -86,8 +86,7 @@ class Engine:
     @cached_property
     def resolver(self) -> Resolver:
         """The check of options against this bundle."""
-        model = self.model  # without the engine, which would be kept by itself
-        return Resolver(self.manifest, self.texts, lambda: model.has_attention)
+        return Resolver(self.manifest, self.texts)
 
     def request(
         self,

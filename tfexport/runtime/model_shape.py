@@ -29,8 +29,7 @@ class ModelShape:
     def of(cls, manifest: Manifest) -> "ModelShape":
         """Read it from the manifest of a Transformer, whose config was checked when it was read."""
         values = {name: manifest.config[name] for name in cls.__dataclass_fields__}
-        heads = manifest.config.get("decoder_num_heads")  # 0, or not there, if as in the encoder
-        if isinstance(heads, int) and heads > 0:
+        if heads := manifest.config["decoder_num_heads"]:  # 0 if as in the encoder
             inner = values["num_heads"] * values["head_dim"]
             values |= {"num_heads": heads, "head_dim": inner // heads}
         return cls(**values)

@@ -1,6 +1,6 @@
 """Checks of options and prefixes against one bundle; all problems are in one message."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +32,8 @@ Prefix = str | Sequence[int] | None
 class Resolver:
     """Resolves options for one bundle."""
 
-    def __init__(
-        self, manifest: Manifest, texts: TextCodec, has_attention: Callable[[], bool]
-    ) -> None:
-        self._manifest, self._texts, self._has_attention = manifest, texts, has_attention
+    def __init__(self, manifest: Manifest, texts: TextCodec) -> None:
+        self._manifest, self._texts = manifest, texts
         self._defaults: Mapping[str, Any] = manifest.generation
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
@@ -48,7 +46,7 @@ class Resolver:
             ConfigError: something is wrong with them.
         """
         self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
-        made = Resolver(self._manifest, self._texts, self._has_attention)
+        made = Resolver(self._manifest, self._texts)
         made._defaults = with_own(self._manifest.generation, given)
         return made
 
@@ -222,11 +220,6 @@ class Resolver:
                     None, "attention is not in this bundle: a module of one's own gives none"
                 )
             return
-        if wants and not self._has_attention():
-            yield Problem(
-                None,
-                "attention is not in this bundle, which an older tfexport made; export it again",
-            )
         shape = ModelShape.of(self._manifest)
         layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = options["attention_layer"], options["attention_head"]

@@ -50,14 +50,10 @@ def test_graph_says_what_was_written_into_it(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_graph_of_a_version_that_said_nothing_of_quantisation_holds_float32(tmp_path: Path) -> None:
-    metadata = {k: v for k, v in INFO.to_metadata().items() if k != "tfexport_quantization"}
-    found = read_graph_info(graph_file(tmp_path / "g.onnx", metadata))
-    assert found.quantization is None
-    found.refuse_quantized(tmp_path)
+KEYS = ["tfexport_config", "tfexport_parity", "tfexport_quantization", "tfexport_version"]
 
 
-@pytest.mark.parametrize("key", ["tfexport_config", "tfexport_parity", "tfexport_version"])
+@pytest.mark.parametrize("key", KEYS)
 def test_damaged_metadata_of_a_graph_is_refused(tmp_path: Path, key: str) -> None:
     metadata = INFO.to_metadata()
     del metadata[key]

@@ -1,11 +1,10 @@
-"""Keywords of the public functions: unknown ones are refused, old ones warn."""
+"""Keywords of the public functions: unknown ones are refused."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfexport.errors import CheckpointError
 from tfexport.export import (
     export_bundle,
     export_graph,
@@ -32,25 +31,6 @@ def test_unknown_keyword_is_refused_by_name_with_the_one_that_was_meant(
 def test_unknown_keyword_of_a_quantised_export_is_refused(export: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
         export("nothing.pt", tmp_path / "out", "int8", speed=3)
-
-
-def test_old_keywords_work_and_warn(tmp_path: Path) -> None:
-    old: dict[str, Any] = {"source": tmp_path / "no.pt", "attention": True}
-    with (
-        pytest.warns(DeprecationWarning, match="is now called") as seen,
-        pytest.raises(CheckpointError, match=r"no\.pt"),
-    ):
-        export_bundle(output=tmp_path / "a.bundle", **old)
-    told = [str(warning.message) for warning in seen]
-    assert any("'source' of export_bundle() is now called 'checkpoint'" in text for text in told)
-    assert any("now called 'output_attentions'" in text for text in told)
-
-
-def test_samples_of_export_graph_are_called_text_samples(tmp_path: Path) -> None:
-    old: dict[str, Any] = {"samples": ["a text"]}
-    warned = pytest.warns(DeprecationWarning, match="'samples' of export_graph.* 'text_samples'")
-    with warned, pytest.raises(CheckpointError, match=r"no\.pt"):
-        export_graph(tmp_path / "no.pt", tmp_path / "g.onnx", "generate", text=True, **old)
 
 
 def test_keywords_become_values() -> None:

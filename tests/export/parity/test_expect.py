@@ -110,7 +110,7 @@ def told_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "told.bundle"
     shutil.copytree(tiny_bundle, folder)
     languages = Languages({"de": 10, "en": 11}, "before", "first")
-    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(languages)))
+    rewrite(folder, lambda m: m.update(languages=asdict(languages)))
     return folder
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tests.support import tutorial
 from tests.support.manifests import rewrite
 from tfexport.bundle import WEIGHTS, read_manifest
+from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
 from tfexport.export.ir_tools.rounding import quantize_per_row
 from tfexport.export.passes.share_weights import _WrittenTensor, share_weights
@@ -89,13 +90,14 @@ def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) 
     assert not (tmp_path / "c.bundle" / WEIGHT_TABLE).exists()
 
 
-def test_an_older_bundle_is_quantised_without_a_table(tiny_bundle: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old.bundle"
-    shutil.copytree(tiny_bundle, old)
-    (old / WEIGHT_TABLE).unlink()
-    rewrite(old, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
-    quantize_bundle(old, tmp_path / "new.bundle")
-    assert WEIGHT_TABLE not in read_manifest(tmp_path / "new.bundle").files
+def test_a_bundle_that_lost_its_table_is_not_quantised(tiny_bundle: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a.bundle"
+    shutil.copytree(tiny_bundle, folder)
+    (folder / WEIGHT_TABLE).unlink()
+    rewrite(folder, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
+    with pytest.raises(BundleError, match=r"weights\.json: cannot be read"):
+        quantize_bundle(folder, tmp_path / "new.bundle")
+    assert not (tmp_path / "new.bundle").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -68,7 +68,7 @@ def test_samples_are_in_the_languages_that_are_named(
 ) -> None:
     folder, path = tmp_path / "told.bundle", tmp_path / "samples.tsv"
     shutil.copytree(VERSION_1, folder)
-    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(languages)))
+    rewrite(folder, lambda m: m.update(languages=asdict(languages)))
     translator = Translator(folder, threads=1)
     source = "de" if languages.source_place else None
     texts = translator.translate(LINES, source_language=source, target_language="en")

@@ -20,8 +20,6 @@ def test_every_key_is_accounted_for(state: State, tmp_path: Path) -> None:
     found = load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
     assert set(found.key_report) == set(state)
     assert all(found.key_report.values())
-    with pytest.warns(DeprecationWarning, match="key_report"):
-        assert found.fates == found.key_report
     became = {target for targets in found.key_report.values() for target in targets}
     assert became == set(found.weights) == set(found.build().state_dict())
 

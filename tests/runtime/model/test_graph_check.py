@@ -17,13 +17,14 @@ from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model.bundle_model import OnnxModel
 
-IDS = [[4, 5, 2]]
 Change = Callable[[onnx.ModelProto], None]
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
+    """A bundle that decodes step by step, so that opening it opens encoder and decoder."""
     shutil.copytree(VERSION_1, tmp_path / "a.bundle")
+    rewrite(tmp_path / "a.bundle", lambda values: values["graphs"].pop("generate"))
     return tmp_path / "a.bundle"
 
 
@@ -56,6 +57,10 @@ def swap_outputs(model: onnx.ModelProto) -> None:
     model.graph.output.extend(outputs)
 
 
+def drop_attention(model: onnx.ModelProto) -> None:
+    assert model.graph.output.pop().name == "cross_attentions"
+
+
 def fix_batch(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
 
@@ -65,6 +70,7 @@ def fix_batch(model: onnx.ModelProto) -> None:
     [
         ("decoder.onnx", rename_output, "output 'answer' is not one that it should have"),
         ("decoder.onnx", rename_output, "output 'logits' is missing"),
+        ("decoder.onnx", drop_attention, "output 'cross_attentions' is missing"),
         ("encoder.onnx", double_ids, "input 'other_ids' is not one that it should have"),
         ("encoder.onnx", swap_outputs, "outputs are not in the order encoder_hidden_states"),
         ("encoder.onnx", fix_batch, "input 'input_ids' is fixed at 1 on axis 0, .* the batch"),
@@ -115,9 +121,11 @@ def generate_graph(nodes: list[onnx.NodeProto], extra: list[onnx.TensorProto]) -
         for name in ("input_ids", "attention_mask")
     )
     length = tensor("max_length", TensorProto.INT64, [])
+    skip = tensor("return_scores", TensorProto.BOOL, [])
+    extra = [*extra, helper.make_tensor("return_scores", TensorProto.BOOL, [], [True])]
     sequences = tensor("sequences", TensorProto.INT64, ["batch", "target_length"])
     scores = tensor("scores", TensorProto.FLOAT, ["batch"])
-    graph = helper.make_graph(nodes, "g", [ids, mask, length], [sequences, scores], extra)
+    graph = helper.make_graph(nodes, "g", [ids, mask, length, skip], [sequences, scores], extra)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
@@ -160,12 +168,22 @@ def test_graph_that_does_not_do_what_it_says_is_no_surprise(
         Translator(copy).generate([[4, 2, 5]])
 
 
-def test_stored_version_1_graphs_are_taken_without_what_came_later() -> None:
-    assert Translator(VERSION_1).generate(IDS)[0].hypotheses[0].tokens
+def test_a_search_that_cannot_leave_scores_out_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a.bundle"
+    shutil.copytree(VERSION_1, folder)
+
+    def demand(model: onnx.ModelProto) -> None:
+        (fixed,) = [value for value in model.graph.input if value.name == "return_scores"]
+        model.graph.input.remove(fixed)
+
+    change_graph(folder, "generate.onnx", demand)
+    with pytest.raises(BundleError, match="input 'return_scores' is missing"):
+        Translator(folder)
 
 
-def test_all_graphs_of_today_are_those_of_their_roles(tiny_bundle: Path) -> None:
-    manifest = open_bundle(tiny_bundle)
-    model = OnnxModel(tiny_bundle, manifest)
-    for role in manifest.graphs:
-        model._session(role)
+def test_all_graphs_of_a_bundle_are_those_of_their_roles(tiny_bundle: Path) -> None:
+    for folder in (tiny_bundle, VERSION_1):
+        manifest = open_bundle(folder)
+        model = OnnxModel(folder, manifest)
+        for role in manifest.graphs:
+            model._session(role)

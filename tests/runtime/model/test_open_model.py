@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.paths import VERSION_1
 from tfexport.bundle import Manifest, open_bundle
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
@@ -68,10 +67,6 @@ def test_what_the_engine_cannot_read_is_named(
     other = dataclasses.replace(manifest, **changes)
     with pytest.raises(ConfigError, match=reason):
         choose_engine(other, "native")
-
-
-def test_bundles_of_the_first_version_go_to_onnxruntime() -> None:
-    assert Translator(VERSION_1).engine.model.engine == "onnxruntime"
 
 
 @pytest.mark.parametrize(

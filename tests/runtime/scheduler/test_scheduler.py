@@ -160,18 +160,18 @@ def test_figures_are_told(schedule: Callable[..., Scheduler], engine: Engine) ->
 
 @pytest.mark.onnxruntime
 def test_without_the_graph_rows_are_batched_dynamically(tiny_bundle: Path, tmp_path: Path) -> None:
-    old = tmp_path / "old.bundle"  # as earlier versions wrote it
-    shutil.copytree(tiny_bundle, old)
-    (old / "step.onnx").unlink()
+    folder = tmp_path / "a.bundle"  # as portable ones are, for example
+    shutil.copytree(tiny_bundle, folder)
+    (folder / "step.onnx").unlink()
     manifest = open_bundle(tiny_bundle)
     graphs = {role: name for role, name in manifest.graphs.items() if role != "step"}
-    write_manifest(old, dataclasses.replace(manifest, graphs=graphs))
-    engine = Engine(old, ThreadLayout(threads=1))
+    write_manifest(folder, dataclasses.replace(manifest, graphs=graphs))
+    engine = Engine(folder, ThreadLayout(threads=1))
     scheduler = Scheduler(engine)
     assert not scheduler.continuous
     assert "step.onnx" in scheduler.reason
     found = submit(scheduler, engine, rows=5).future.result(30)
     rows = [[5 + i % 9, 7, 9] for i in range(5)]
-    expected = Translator(old, threads=1).generate(rows)
+    expected = Translator(folder, threads=1).generate(rows)
     assert same(found, [result.hypotheses for result in expected])
     scheduler.close()

@@ -18,7 +18,6 @@ from tfexport.bundle import (
     open_bundle,
     write_manifest,
 )
-from tfexport.deprecation import renamed_keywords
 from tfexport.errors import BundleError, ConfigError, Message, Option, join_problems
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
@@ -98,7 +97,6 @@ class BundleContents:
                 raise ConfigError(join_problems("samples", placed.problems))
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_bundle(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -196,7 +194,6 @@ def write_bundle(
     return ExportResult(Path(output), checkpoint, report, contents.tokenizers.paths, manifest)
 
 
-@renamed_keywords(source="checkpoint")
 def verify_bundle(
     bundle: PathLike,
     checkpoint: CheckpointLike,

@@ -195,8 +195,7 @@ def _info_of_graph(model: ir.Model) -> ArtifactInfo:
         metadata["tfexport_graph"],
         config,
         parity=json.loads(metadata["tfexport_parity"]),
-        # The first files say nothing of it.
-        quantization=json.loads(metadata.get("tfexport_quantization", "null")),
+        quantization=json.loads(metadata["tfexport_quantization"]),
         tfexport_version=metadata["tfexport_version"],
         needs={"onnxruntime": metadata["tfexport_minimum_onnxruntime"]},
         opset=dict(model.opset_imports),
@@ -223,8 +222,7 @@ def read_torch_info(path: PathLike) -> ArtifactInfo:
             if archive.getinfo(name).file_size > _MOST_METADATA:
                 raise ValueError("more than the export writes")
             values = json.loads(archive.read(name))
-        given = {name: values[name] for name in _OF_TORCH_FILES if name in values}
-        found = ArtifactInfo(**{"tfexport_version": "", **given})
+        found = ArtifactInfo(**{name: values[name] for name in _OF_TORCH_FILES})
         objects = isinstance(found.config, dict) and isinstance(found.written_with, dict)
         if found.kind in (TORCHSCRIPT, TORCH_EXPORT) and objects:
             return found

@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 
 from tfexport.atomic import check_new_file, new_file
-from tfexport.deprecation import renamed_keywords
 from tfexport.errors import BundleError, ConfigError, ExportError, Message, Option, Problem
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import describe_export, read_graph_info
@@ -69,7 +68,6 @@ class GraphContents:
     level: str = FULL
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions", samples="text_samples")
 def export_graph(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -236,7 +234,6 @@ def join_weights(model: ir.Model, name: str) -> None:
         )
 
 
-@renamed_keywords(source="checkpoint")
 def verify_graph(
     path: PathLike,
     checkpoint: CheckpointLike,

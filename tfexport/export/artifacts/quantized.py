@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from tfexport.atomic import check_new_file, new_file
 from tfexport.bundle import check_output
-from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts import bundle, onnx_file
 from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import (
@@ -35,7 +34,6 @@ from tfexport.runtime.spoken import UNSAID
 from tfexport.typing import Unpack
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_quantized_bundle(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -81,7 +79,6 @@ def export_quantized_bundle(
     return exported, made
 
 
-@renamed_keywords(source="checkpoint", attention="output_attentions")
 def export_quantized_graph(
     checkpoint: CheckpointLike,
     output: PathLike,

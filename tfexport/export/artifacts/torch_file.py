@@ -14,7 +14,6 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from tfexport.atomic import check_new_file, new_file
-from tfexport.deprecation import renamed_keywords
 from tfexport.errors import BundleError, ExportError
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import (
@@ -46,7 +45,6 @@ from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
 
 
-@renamed_keywords(source="checkpoint")
 def export_torchscript(
     checkpoint: CheckpointLike,
     output: PathLike,
@@ -99,7 +97,6 @@ def export_torchscript(
     return ExportResult(Path(output), found, report)
 
 
-@renamed_keywords(source="checkpoint")
 def verify_torchscript(
     path: PathLike,
     checkpoint: CheckpointLike,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tfexport.deprecation import renamed_keywords
 from tfexport.export.artifacts.bundle import verify_bundle
 from tfexport.export.artifacts.info import read_info
 from tfexport.export.artifacts.keywords import VerifyKeywords, check_keywords
@@ -18,7 +17,6 @@ from tfexport.progress import Progress
 from tfexport.typing import Unpack
 
 
-@renamed_keywords(source="checkpoint")
 def verify_artifact(
     path: PathLike,
     checkpoint: CheckpointLike,

@@ -40,7 +40,7 @@ def write_role(value: ir.Value, role: Role) -> None:
 
 
 def read_role(value: ir.Value) -> Role | None:
-    """The role of an initializer; None for constants and in files of older versions."""
+    """The role of an initializer; None for constants."""
     found = value.metadata_props
     if _PARAMETER not in found:
         return None

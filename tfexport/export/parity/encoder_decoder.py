@@ -23,11 +23,8 @@ def compare_encoder(_eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterato
 def compare_decoder(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare logits of a full prefix, logits of cached steps, and the tokens of greedy search."""
     model, rows, prefix = bundle.model, run.case.rows, run.prefix
-    if model.has_attention:
-        full, weights = model.attend(prefix, model.encode(rows))
-        yield compare_values("attention", run.shape, weights, *eager_attention(eager, run))
-    else:
-        full = model.step(prefix, model.encode(rows))
+    full, weights = model.attend(prefix, model.encode(rows))
+    yield compare_values("attention", run.shape, weights, *eager_attention(eager, run))
     noise = run.noise.logits
     yield compare_logits(eager, "full prefix", run.shape, full, run.logits, noise)
     state = model.encode(rows)

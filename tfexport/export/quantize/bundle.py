@@ -41,7 +41,7 @@ from tfexport.export.quantize.quality import (
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.runtime import Translator
-from tfexport.weight_table import WEIGHT_TABLE, read_weight_table
+from tfexport.weight_table import read_weight_table
 
 MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
 
@@ -159,8 +159,7 @@ class _Original:
         """Refuse a bundle that cannot be quantised.
 
         Raises:
-            BundleError: it is quantised already, or written by a version that records no roles of
-                weights.
+            BundleError: it is quantised already, or its graphs record no roles of weights.
         """
         if self.manifest.quantization is not None:
             already = self.manifest.quantization["weights"]
@@ -168,8 +167,8 @@ class _Original:
         graphs = (self._graph(file).graph for file in self.manifest.graphs.values())
         if not any(read_role(value) for graph in graphs for value in graph.initializers.values()):
             raise BundleError(
-                f"{self.path}: its graphs do not say what their weights are, as those of older "
-                "versions do not. Export the checkpoint again, and quantise that."
+                f"{self.path}: its graphs hold no weights whose role is recorded, so that there "
+                "is nothing to quantise."
             )
 
     def _graph(self, file: str) -> ir.Model:
@@ -194,7 +193,7 @@ class _Original:
             ir.save(graph, folder / file)
             domains |= graph.opset_imports
         # No engine but onnxruntime reads int4.
-        if self.weights == "int8" and WEIGHT_TABLE in self.manifest.files:
+        if self.weights == "int8" and self.manifest.module is None:
             record_weights(list(graphs.values()), folder, self._parameters(), quantized=True)
         for entry in self.manifest.tokenizers.values():
             shutil.copyfile(self.files / entry.file, folder / entry.file)

@@ -1,6 +1,5 @@
 """A checkpoint that has been read, or as far as it could be."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from tfexport.bundle import SpecialIds
-from tfexport.deprecation import renamed_keywords
 from tfexport.errors import CheckpointError, ConfigError, Message, join_problems
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer
@@ -110,12 +108,6 @@ class Checkpoint:
             )
         }
 
-    @property
-    def fates(self) -> dict[str, tuple[str, ...]]:
-        """The name of ``key_report`` before; for one release."""
-        warnings.warn("Checkpoint.fates is now key_report.", DeprecationWarning, stacklevel=2)
-        return self.key_report
-
     def require(self, keys: Iterable[str]) -> None:
         """Require config values that the model could do without.
 
@@ -130,7 +122,6 @@ class Checkpoint:
         if missing:
             raise ConfigError(join_problems(self.name, [needed(missing)]))
 
-    @renamed_keywords(attention="attention_class")
     def build(self, attention_class: type[Attention] = Attention) -> Transformer:
         """The model with these weights, in eval mode; see ``build_transformer``."""
         model = build_transformer(self.config, attention_class=attention_class)

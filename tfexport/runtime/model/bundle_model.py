@@ -94,14 +94,13 @@ class OnnxModel:
             max_length: new tokens at most.
             return_scores: false leaves them out, if the graph can.
         """
-        session = self._session(graph_io.GENERATE)
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
             graph_io.MAX_LENGTH: np.array(max_length),
         }
-        if not return_scores and session.can_skip_scores:  # the first bundles have no such input
+        if not return_scores and self._specs[graph_io.GENERATE].optional_inputs:
             feeds[graph_io.RETURN_SCORES] = np.array(False)
-        found = Generated(*session.run(None, feeds))
+        found = Generated(*self._session(graph_io.GENERATE).run(None, feeds))
         path = self._files[graph_io.GENERATE]
         check_range(path, graph_io.SEQUENCES, found.sequences, self.vocab_size)
         return found
@@ -150,13 +149,8 @@ class OnnxModel:
         return hidden
 
     @property
-    def has_attention(self) -> bool:
-        """Whether ``attend`` can be called; the first bundles have no such output."""
-        return graph_io.CROSS_ATTENTIONS in self._session("decoder").outputs
-
-    @property
     def has_shortlist(self) -> bool:
-        """Whether ``step`` and ``attend`` take candidates; the first bundles cannot."""
+        """Whether ``step`` and ``attend`` take candidates."""
         return graph_io.SHORTLIST in self._files
 
     @property
@@ -189,7 +183,7 @@ class OnnxModel:
     def attend(
         self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None
     ) -> tuple[Floats, Floats]:
-        """``step``, and the cross-attention weights of it, (B, L, H, T, S); see ``has_attention``.
+        """``step``, and the cross-attention weights of it, (B, L, H, T, S).
 
         Weights of source padding are 0.
         """

@@ -1,6 +1,6 @@
 """Checks of a graph's inputs and outputs against the names, types and axes of its role."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from tfexport.errors import BundleError, join_problems
-from tfexport.graph_io import CROSS_ATTENTIONS, RETURN_SCORES, GraphSpec, TensorSpec
+from tfexport.graph_io import CROSS_ATTENTIONS, GENERATE, GraphSpec, TensorSpec
 from tfexport.module_io import DTYPES
 
-# Early bundles lack both, and generate.onnx gives attention only if it was exported so.
-_OPTIONAL = frozenset({CROSS_ATTENTIONS, RETURN_SCORES})
 _TYPES = {
     dtype: f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype, dtype) })"
     for dtype in DTYPES
@@ -32,16 +30,23 @@ def check_graph(path: Path, session: InferenceSession, spec: GraphSpec) -> None:
     Raises:
         BundleError: naming every difference.
     """
+    # generate.onnx gives attention only if it was exported so.
+    optional = {CROSS_ATTENTIONS} if spec.name == GENERATE else set[str]()
     problems = [
         *_differences("input", spec.inputs, session.get_inputs()),
         *_differences("input", spec.optional_inputs, session.get_overridable_initializers()),
-        *_differences("output", spec.outputs, session.get_outputs()),
+        *_differences("output", spec.outputs, session.get_outputs(), optional),
     ]
     if problems:
         raise BundleError(join_problems(str(path), problems, _REMEDY))
 
 
-def _differences(kind: str, wanted: Sequence[TensorSpec], found: Sequence[Any]) -> Iterator[str]:
+def _differences(
+    kind: str,
+    wanted: Sequence[TensorSpec],
+    found: Sequence[Any],
+    optional: Collection[str] = (),
+) -> Iterator[str]:
     """Differences of onnxruntime's ``NodeArg``s from the tensors that were expected."""
     by_name = {value.name: value for value in found}
     known = {tensor.name for tensor in wanted}
@@ -52,7 +57,7 @@ def _differences(kind: str, wanted: Sequence[TensorSpec], found: Sequence[Any]) 
         value = by_name.get(tensor.name)
         if value is not None:
             yield from _tensor_differences(kind, tensor, value)
-        elif tensor.name not in _OPTIONAL:
+        elif tensor.name not in optional:
             yield f"{kind} {tensor.name!r} is missing"
     # Outputs are told apart by their place.
     order = [tensor.name for tensor in wanted if tensor.name in by_name]

@@ -125,10 +125,6 @@ class Model(Protocol):
     engine: str
 
     @property
-    def has_attention(self) -> bool:
-        """Whether ``attend`` can be called."""
-
-    @property
     def has_shortlist(self) -> bool:
         """Whether ``step`` and ``attend`` take candidates."""
 

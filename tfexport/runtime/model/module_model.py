@@ -23,7 +23,6 @@ from tfexport.runtime.model.interface import Floats, Ids, Source
 class ModuleModel(OnnxModel):
     """See ``OnnxModel``."""
 
-    has_attention = False
     has_shortlist = False
 
     def _make_specs(self, manifest: Manifest) -> dict[str, graph_io.GraphSpec]:

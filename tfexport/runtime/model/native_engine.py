@@ -27,13 +27,11 @@ def why_not_native(manifest: Manifest) -> str:
     """Why the native engine cannot run a bundle; empty if it can, as far as the manifest says."""
     if manifest.module is not None:
         return "the bundle holds a module of one's own"
-    if WEIGHT_TABLE not in manifest.files:
-        weights = (manifest.quantization or {}).get("weights")
-        if weights == "int4":
-            return "the native engine reads no int4 weights"
-        return f"the bundle has no {WEIGHT_TABLE}, as those of older versions"
-    if WEIGHTS not in manifest.files or not manifest.files[WEIGHTS].size:
-        return f"the bundle has no {WEIGHTS}"
+    if (manifest.quantization or {}).get("weights") == "int4":
+        return "the native engine reads no int4 weights"
+    for name in (WEIGHT_TABLE, WEIGHTS):
+        if name not in manifest.files or not manifest.files[name].size:
+            return f"the bundle has no {name}"
     if missing := uncovered(manifest.config):
         return f"the native engine does not cover the model: {missing}"
     return why_not_here()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class NativeModel:
     """See ``interface.Model``."""
 
-    has_generate = has_beam = has_attention = has_shortlist = has_slots = True
+    has_generate = has_beam = has_shortlist = has_slots = True
 
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Pack the weights.

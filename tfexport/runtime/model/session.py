@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError
 from tfexport.file_access import refuse_name
-from tfexport.graph_io import RETURN_SCORES, GraphSpec
+from tfexport.graph_io import GraphSpec
 from tfexport.runtime.model.graph_check import check_graph, check_shapes
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 
@@ -208,9 +208,6 @@ class Graph:
         self._session = open_session(path, threads)
         check_graph(path, self._session, spec)
         self.outputs = [value.name for value in self._session.get_outputs()]
-        # An input that need not be fed, so that it is not among the others.
-        optional = [value.name for value in self._session.get_overridable_initializers()]
-        self.can_skip_scores = RETURN_SCORES in optional
 
     def run(self, outputs: list[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
         """The outputs of these names, or all of them, as arrays.
