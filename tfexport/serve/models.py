@@ -11,20 +11,21 @@ from pathlib import Path
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.spoken import Spoken
 from tfexport.serve import journal
-from tfexport.serve.failures import RequestError
+from tfexport.serve.failures import RequestError, loggable
 from tfexport.serve.metrics import ModelObserver
 from tfexport.serve.model_languages import ModelLanguages
-from tfexport.serve.options import OptionCache
 from tfexport.serve.row_limits import within_limits
 from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
 
+loggable(DEFAULTS)
 SUFFIX = ".bundle"
 _SHORT = 32  # tokens, beyond which most sentences end by themselves
 Observers = Callable[[str], ModelObserver]  # of a model, by its name
@@ -39,7 +40,7 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
-        options: that requests ask for.
+        resolver: the check of options, with the operator's defaults over the bundle's own.
         settings: of it.
         observer: of its rows.
         split: how its texts are split where a request does not say.
@@ -69,7 +70,7 @@ class Model:
         self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
         reads_texts = manifest.reads == "texts"
         self.split: Split = own.split_sentences or ("none" if reads_texts else "lines")
-        self.options = OptionCache(self._resolver())
+        self.resolver = self._resolver()
         limits = SchedulerLimits(own.max_queue, own.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._users = 0
@@ -84,13 +85,13 @@ class Model:
         reason = self.scheduler.reason
         batching = f"dynamic batching: {reason}" if reason else "continuous batching"
         yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
-        options, _ = self.options.resolve({}, [], [], Spoken(as_ids=True))
+        options, _ = self.resolver.resolve({}, spoken=Spoken(as_ids=True))
         if options.max_length <= _SHORT:
             text = f"{self.name}: translations end after {options.max_length} tokens, as its "
             yield Message(text, "bundle says; ", Option("max_length"), " sets another length")
 
     def _resolver(self) -> Resolver:
-        """The check of options, with the operator's defaults over the bundle's own.
+        """See ``resolver``.
 
         Raises:
             ConfigError: the defaults are wrong.
