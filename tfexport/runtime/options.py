@@ -475,7 +475,7 @@ def changed_options(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def given_options(
     options: DecodingOptions | None, keywords: Mapping[str, Any], *, changed_only: bool = False
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     """Options of a call as keywords: those of ``options``, and keywords. A keyword wins.
 
     Args:
@@ -487,7 +487,7 @@ def given_options(
         ConfigError: ``options`` is something else.
     """
     if options is None:
-        return keywords
+        return dict(keywords)
     if not isinstance(options, DecodingOptions):
         text = f"{shown(options)} is not a DecodingOptions"
         raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
