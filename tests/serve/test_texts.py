@@ -241,7 +241,7 @@ def test_only_what_may_fit_is_tokenized() -> None:
     )
     model: Any = SimpleNamespace(engine=engine, max_tokens=8)
     options: Any = SimpleNamespace(truncate=False, max_input_length=None, framing=None)
-    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options)
+    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options, {})
     assert sum(len(one.split()) for one in layout.sentences) == 30_000
     assert max(seen) <= 8 * 32
 
