@@ -117,7 +117,7 @@ def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.Monk
     for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
         model: Any = SimpleNamespace(
             split="lines", join=lambda target: "spaces", max_tokens=8,
-            options=SimpleNamespace(resolve=lambda *_: (None, [()])),
+            resolver=SimpleNamespace(resolve=lambda *_: (None, [()])),
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
