@@ -113,6 +113,12 @@ def test_a_start_token_or_a_first_token_of_the_bundles_own_is_a_language(opened:
     assert made.hypotheses[0].tokens[0] == 12
     (made,) = first.translate(["w5"], target_language="en", beam_size=2)
     assert made.hypotheses[0].tokens[0] == 11
+    # A caller's first token is a language too, as an id or as the vocabulary writes it.
+    unset = opened(Languages(IDS, None, "first")).engine.resolver
+    for token in (12, "w12"):
+        assert unset.resolve({"first_token": token})[0].first_token == 12
+    with pytest.raises(ConfigError):
+        unset.resolve({})
 
 
 def test_a_text_may_hold_its_mark_itself(opened: Opened) -> None:

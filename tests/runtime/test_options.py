@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tfexport.errors import ConfigError, shown
-from tfexport.runtime import DecodingOptions, Translator
+from tfexport.runtime import DecodingOptions, Translator, options, resolve
+from tfexport.runtime.options import check_options
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,30 @@ def test_what_this_model_cannot_do_is_named(
     with pytest.raises(ConfigError) as caught:
         translator.generate([[5]], **options)
     assert message in str(caught.value)
+
+
+def test_options_are_checked_once_a_call_and_none_not_at_all(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[dict[str, Any]] = []
+
+    def counted(given: dict[str, Any]) -> Any:
+        checked.append(given)
+        return check_options(given)
+
+    monkeypatch.setattr(resolve, "check_options", counted)
+    monkeypatch.setattr(options, "check_options", counted)
+    translator.generate([[5, 6]])
+    checked.clear()
+    translator.generate([[5, 6]])
+    assert checked == []
+    translator.generate([[5, 6]], beam_size=2)
+    assert checked == [{"beam_size": 2}]
+
+
+def test_no_end_tokens_are_the_models_own(translator: Translator) -> None:
+    own = translator.manifest.special_ids.eos
+    assert translator.engine.resolver.resolve({"end_tokens": []})[0].end_tokens == (own,)
 
 
 def test_all_problems_stand_in_one_message(translator: Translator) -> None:

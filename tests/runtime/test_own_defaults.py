@@ -17,7 +17,7 @@ from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError
 from tfexport.runtime import DecodingOptions, Translator
 from tfexport.runtime.options import DEFAULTS, given_options
-from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.resolve import with_own
 
 BEAM: dict[str, Any] = {
     "search_rules": "transformers", "beam_size": 4, "num_hypotheses": 2, "early_stopping": False,
@@ -185,6 +185,14 @@ def test_a_value_says_what_was_said(opened: Opened) -> None:
     assert translator.generate(rows, options=DecodingOptions(beam_size=1)) == greedy
     assert translator.generate(rows, options=DecodingOptions()) == translator.generate(rows)
     assert tokens(greedy) != tokens(translator.generate(rows, num_hypotheses=1))
+
+
+def test_a_bundle_that_samples_draws_anew_for_every_call(opened: Opened) -> None:
+    resolver = opened(sampling=True, temperature=0.5).engine.resolver
+    seeds = {resolver.resolve({})[0].seed for _ in range(3)}
+    assert len(seeds) == 3
+    assert resolver.resolve({"seed": 7})[0].seed == 7
+    assert resolver.resolve({"sampling": False})[0].seed == 0
 
 
 def test_copies_of_a_value_keep_their_values() -> None:

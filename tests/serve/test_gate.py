@@ -21,7 +21,7 @@ from tfexport.serve.gate import Gate
 from tfexport.serve.protocols import own_stream
 from tfexport.serve.protocols.own_results import answer, translation
 from tfexport.serve.sentences import split_text
-from tfexport.serve.texts import Made, Rows, Translated
+from tfexport.serve.texts import Asked, Made, Rows, Translated, prepare
 from tfexport.serve.translating import LONG_BODY, aside, outcome
 
 Answer = tuple[int, Any]
@@ -283,3 +283,21 @@ def test_the_application_is_ended_by_its_deadline(
     assert (status, ended) == (504, ["cancelled"])
     assert "time" in body["error"]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("divide", [True, False])
+def test_a_text_is_tokenized_once(
+    service: Service, divide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model,) = service.models
+    texts: list[str] = []
+    encode = model.engine.texts.encode
+
+    def counted(text: str, *given: Any) -> list[int]:
+        texts.append(text)
+        return encode(text, *given)
+
+    monkeypatch.setattr(model.engine.texts, "encode", counted)
+    rows = prepare(model, Asked(["w4 w5", "", "w6"], divide=divide))
+    assert [row.ids if row else [] for row in rows.requests] == [encode("w4 w5"), encode("w6")]
+    assert texts == ["w4 w5", "w6"]

@@ -15,8 +15,7 @@ from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
-from tfexport.runtime.option_checks import find_problems, unknown_options
-from tfexport.runtime.options import DEFAULTS, SPECS
+from tfexport.runtime.options import SPECS, check_options
 from tfexport.serve.keys import Keys
 from tfexport.serve.settings import ModelSettings, Settings
 from tfexport.serve.settings_file import read_settings
@@ -70,7 +69,7 @@ def test_the_file_of_the_docs_has_every_setting(tmp_path: Path) -> None:
     settings = set(re.findall(r"^(\w+) = ", table, re.MULTILINE))
     assert {*settings, "decoding"} == {one.name for one in fields(ModelSettings)}
     for own in found.settings_of([]).values():
-        assert not [*unknown_options(own.decoding, DEFAULTS), *find_problems(own.decoding, SPECS)]
+        assert not check_options(own.decoding)[1]
     Settings(models=found.settings_of(["nllb", "de-en"]), decoding=found.decoding)
 
 

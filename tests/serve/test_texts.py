@@ -116,7 +116,7 @@ def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.Monk
     for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
         model: Any = SimpleNamespace(
             split="lines", join=lambda target: "spaces", max_tokens=8,
-            options=SimpleNamespace(resolve=lambda *_: (None, [()])),
+            resolver=SimpleNamespace(resolve=lambda *_: (None, [()])),
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
@@ -240,7 +240,7 @@ def test_only_what_may_fit_is_tokenized() -> None:
     )
     model: Any = SimpleNamespace(engine=engine, max_tokens=8)
     options: Any = SimpleNamespace(truncate=False, max_input_length=None, framing=None)
-    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options)
+    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options, {})
     assert sum(len(one.split()) for one in layout.sentences) == 30_000
     assert max(seen) <= 8 * 32
 

@@ -9,16 +9,17 @@ import click
 from tfexport.generation_checks import OPTIONS as OWN_OPTIONS
 from tfexport.runtime.files.input_lines import is_number
 from tfexport.runtime.model.engine_name import ENGINES
-from tfexport.runtime.option_checks import (
+from tfexport.runtime.options import (
+    SPECS,
     Choice,
     OneToken,
     OptionSpec,
     Reals,
+    ScoringKeywords,
     Sequences,
     Tokens,
     Wholes,
 )
-from tfexport.runtime.options import SPECS, ScoringKeywords
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Call = TypeVar("Call")

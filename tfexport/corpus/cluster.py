@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.option_checks import is_whole
+from tfexport.runtime.options import is_whole
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import MOST_THREADS, ThreadLayout
 

@@ -15,7 +15,6 @@ from tfexport.errors import InputError, Message, Option, Problem, TfexportError,
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import GIVING_MORE
-from tfexport.runtime.own_defaults import with_own
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -157,16 +156,15 @@ class RowDecoder:
             "target_prefix": True,
         }
         self.row_columns = tuple(name for name, counts in counted.items() if counts)
-        # Sampled rows are the same in every attempt at them.
-        samples = with_own(engine.manifest.generation, task.options).get("sampling")
-        self._keywords = {"seed": 0, **task.options} if samples else task.options
         misplaced = [
             Problem(name, "a row of a corpus has no place for it")
             for name in GIVING_MORE
             if _asks_more(task.options.get(name))
         ]
-        self._resolve(self._stand_in(), misplaced)
-        self._resolved: dict[tuple[Spoken, bool], ResolvedOptions] = {}
+        self._keywords = task.options
+        if self._resolve(self._stand_in(), misplaced).sampling:
+            # Sampled rows are the same in every attempt at them.
+            self._keywords = {"seed": 0, **task.options}
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
         """Decode rows in batches of similar length; results are in the order of the rows.
@@ -180,10 +178,13 @@ class RowDecoder:
         """
         results: list[Decoded | None] = [None] * len(rows)
         groups: dict[Spoken, list[tuple[int, Request]]] = {}
+        resolved: dict[Spoken, ResolvedOptions] = {}
         for place, row in enumerate(rows):
+            spoken = self._spoken(row)
             try:
-                spoken = self._spoken(row)
-                request = self._request(row, self._options(spoken, scores))
+                if spoken not in resolved:
+                    resolved[spoken] = self._resolve(spoken, scores=scores)
+                request = self._request(row, resolved[spoken])
             except TfexportError as error:
                 results[place] = self._failed(error)
                 continue
@@ -192,7 +193,7 @@ class RowDecoder:
             else:
                 groups.setdefault(spoken, []).append((place, request))
         for spoken, members in groups.items():
-            options = self._options(spoken, scores)
+            options = resolved[spoken]
             found = self._decode([request for _, request in members], options)
             for (place, request), result in zip(members, found, strict=True):
                 results[place] = self._made(rows[place], request, result, options)
@@ -224,21 +225,15 @@ class RowDecoder:
     def _resolve(
         self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
+        """The options of rows in these languages.
+
+        Raises:
+            ConfigError: options are wrong, or the model is not told such a language.
+        """
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
         options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, spoken)
         return options
-
-    def _options(self, spoken: Spoken, scores: bool) -> ResolvedOptions:
-        """The options of rows in these languages.
-
-        Raises:
-            ConfigError: the model is not told such a language.
-        """
-        asked = (spoken, scores)
-        if asked not in self._resolved:  # only right ones are kept: rows may hold any others
-            self._resolved[asked] = self._resolve(spoken, scores=scores)
-        return self._resolved[asked]
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
         if row.problem is not None:

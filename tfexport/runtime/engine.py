@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from tfexport import graph_io
 from tfexport.bundle import open_bundle
@@ -17,11 +17,10 @@ from tfexport.errors import ForkError, InputError
 from tfexport.module_rows import read_row, shape_key
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine, open_model
-from tfexport.runtime.own_defaults import check_own
 from tfexport.runtime.parallel.batches import BATCHES_AHEAD, in_order, make_batches
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.parallel.workers import ClosedError, Workers, gather
-from tfexport.runtime.resolve import Resolver
+from tfexport.runtime.resolve import Resolver, check_own
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.text.codec import TextCodec
@@ -111,10 +110,13 @@ class Engine:
             ForkError: the process was forked after the bundle was opened.
         """
         self._check_process()
-        self.manifest.require_ids()
-        of_text = partial(self.texts.encode, framing=options.framing)
-        read: Callable[..., list[int]] = self.texts.check_ids if as_ids else of_text
-        ids = read(source, options.truncate, options.max_input_length)
+        if self._io is not None:
+            self.manifest.require_ids()
+        most = options.truncate, options.max_input_length
+        if as_ids:
+            ids = self.texts.check_ids(cast("Sequence[int]", source), *most)
+        else:
+            ids = self.texts.encode(cast("str", source), *most, options.framing)
         if not ids:
             return None
         prefix = options.begin(prefix)

@@ -1,55 +1,246 @@
-"""Decoding options, checked together before any work."""
+"""Decoding options: their names, types, bounds and defaults, and the one check of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeGuard, TypeVar
 
-from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.option_checks import (
-    Choice,
-    OneToken,
-    OptionSpec,
-    Reals,
-    Sequences,
-    Token,
-    Tokens,
-    Wholes,
-    changed_from,
-    find_problems,
-    option,
-)
-from tfexport.runtime.option_keywords import DecodingKeywords as DecodingKeywords
-from tfexport.runtime.option_keywords import ScoringKeywords as ScoringKeywords
-from tfexport.runtime.option_keywords import TranslationKeywords as TranslationKeywords
+from tfexport.errors import ConfigError, Message, Option, Problem, join_problems, shown
+from tfexport.near_names import nearest_name
 from tfexport.runtime.step import Step as Step
 from tfexport.typing import Self
 
 Call = TypeVar("Call", bound=Callable[..., Any])
+Token = int | str
 
 SUBJECT = "decoding options"
 _LONGEST = 2**31 - 1  # tokens, far above what memory allows
 _WIDEST = 1024  # hypotheses of one row, each with its own caches
+# They give more of a row than one translation and its score.
+GIVING_MORE = (
+    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
+)  # fmt: skip
+ATTENTION_OPTIONS = frozenset({"return_attention", "replace_unknowns", "coverage_penalty"})
+_NEEDS_BEAM = (
+    "patience", "early_stopping", "exhaustive", "coverage_penalty", "beam_groups",
+    "renormalize_logits",
+)  # fmt: skip
+# Beams by the rules of transformers have none of these.
+_OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
+_NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether a value is an integer; booleans are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Wholes:
+    """Whole numbers between two bounds, both of them included."""
+
+    least: int
+    most: int
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if not is_whole(value):
+            return f"{shown(value)} is not a whole number"
+        if value < self.least:
+            return f"{shown(value)} is less than {self.least}"
+        return f"{shown(value)} is more than {self.most}" if value > self.most else None
+
+
+@dataclass(frozen=True)
+class Reals:
+    """Real numbers between two bounds.
+
+    Attributes:
+        low: the lower bound.
+        high: the upper bound, included.
+        inclusive: whether the lower one is included.
+    """
+
+    low: float
+    high: float
+    inclusive: bool = True
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            return f"{shown(value)} is not a number"
+        low, high = self.low, self.high
+        if low < value <= high or (self.inclusive and value == low):
+            return None
+        if self.inclusive:
+            return f"{shown(value)} is not between {low:g} and {high:g}"
+        return f"{shown(value)} is not {f'above {low:g}' if value <= low else f'at most {high:g}'}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str) and value in self.words:
+            return None
+        return f"{shown(value)} is not {' or '.join(map(repr, self.words))}"
+
+
+@dataclass(frozen=True)
+class OneToken:
+    """An id, or a token as the vocabulary writes it."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, Token) and not isinstance(value, bool):
+            return None
+        return f"{shown(value)} is neither an id nor a token"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A list of ids and tokens."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return f"{shown(value)} is not a list of tokens"
+        return next(filter(None, map(OneToken().problem, value)), None)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A list of sequences, each a text or a list of ids and tokens."""
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            return f"{shown(value)} is not a list of sequences"
+        for sequence in value:
+            if not isinstance(sequence, str) and (problem := Tokens().problem(sequence)):
+                return problem
+            if not sequence:
+                return "an empty sequence would ban every token"
+        return None
+
+
+Bounds = Wholes | Reals | Choice | OneToken | Tokens | Sequences
+
+
+@dataclass(frozen=True)
+class OptionSpec:
+    """The declaration of an option, apart from its name and type.
+
+    Attributes:
+        default: the default value.
+        help: help text on the command line; None for an option of Python only.
+        bounds: which values it takes; None for true or false, and for a function.
+    """
+
+    default: Any
+    help: str | None
+    bounds: Bounds | None = None
+
+    def problem(self, value: Any) -> str | None:
+        """Say why a value is invalid; None for a valid one."""
+        if value is None and self.default is None:
+            return None
+        if self.bounds is not None:
+            return self.bounds.problem(value)
+        if isinstance(self.default, bool):
+            return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
+        return None if callable(value) else f"{shown(value)} cannot be called"
+
+
+def option(default: Any, help: str | None, bounds: Bounds | None = None) -> Any:  # noqa: A002
+    """Declare an option as a dataclass field; see ``OptionSpec``."""
+    return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
 
 
 class _Said:
-    """Remembers what was said, so that it wins over a bundle's own default."""
+    """Remembers which options a caller named, so that they win over a bundle's own defaults."""
 
-    __slots__ = ("_count", "_named")  # beside the fields, whose dictionary callers may read
-    _count: int
-    _named: frozenset[str]
+    __slots__ = ("said",)  # apart from the fields, whose dictionary callers may read
+    said: frozenset[str]
 
     def __new__(cls, *values: Any, **keywords: Any) -> Self:
         made = super().__new__(cls)
-        object.__setattr__(made, "_count", len(values))
-        object.__setattr__(made, "_named", frozenset(keywords))
+        # ``dataclasses.replace`` names every option: nothing of a copy was said.
+        said = keywords.keys() | {*list(DEFAULTS)[: len(values)]} if values else keywords.keys()
+        object.__setattr__(
+            made, "said", frozenset(said) if len(said) < len(DEFAULTS) else frozenset()
+        )
         return made
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies, in which nothing counts as said."""
         return vars(self)
+
+
+class ScoringKeywords(TypedDict, total=False):
+    """The options that act on a given target, as keywords of ``Translator.score``."""
+
+    length_penalty: float
+    coverage_penalty: float
+    max_input_length: int | None
+    return_end_token: bool
+    return_token_scores: bool
+    return_attention: bool
+    attention_layer: int
+    attention_head: int | None
+    batch_size: int
+    batch_type: str
+    truncate: bool
+
+
+class DecodingKeywords(ScoringKeywords, total=False):
+    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
+
+    beam_size: int
+    num_hypotheses: int
+    patience: float
+    early_stopping: bool
+    search_rules: str
+    exhaustive: bool
+    renormalize_logits: bool
+    beam_groups: int
+    diversity_penalty: float
+    sampling: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    min_length: int
+    max_length: int
+    no_repeat_ngram_size: int
+    encoder_no_repeat_ngram_size: int
+    repetition_penalty: float
+    suppress_tokens: Sequence[Token]
+    suppress_first_tokens: Sequence[Token]
+    suppress_sequences: Sequence[Sequence[Token] | str]
+    first_token: Token | None
+    last_token: Token | None
+    disable_unk: bool
+    end_tokens: Sequence[Token]
+    return_alternatives: bool
+    min_alternative_probability: float
+    return_scores: bool
+    replace_unknowns: bool
+    callback: Callable[[Step], object] | None
+
+
+class TranslationKeywords(DecodingKeywords, total=False):
+    """The decoding options, and the languages of the texts."""
+
+    source_language: str | None
+    target_language: str | None
 
 
 @dataclass(frozen=True)
@@ -223,15 +414,12 @@ class DecodingOptions(_Said):
     )
     truncate: bool = option(False, "Cut lines that are too long, instead of refusing them.")
 
-    @property
-    def said(self) -> frozenset[str]:
-        """Options that were said when this was made; none where all were, as in a copy."""
-        named = [option.name for option in fields(self)]
-        said = {*named[: self._count], *self._named}
-        return frozenset() if len(said) == len(named) else frozenset(said)
-
     def __post_init__(self) -> None:
-        problems = list(find_problems(vars(self), SPECS))
+        values = vars(self)
+        # Most are the defaults themselves, which need no check.
+        problems = check_options({
+            name: values[name] for name, default in DEFAULTS.items() if values[name] is not default
+        })[1]  # fmt: skip
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
 
@@ -245,15 +433,44 @@ SPECS: Mapping[str, OptionSpec] = {
     field.name: field.metadata["spec"] for field in fields(DecodingOptions)
 }
 DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items()}
-# They give more of a row than one translation and its score.
-GIVING_MORE = (
-    "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
-)  # fmt: skip
 
 
-def changed_options(values: Mapping[str, Any]) -> set[str]:
-    """Names of the options whose values are not their defaults; the values must be valid."""
-    return changed_from(DEFAULTS, values)
+def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Check options by themselves and against one another.
+
+    Args:
+        given: options by name.
+
+    Returns:
+        The valid ones that are not the defaults, and every problem: unknown options, invalid
+        values, and contradictions between valid ones.
+    """
+    problems = [_unknown(name) for name in given if name not in SPECS]
+    valid = {}
+    for name, spec in SPECS.items():
+        if name in given:
+            problem = spec.problem(given[name])
+            if problem is None:
+                valid[name] = given[name]
+            else:
+                problems.append(Problem(name, problem))
+    # An invalid value is reported once: contradictions are looked for with its default instead.
+    changed = changed_options(valid)
+    if changed:
+        texts = _contradictions({**DEFAULTS, **changed}, changed.keys())
+        problems.extend(Problem(None, text) for text in texts)
+    return changed, problems
+
+
+def changed_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options among valid values that are not the defaults; other values are skipped."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name in DEFAULTS
+        and value is not (default := DEFAULTS[name])
+        and (callable(value) or value != default)
+    }
 
 
 def given_options(
@@ -274,8 +491,8 @@ def given_options(
     if not isinstance(options, DecodingOptions):
         text = f"{shown(options)} is not a DecodingOptions"
         raise ConfigError(join_problems(SUBJECT, [Problem("options", text)]))
-    values = {name: getattr(options, name) for name in DEFAULTS}
-    counted = changed_options(values)
+    values = vars(options)
+    counted = set(changed_options(values))
     if not changed_only:
         counted |= options.said
     return {**{name: values[name] for name in DEFAULTS if name in counted}, **keywords}
@@ -302,3 +519,78 @@ def naming_options(keywords: type) -> Callable[[Call], Call]:
         return call
 
     return name
+
+
+def _unknown(name: str) -> Problem:
+    near = nearest_name(str(name), DEFAULTS)
+    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(DEFAULTS)}"
+    return Problem(None, f"unknown option {shown(name)}; {hint}")
+
+
+def _needs(name: str, needed: str, how: str = "") -> Message:
+    return Message(Option(name), " needs ", Option(needed), how)
+
+
+def _contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Iterator[Message]:
+    yield from _search_contradictions(values, changed)
+    yield from _rules_contradictions(values, changed)
+    beam, groups = values["beam_size"], values["beam_groups"]
+    if "patience" in changed and not values["early_stopping"]:
+        yield _needs("patience", "early_stopping")
+    if "diversity_penalty" in changed and groups == 1:
+        yield _needs("diversity_penalty", "beam_groups", " above 1")
+    if beam > 1 and beam % groups:
+        yield _two("beam_groups", groups, "does not divide", "beam_size", beam)
+    least, most = values["min_length"], values["max_length"]
+    if least > most:
+        yield _two("min_length", least, "exceeds", "max_length", most)
+    if "min_alternative_probability" in changed and not values["return_alternatives"]:
+        yield _needs("min_alternative_probability", "return_alternatives")
+    if not changed & ATTENTION_OPTIONS:
+        for name in sorted(changed & {"attention_layer", "attention_head"}):
+            yield Message(
+                Option(name), " needs ", Option("return_attention"), ", ",
+                Option("replace_unknowns"), " or ", Option("coverage_penalty"),
+            )  # fmt: skip
+
+
+def _search_contradictions(
+    values: Mapping[str, Any], changed: AbstractSet[str]
+) -> Iterator[Message]:
+    """Between greedy search, sampling and beam search."""
+    beam, count = values["beam_size"], values["num_hypotheses"]
+    if values["sampling"]:
+        if beam > 1:
+            yield Message(Option("beam_size"), f" {beam} excludes ", Option("sampling"))
+    else:
+        yield from (_needs(name, "sampling") for name in _NEEDS_SAMPLING if name in changed)
+        if count > beam and not values["return_alternatives"]:
+            yield _two("num_hypotheses", count, "exceeds", "beam_size", beam)
+    if beam == 1:
+        yield from (
+            _needs(name, "beam_size", " above 1") for name in _NEEDS_BEAM if name in changed
+        )
+    elif values["callback"] is not None:
+        yield Message(
+            Option("callback"), " excludes ", Option("beam_size"),
+            f" {beam}: a beam's tokens are not known before its end",
+        )  # fmt: skip
+
+
+def _rules_contradictions(
+    values: Mapping[str, Any], changed: AbstractSet[str]
+) -> Iterator[Message]:
+    """Between the rules of a beam search and options that only one set of rules has."""
+    if values["search_rules"] == "tfexport":
+        for name in sorted(changed & {"exhaustive", "renormalize_logits"}):
+            yield Message(Option(name), " needs ", Option("search_rules", "transformers"))
+    else:
+        for name in _OWN_BEAMS:
+            if name in changed:
+                yield Message(Option(name), " needs ", Option("search_rules", "tfexport"))
+    if "exhaustive" in changed and values["early_stopping"]:
+        yield Message(Option("exhaustive"), " needs ", Option("early_stopping", False))
+
+
+def _two(name: str, value: object, verb: str, other: str, others: object) -> Message:
+    return Message(Option(name), f" {value} {verb} ", Option(other), f" {others}")

@@ -1,4 +1,7 @@
-"""Checks of options and prefixes against one bundle; all problems are in one message."""
+"""Options, prefixes and languages of a call against one bundle; all problems are in one message.
+
+A bundle may have defaults for options; a caller's options win over them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +11,7 @@ import numpy as np
 
 from tfexport.bundle import Manifest
 from tfexport.errors import (
+    BundleError,
     ConfigError,
     InputError,
     Message,
@@ -18,23 +22,48 @@ from tfexport.errors import (
 )
 from tfexport.graph_io import INPUT_IDS
 from tfexport.runtime.model_shape import ModelShape
-from tfexport.runtime.option_checks import Token, find_problems, unknown_options
-from tfexport.runtime.options import DEFAULTS, SPECS, SUBJECT, DecodingOptions
-from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.options import (
+    ATTENTION_OPTIONS,
+    DEFAULTS,
+    SUBJECT,
+    Token,
+    check_options,
+    is_whole,
+)
 from tfexport.runtime.search.resolved_options import GraphRules, ResolvedOptions
-from tfexport.runtime.spoken import UNSAID, Placed, Spoken, place_languages
+from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
 from tfexport.runtime.text.codec import TextCodec, check_rows
 
+_TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")
+_OF_BEAMS = ("early_stopping", "exhaustive", "renormalize_logits")
+_OF_SAMPLING = ("temperature", "top_k", "top_p")
+# Options of beams that the rules of transformers do not have.
+_OF_OWN_RULES = ("patience", "coverage_penalty", "beam_groups", "diversity_penalty")
+_OF_OTHER_RULES = ("exhaustive", "renormalize_logits")
 Prefix = str | Sequence[int] | None
 
 
 class Resolver:
     """Resolves options for one bundle."""
 
-    def __init__(self, manifest: Manifest, texts: TextCodec) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        texts: TextCodec,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Prepare for a bundle.
+
+        Args:
+            manifest: of the bundle.
+            texts: its tokenizers.
+            defaults: of options, by name; None for the bundle's own.
+        """
         self._manifest, self._texts = manifest, texts
-        self._defaults: Mapping[str, Any] = manifest.generation
+        self._defaults = manifest.generation if defaults is None else defaults
+        self._graph_rules = GraphRules.of(manifest.generation)
+        self._checked: dict[bool, tuple[ResolvedOptions, list[Problem]]] = {}
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
         """A resolver with other defaults over the bundle's own.
@@ -46,9 +75,8 @@ class Resolver:
             ConfigError: something is wrong with them.
         """
         self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
-        made = Resolver(self._manifest, self._texts)
-        made._defaults = with_own(self._manifest.generation, given)
-        return made
+        defaults = with_own(self._manifest.generation, given)
+        return Resolver(self._manifest, self._texts, defaults)
 
     def resolve(
         self,
@@ -71,83 +99,79 @@ class Resolver:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        given = with_own(self._defaults if own_defaults else {}, keywords)
-        problems = [*unknown_options(keywords, DEFAULTS), *find_problems(given, SPECS)]
-        # Only options that are valid by themselves are checked against the bundle.
-        wrong = {problem.option for problem in problems}
-        sound = {name: given[name] for name in given if name in DEFAULTS and name not in wrong}
-        options = {**DEFAULTS, **sound}
-        problems.extend(self._model_problems(options))
-        told = (options["first_token"], self._manifest.special_ids.start)
-        placed = place_languages(self._manifest.languages, spoken, told)
-        if placed.first is not None and "first_token" not in keywords:
-            options["first_token"] = placed.first
-        tokens = _Tokens(self._texts, self._manifest.limits.target_vocab_size)
-        ids = self._token_ids(tokens, options)
-        limit = self._manifest.limits.max_target_length
-        longest = options["max_length"] if limit is None else min(options["max_length"], limit)
-        checked, bad_prefixes = self._check_prefixes(prefixes, longest, ids["end_tokens"])
-        problems.extend([*tokens.problems, *bad_prefixes, *placed.problems, *extra])
+        unnamed = spoken.source is None and spoken.target is None
+        if own_defaults and unnamed and not keywords:
+            options, found = self._usual(spoken.as_ids)
+        else:
+            defaults = self._defaults if own_defaults else {}
+            options, found = self._check(keywords, defaults, spoken)
+        checked, bad_prefixes = self._check_prefixes(prefixes, options)
+        problems = [*found, *bad_prefixes, *extra]
         if problems:
             raise ConfigError(join_problems(SUBJECT, problems))
-        return self._resolved({**sound, "max_length": longest}, options, ids, placed), checked
+        if options.sampling and "seed" not in options.given:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+            options = replace(options, seed=seed)
+        return options, checked
 
-    def _resolved(
-        self,
-        sound: Mapping[str, Any],
-        options: Mapping[str, Any],
-        ids: Mapping[str, Any],
-        placed: Placed,
-    ) -> ResolvedOptions:
-        """Valid options by their resolved values."""
-        special, seed = self._manifest.special_ids, options["seed"]
-        single = {name: ids[name] for name in _SINGLE_TOKENS if ids[name] is not None}
-        given = DecodingOptions(**{**sound, **single, "max_length": options["max_length"]})
-        if seed is None:  # equal for equal options, unless something is drawn
-            seed = int(np.random.SeedSequence().generate_state(1)[0]) if given.sampling else 0
-        made = ResolvedOptions.of(
-            given,
-            special.decoder_start if placed.start is None else placed.start,
-            ids["end_tokens"],
-            sound["max_length"],
-            ids["suppress_tokens"],
-            ids["suppress_sequences"],
+    def _usual(self, as_ids: bool) -> tuple[ResolvedOptions, list[Problem]]:
+        """What calls without options and languages ask for, which is checked once."""
+        if as_ids not in self._checked:
+            self._checked[as_ids] = self._check({}, self._defaults, Spoken(as_ids=as_ids))
+        return self._checked[as_ids]
+
+    def _check(
+        self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], spoken: Spoken
+    ) -> tuple[ResolvedOptions, list[Problem]]:
+        """Resolve options and languages; what is wrong is left out, and its problems are found."""
+        manifest = self._manifest
+        changed, problems = check_options(with_own(defaults, keywords))
+        problems.extend(self._model_problems(changed))
+        tokens = _Tokens(self._texts, manifest.limits.target_vocab_size)
+        ids = self._token_ids(tokens, changed)
+        special, limit = manifest.special_ids, manifest.limits.max_target_length
+        told = (ids.get("first_token"), special.start)
+        placed = place_languages(manifest.languages, spoken, told)
+        if placed.first is not None and "first_token" not in keywords:
+            ids["first_token"] = placed.first
+        longest = changed.get("max_length", DEFAULTS["max_length"])
+        bounded = {"max_length": longest if limit is None else min(longest, limit)}
+        start = special.decoder_start
+        options = ResolvedOptions(
+            **{**changed, **ids, **bounded},
+            bos_id=start if placed.start is None else placed.start,
+            usual_start=placed.start in (None, start),
             eos_id=special.eos,
-            seed=seed,
-        )
-        usual = placed.start in (None, special.decoder_start)
-        return replace(
-            made,
-            suppress_first_tokens=ids["suppress_first_tokens"],
-            usual_start=usual,
+            graph_rules=self._graph_rules,
             framing=placed.framing,
-            graph_rules=GraphRules.of(self._manifest.generation),
+            given={**changed, **{name: ids[name] for name in _SINGLE_TOKENS if name in ids}},
         )
+        problems.extend([*tokens.problems, *placed.problems])
+        if options.first_token in options.end_tokens:
+            problems.append(Problem("first_token", "is an end token: every row is empty"))
+        return options, problems
 
-    def _token_ids(self, tokens: "_Tokens", options: Mapping[str, Any]) -> dict[str, Any]:
+    def _token_ids(self, tokens: "_Tokens", changed: Mapping[str, Any]) -> dict[str, Any]:
         """The options that name tokens, as ids."""
-        unk = self._manifest.special_ids.unk
-        suppressed = tokens.many("suppress_tokens", options["suppress_tokens"])
-        # The unknown token may lie outside a target vocabulary that is smaller than the source's.
-        if options["disable_unk"] and unk is not None and unk < tokens.size:
-            suppressed.append(unk)
-        ends = tokens.many("end_tokens", options["end_tokens"])
         ids: dict[str, Any] = {
-            "end_tokens": tuple(ends) or (self._manifest.special_ids.eos,),
-            "suppress_tokens": tuple(suppressed),
-            "suppress_first_tokens": tuple(
-                tokens.many("suppress_first_tokens", options["suppress_first_tokens"])
-            ),
-            "suppress_sequences": tuple(
-                tuple(tokens.sequence("suppress_sequences", sequence))
-                for sequence in options["suppress_sequences"]
-            ),
+            name: tuple(tokens.many(name, changed[name]))
+            for name in _TOKEN_LISTS
+            if name in changed
         }
+        if "suppress_sequences" in changed:
+            ids["suppress_sequences"] = tuple(
+                tuple(tokens.sequence("suppress_sequences", sequence))
+                for sequence in changed["suppress_sequences"]
+            )
         for name in _SINGLE_TOKENS:
-            given = [] if options[name] is None else [options[name]]
-            ids[name] = next(iter(tokens.many(name, given)), None)
-        if ids["first_token"] in ids["end_tokens"]:
-            tokens.problems.append(Problem("first_token", "is an end token: every row is empty"))
+            if name in changed:
+                ids[name] = next(iter(tokens.many(name, [changed[name]])), None)
+        # The unknown token may lie outside a target vocabulary that is smaller than the source's.
+        unk = self._manifest.special_ids.unk
+        if "disable_unk" in changed and unk is not None and unk < tokens.size:
+            ids["suppress_tokens"] = (*ids.get("suppress_tokens", ()), unk)
+        if not ids.get("end_tokens"):
+            ids["end_tokens"] = (self._manifest.special_ids.eos,)
         return ids
 
     def resolve_rows(
@@ -191,44 +215,136 @@ class Resolver:
         return tuple(ids)
 
     def _check_prefixes(
-        self, prefixes: Iterable[Prefix], longest: int, ends: tuple[int, ...]
+        self, prefixes: Iterable[Prefix], options: ResolvedOptions
     ) -> tuple[list[tuple[int, ...]], list[Problem]]:
         checked, problems = list[tuple[int, ...]](), list[Problem]()
         for row, prefix in enumerate(prefixes):
+            if prefix is None:
+                checked.append(())
+                continue
             try:
-                checked.append(self.check_prefix(prefix, longest, ends))
+                checked.append(self.check_prefix(prefix, options.max_length, options.end_tokens))
             except InputError as error:
                 where = Message(Option("target_prefix"), f" of row {row}: ")
                 problems.append(Problem(None, Message(where, error.message)))
         return checked, problems
 
-    def _model_problems(self, options: Mapping[str, Any]) -> Iterator[Problem]:
+    def _model_problems(self, changed: Mapping[str, Any]) -> Iterator[Problem]:
         unk = self._manifest.special_ids.unk
         for name in ("disable_unk", "replace_unknowns"):
-            if options[name] and unk is None:
+            if name in changed and unk is None:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
-        wants = options["return_attention"] or options["replace_unknowns"]
-        wants = wants or options["coverage_penalty"]
         io = self._manifest.module_io
-        ids = io is None or INPUT_IDS in {tensor.name for tensor in io.inputs}
-        if options["encoder_no_repeat_ngram_size"] and not ids:
+        if (
+            io is not None
+            and "encoder_no_repeat_ngram_size" in changed
+            and INPUT_IDS not in {tensor.name for tensor in io.inputs}
+        ):
             text = " needs a model whose source is ids"
             yield Problem(None, Message(Option("encoder_no_repeat_ngram_size"), text))
+        wants = bool(changed.keys() & ATTENTION_OPTIONS)
         if io is not None:
             if wants:
                 yield Problem(
                     None, "attention is not in this bundle: a module of one's own gives none"
                 )
             return
+        if changed.keys() & {"attention_layer", "attention_head"}:
+            yield from self._position_problems(changed)
+
+    def _position_problems(self, changed: Mapping[str, Any]) -> Iterator[Problem]:
+        """Of a layer or head that the model does not have."""
         shape = ModelShape.of(self._manifest)
         layers, heads = shape.num_decoder_layers, shape.num_heads
-        layer, head = options["attention_layer"], options["attention_head"]
+        layer, head = changed.get("attention_layer", -1), changed.get("attention_head")
         if not -layers <= layer < layers:
             text = f" {layer} is not in a decoder of {layers} layers"
             yield Problem(None, Message(Option("attention_layer"), text))
         if head is not None and head >= heads:
             text = f" {head} is not one of {heads} heads (from 0)"
             yield Problem(None, Message(Option("attention_head"), text))
+
+
+def check_own(generation: Mapping[str, Any], name: str) -> None:
+    """Check the defaults of a bundle, whose types the manifest's reader has checked.
+
+    Args:
+        generation: option to default.
+        name: of the bundle, for messages.
+
+    Raises:
+        BundleError: naming every value out of bounds, and every contradiction.
+    """
+    problems = check_options(with_own(generation, {}))[1]
+    if problems:
+        raise BundleError(join_problems(f"{name}: its own decoding defaults", problems))
+
+
+def with_own(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a call, with a bundle's own defaults where nothing was given.
+
+    The caller's option wins. A default that the caller's options make meaningless is left out, so
+    that it never contradicts them.
+
+    Args:
+        generation: option to default.
+        given: options of the call, which may be invalid.
+    """
+    if not generation:
+        return {**given}
+    own = {name: value for name, value in generation.items() if name not in given}
+    for drop in (_without_search, _without_rules, _without_settings, _without_length):
+        for name in drop(own, given):
+            own.pop(name, None)
+    return {**own, **given}
+
+
+def _value(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    return given.get(name, own.get(name, DEFAULTS[name]))
+
+
+def _above_one(value: Any) -> bool:
+    return is_whole(value) and value > 1
+
+
+def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """A beam or sampling of the bundle's, where the caller asks for what excludes it."""
+    dropped = []
+    if given.get("sampling") is True or given.get("callback") is not None:
+        dropped.append("beam_size")
+    if _above_one(given.get("beam_size")):
+        dropped.append("sampling")
+    return tuple(dropped)
+
+
+def _without_rules(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rules of transformers, where the caller asks for what they do not have."""
+    if any(given.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in _OF_OWN_RULES):
+        return ("search_rules", "early_stopping", *_OF_OTHER_RULES)
+    return _OF_OTHER_RULES if _value("search_rules", own, given) == "tfexport" else ()
+
+
+def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of beams without a beam, and of sampling without sampling."""
+    beam, sampling = _value("beam_size", own, given), _value("sampling", own, given)
+    dropped = [] if sampling is True else [*_OF_SAMPLING]
+    if not _above_one(beam):
+        dropped += _OF_BEAMS
+    if given.get("early_stopping") is True:
+        dropped.append("exhaustive")
+    several = _value("num_hypotheses", own, given)
+    found = is_whole(beam) and is_whole(several) and several <= beam
+    if sampling is not True and given.get("return_alternatives") is not True and not found:
+        dropped.append("num_hypotheses")
+    return tuple(dropped)
+
+
+def _without_length(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The bundle's limit that the caller's other limit passes."""
+    least, most = _value("min_length", own, given), _value("max_length", own, given)
+    if is_whole(least) and is_whole(most) and least > most:
+        return ("min_length",) if "max_length" in given else ("max_length",)
+    return ()
 
 
 class _Tokens:

@@ -13,7 +13,7 @@ from tfexport.runtime.search import Request, ResolvedOptions, score_targets
 from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.text.codec import check_rows, without_own_end
 
-SCORE_OPTIONS = frozenset(ScoringKeywords.__annotations__)
+_SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations__)
 
 
 class Scorer:
@@ -62,7 +62,7 @@ class Scorer:
         extra = [
             Problem(None, Message(Option(name), text))
             for name in keywords
-            if name in DEFAULTS.keys() - SCORE_OPTIONS
+            if name in _SEARCH_OPTIONS
         ]
         if keywords.get("coverage_penalty"):
             # The check of options wants a beam beside it, which scoring does not have.

@@ -56,6 +56,8 @@ def place_languages(
         told: the ids that the target begins with and that decoding starts from, if no language is
             placed there; one of a language is as good as its code.
     """
+    if languages is None and spoken.source is None and spoken.target is None:
+        return Placed()
     known = languages or Languages()
     if known.target is None and known.target_place in ("first", "start"):
         codes = [code for code, number in known.ids.items() if number in told]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.option_checks import is_whole
+from tfexport.runtime.options import is_whole
 from tfexport.runtime.parallel.batches import rows_ahead
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import TranslationResult

@@ -265,18 +265,13 @@ class Translator:
             InputError: naming every row that cannot be decoded.
             ConfigError: unknown or contradictory options.
         """
-        given = check_rows("rows", rows, "mappings of input to array")
-        extra = acts_on_text(given_options(options, keywords), "generate_from")
-        extra += cut_ids(given_options(options, keywords))
-        resolver = self.engine.resolver
-        resolved, prefixes = resolver.resolve_rows(
-            given_options(options, keywords),
-            target_prefix,
-            len(given),
-            extra,
-            Spoken(as_ids=True),
+        listed = check_rows("rows", rows, "mappings of input to array")
+        given = given_options(options, keywords)
+        extra = [*acts_on_text(given, "generate_from"), *cut_ids(given)]
+        resolved, prefixes = self.engine.resolver.resolve_rows(
+            given, target_prefix, len(listed), extra, Spoken(as_ids=True)
         )
-        requests = requests_from(self.engine, given, prefixes, resolved)
+        requests = requests_from(self.engine, listed, prefixes, resolved)
         found = self.engine.decode(requests, resolved)
         if not self.engine.gives_text:
             return [TranslationResult(None, hypotheses) for hypotheses in found]

@@ -69,7 +69,10 @@ class Call:
 
 def header(headers: Headers, name: bytes) -> bytes:
     """The first header of this name, in lower case; empty if there is none."""
-    return next((value for key, value in headers if key == name), b"")
+    for key, value in headers:
+        if key == name:
+            return value
+    return b""
 
 
 def put_call(scope: Any, call: Call) -> None:

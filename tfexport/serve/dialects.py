@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,12 +69,14 @@ LIBRETRANSLATE = Dialect("LibreTranslate", 400, 403, None, _error_body)
 DEEPL = Dialect("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
 KSERVE = Dialect("KServe", 400, 401, b"Bearer", _error_body)
 
-_LIBRETRANSLATE_PATHS = ("/translate", "/languages", "/detect", "/suggest", "/frontend/settings",
-                         "/translate_file")  # fmt: skip
-_KSERVE_PATHS = ("/v2/health", "/v2/models", "/v2/repository")
+# Paths, and folders of paths; each with a slash at its end, as ``_under`` compares them.
+_LIBRETRANSLATE_PATHS = ("/translate/", "/languages/", "/detect/", "/suggest/",
+                         "/frontend/settings/", "/translate_file/")  # fmt: skip
+_KSERVE_PATHS = ("/v2/health/", "/v2/models/", "/v2/repository/")
 # Probes, and what a browser shows before anybody can give it a key.
-_OPEN_PATHS = ("/page", "/health", "/metrics", "/docs", "/openapi.json", "/v2/health",
-               "/frontend/settings")  # fmt: skip
+_OPEN_PATHS = ("/page/", "/health/", "/metrics/", "/docs/", "/openapi.json/", "/v2/health/",
+               "/frontend/settings/")  # fmt: skip
+_PROBES = ("/health/", "/metrics/", "/v2/health/")
 _MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 
@@ -94,8 +96,8 @@ def needs_key(path: str) -> bool:
 
 def is_work(path: str) -> bool:
     """Whether a path is refused while the server stops: all but probes and figures."""
-    return not _under(path, ("/health", "/metrics", "/v2/health"))
+    return not _under(path, _PROBES)
 
 
-def _under(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+def _under(path: str, folders: tuple[str, ...]) -> bool:
+    return f"{path}/".startswith(folders)

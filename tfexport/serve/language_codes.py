@@ -101,6 +101,8 @@ class Code:
 
 def match_code(code: str, known: Sequence[str]) -> str | None:
     """The known code that means the same as another, or else fits it best; None if none does."""
+    if code in known:
+        return code
     written = {_folded(name): name for name in reversed(known)}
     if (same := written.get(_folded(code))) is not None:
         return same

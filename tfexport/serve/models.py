@@ -12,20 +12,21 @@ from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import TRANSFORMERS
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import usable_cores
 from tfexport.runtime.parallel.thread_layout import ThreadLayout
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
 from tfexport.runtime.spoken import Spoken
 from tfexport.serve import journal
-from tfexport.serve.failures import RequestError
+from tfexport.serve.failures import RequestError, loggable
 from tfexport.serve.metrics import ModelObserver
 from tfexport.serve.model_languages import ModelLanguages
-from tfexport.serve.options import OptionCache
 from tfexport.serve.row_limits import within_limits
 from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
 
+loggable(DEFAULTS)
 SUFFIX = ".bundle"
 _SHORT = 32  # tokens, beyond which most sentences end by themselves
 Observers = Callable[[str], ModelObserver]  # of a model, by its name
@@ -40,7 +41,7 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
-        options: that requests ask for.
+        resolver: the check of options, with the operator's defaults over the bundle's own.
         settings: of it.
         observer: of its rows.
         split: how its texts are split where a request does not say.
@@ -70,7 +71,7 @@ class Model:
         self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
         reads_texts = manifest.reads == "texts"
         self.split: Split = own.split_sentences or ("none" if reads_texts else "lines")
-        self.options = OptionCache(self._resolver())
+        self.resolver = self._resolver()
         limits = SchedulerLimits(own.max_queue, own.slots)
         self.scheduler = Scheduler(self.engine, limits, observer)
         self._users = 0
@@ -85,7 +86,7 @@ class Model:
         reason = self.scheduler.reason
         batching = f"dynamic batching: {reason}" if reason else "continuous batching"
         yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
-        options, _ = self.options.resolve({}, [], [], Spoken(as_ids=True))
+        options, _ = self.resolver.resolve({}, spoken=Spoken(as_ids=True))
         if options.max_length <= _SHORT and "max_length" not in self.settings.decoding:
             by_default = self.engine.manifest.origins.get("max_length") == TRANSFORMERS
             yield Message(
@@ -96,7 +97,7 @@ class Model:
             )  # fmt: skip
 
     def _resolver(self) -> Resolver:
-        """The check of options, with the operator's defaults over the bundle's own.
+        """See ``resolver``.
 
         Raises:
             ConfigError: the defaults are wrong.

@@ -40,7 +40,7 @@ async def generate(
     spoken = Spoken(target=options.pop("target_language", None), as_ids=True)
     engine = model.engine
     extra = acts_on_text(options, "generate")
-    resolved, prefixes = model.options.resolve(options, [None] * len(rows), extra, spoken)
+    resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, spoken)
     resolved = within_limits(model, resolved, given)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
     check_lengths(model, requests)

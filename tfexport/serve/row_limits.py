@@ -29,11 +29,10 @@ def within_limits(
         RequestError: naming what is too wide or too long.
     """
     problems = []
-    width = options.num_hypotheses if options.sampling else options.beam_size
-    if width > model.slots:
+    if options.width > model.slots:
         name = "num_hypotheses" if options.sampling else "beam_size"
         problems.append(
-            f"{name}: {width} is more than the {model.slots} rows that the server decodes"
+            f"{name}: {options.width} is more than the {model.slots} rows that the server decodes"
         )
     longest, most = options.max_length, model.max_tokens
     if longest > most and "max_length" in given:

@@ -127,14 +127,15 @@ def prepare(model: Model, asked: Asked) -> Rows:
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
     own = asked.prefixes if asked.prefixes is not None else [None] * len(layouts)
-    options, ids = model.options.resolve(given, own, problems, asked.spoken)
+    options, ids = model.resolver.resolve(given, own, problems, asked.spoken)
     options = within_limits(model, options, asked.options)
+    encoded: dict[str, list[int]] = {}
     if split != "none":
         if asked.divide:
-            layouts = [_divided(model, layout, options) for layout in layouts]
+            layouts = [_divided(model, layout, options, encoded) for layout in layouts]
         if _is_marked(model):
             layouts = list(map(_marked, layouts))
-    requests, unknown = _requests(model, asked, layouts, ids, options)
+    requests, unknown = _requests(model, asked, layouts, ids, options, encoded)
     model.observer.unknown(sum(unknown))
     check_lengths(model, requests)
     return Rows(options, requests, layouts, unknown)
@@ -181,8 +182,10 @@ def _check_texts(asked: Asked) -> None:
         raise wrong(problems)
 
 
-def _divided(model: Model, layout: Layout, options: ResolvedOptions) -> Layout:
-    """A layout whose sentences the model has room for."""
+def _divided(
+    model: Model, layout: Layout, options: ResolvedOptions, encoded: dict[str, list[int]]
+) -> Layout:
+    """A layout whose sentences the model has room for; their ids are added to ``encoded``."""
     longest = model.engine.manifest.limits.max_source_length or model.max_tokens
 
     def fits(sentence: str) -> bool:
@@ -194,6 +197,7 @@ def _divided(model: Model, layout: Layout, options: ResolvedOptions) -> Layout:
             )
         except TooLongError:
             return False
+        encoded[sentence] = ids
         return len(ids) <= model.max_tokens
 
     return layout.divided(fits)
@@ -220,6 +224,7 @@ def _requests(
     layouts: Sequence[Layout],
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
+    encoded: Mapping[str, list[int]],
 ) -> tuple[list[Request | None], list[int]]:
     """The requests of all rows, and how many tokens of each are unknown.
 
@@ -232,8 +237,9 @@ def _requests(
         for place, sentence in enumerate(layout.sentences):
             prefix = () if place else prefixes[number]
             try:
+                source = encoded.get(sentence, sentence)
                 request = model.engine.request(
-                    sentence, len(requests), prefix, options, as_ids=False
+                    source, len(requests), prefix, options, as_ids=source is not sentence
                 )
             except InputError as error:
                 text = _too_long(error) if asked.divide else spelled(error)

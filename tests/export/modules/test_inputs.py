@@ -28,8 +28,8 @@ def export(folder: Path, encode: str, **given: Any) -> None:
 
 def test_floats_may_be_row_numbers(tmp_path: Path) -> None:
     # Unlike an index, an embedding refuses negative numbers.
-    encode = NUMBERED.replace("self.places[frames[..., 0].long()]",
-                              "nn.functional.embedding(frames[..., 0].long(), self.places)")  # fmt: skip
+    found = "nn.functional.embedding(frames[..., 0].long(), self.places)"
+    encode = NUMBERED.replace("self.places[frames[..., 0].long()]", found)
     export(tmp_path, encode, inputs=[Input("frames", "float32", ("batch", "time", 6), below=7)])
     assert (tmp_path / "a.onnx").exists()
 

@@ -17,7 +17,7 @@ from tfexport.export import export_bundle
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.generation import read_generation
 from tfexport.runtime import Hypothesis, Translator
-from tfexport.runtime.own_defaults import with_own
+from tfexport.runtime.resolve import with_own
 
 transformers = pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]

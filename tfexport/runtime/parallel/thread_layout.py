@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.option_checks import is_whole
+from tfexport.runtime.options import is_whole
 from tfexport.runtime.parallel.cpu import are_restricted, usable_cores
 
 MOST_THREADS = 1024  # twice what the largest machines have

@@ -31,7 +31,7 @@ class RunningBatch(Protocol):
         """Go on with all rows, and take those out that have ended."""
 
     def leave(self) -> None:
-        """Take rows out whose submission is over."""
+        """Take rows out whose submission is over; late ones fail."""
 
     def clear(self) -> None:
         """Take all rows out."""

@@ -3,8 +3,9 @@
 Axes: R rows of the model's batch, V vocabulary.
 """
 
+import math
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,11 @@ class ContinuousBatch:
     """See ``RunningBatch``; a step gives every row its next token.
 
     An entry has as many rows of the model's batch as its search follows, anywhere in the batch.
+
+    Attributes:
+        rows: see ``RunningBatch``.
+        capacity: see ``RunningBatch``.
+        free: see ``RunningBatch``; a row keeps its full width, which it may need at any step.
     """
 
     def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
@@ -34,42 +40,25 @@ class ContinuousBatch:
             BundleError: onnxruntime cannot run the graph.
         """
         self._slots = engine.model.running_rows(capacity)
-        self._observer, self._capacity = observer, capacity
-        self._entries: list[GreedyEntry | SearchEntry] = []
+        self._observer, self.capacity = observer, capacity
+        self._hold([])
         self._places: list[list[int]] = []  # of each entry, in the model's batch
         self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next ones
 
-    @property
-    def rows(self) -> Sequence[Row]:
-        """See ``RunningBatch``."""
-        return [entry.row for entry in self._entries]
-
-    @property
-    def capacity(self) -> int:
-        """See ``RunningBatch``."""
-        return self._capacity
-
-    @property
-    def free(self) -> int:
-        """See ``RunningBatch``; a row keeps its whole width, which it may need at any step."""
-        return self._capacity - sum(entry.row.width for entry in self._entries)
-
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``."""
-        if not rows:
-            return
         entries = [make_entry(row, self._observer) for row in rows]
         first = self._slots.rows
         self._slots.enter([row.request.source for row in rows])
-        self._entries += entries
+        self._hold([*self._entries, *entries])
         self._places += [[first + place] for place in range(len(rows))]
         self._tokens = np.append(self._tokens, [entry.first for entry in entries])
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
-        scored = any(entry.scored for entry in self._entries)
-        best, logits = self._slots.step(self._tokens, scored)
-        tokens, scores = best.tolist(), self._scores(best, logits)
+        best, logits = self._slots.step(self._tokens, self._scored)
+        tokens = best.tolist()
+        scores = self._scores(best, logits) if self._scored else [math.nan] * len(tokens)
         ended: Ended = []
         kept: list[_Kept] = []
         for entry, places in zip(self._entries, self._places, strict=True):
@@ -86,19 +75,26 @@ class ContinuousBatch:
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
-        entries = zip(self._entries, self._places, strict=True)
-        kept = [
-            _Kept(entry, places, self._tokens[places].tolist())
-            for entry, places in entries
-            if not entry.row.submission.is_over()
-        ]
-        if len(kept) < len(self._entries):
-            self._go_on(kept)
+        over = [row.submission.end_if_late() for row in self.rows]
+        if any(over):
+            entries = zip(self._entries, self._places, over, strict=True)
+            self._go_on([
+                _Kept(entry, places, self._tokens[places].tolist())
+                for entry, places, leaves in entries
+                if not leaves
+            ])  # fmt: skip
 
     def clear(self) -> None:
         """See ``RunningBatch``."""
         self._slots.select(np.zeros(0, np.intp))
-        self._entries, self._places, self._tokens = [], [], np.zeros(0, np.int64)
+        self._hold([])
+        self._places, self._tokens = [], np.zeros(0, np.int64)
+
+    def _hold(self, entries: list[GreedyEntry | SearchEntry]) -> None:
+        self._entries = entries
+        self.rows: Sequence[Row] = [entry.row for entry in entries]
+        self._scored = any(entry.scored for entry in entries)
+        self.free = self.capacity - sum(row.options.width for row in self.rows)
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN where they are not wanted."""
@@ -120,12 +116,10 @@ class ContinuousBatch:
 
     def _go_on(self, kept: Sequence["_Kept"]) -> None:
         """Keep some entries, and move what changes its place."""
-        sources = [place for entry in kept for place in entry.sources]
+        followed = [entry.sources for entry in kept]
+        sources = list(chain.from_iterable(followed))
         tokens = [token for entry in kept for token in entry.tokens]
-        stays = len(kept) == len(self._entries) and all(
-            entry.sources == places for entry, places in zip(kept, self._places, strict=True)
-        )
-        if stays:  # as in most steps
+        if followed == self._places:  # as in most steps
             self._tokens[sources] = tokens
             return
         places = _settle(np.array(sources, np.intp))
@@ -133,7 +127,7 @@ class ContinuousBatch:
         rows[places], self._tokens[places] = sources, tokens
         self._slots.select(rows)
         settled = iter(places.tolist())
-        self._entries = [entry.entry for entry in kept]
+        self._hold([entry.entry for entry in kept])
         self._places = [list(islice(settled, len(entry.sources))) for entry in kept]
 
 

@@ -42,7 +42,7 @@ class DynamicBatch:
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
-        self._rows = [row for row in self.rows if not row.submission.is_over()]
+        self._rows = [row for row in self.rows if not row.submission.end_if_late()]
 
     def clear(self) -> None:
         """See ``RunningBatch``."""
@@ -74,9 +74,8 @@ class DynamicBatch:
         requests = [row.request for row in rows]
 
         def going() -> bool:
-            for row in rows:
-                row.submission.end_if_late()
-            return not all(row.submission.is_over() for row in rows)
+            over = [row.submission.end_if_late() for row in rows]
+            return not all(over)
 
         options = dataclasses.replace(_told(rows[0]), going=going)
         return decode(self._engine.model, requests, options)

@@ -29,14 +29,15 @@ from tfexport.runtime.step import Step
 
 def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int) -> bool:
     """Whether rows can be decoded in a running batch: step by step, by their logits alone."""
-    width = options.num_hypotheses if options.sampling else options.beam_size
     return (
-        width <= slots
+        options.width <= slots
         and not options.needs_attention
         and not options.return_alternatives
         and options.callback is None
-        and all(row.candidates is None and row.inputs is None for row in requests)
-        and all(len(row.prefix) < options.max_length for row in requests)
+        and all(
+            row.candidates is None and row.inputs is None and len(row.prefix) < options.max_length
+            for row in requests
+        )
     )
 
 

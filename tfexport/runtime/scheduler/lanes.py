@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfexport.errors import ClosedSchedulerError
 from tfexport.runtime.scheduler.batch import RunningBatch
 from tfexport.runtime.scheduler.observer import Observer
-from tfexport.runtime.scheduler.submission import Submission
+from tfexport.runtime.scheduler.submission import Row, Submission
 from tfexport.runtime.scheduler.waiting import WaitingRows
 
 ENCODED_TOKENS = 1024  # of sources that enter between two steps: what running rows wait for
@@ -100,8 +100,6 @@ class Lanes:
     def _run(self, lane: int, batch: RunningBatch) -> None:
         while self._begin(lane, batch):
             try:
-                for row in batch.rows:
-                    row.submission.end_if_late()
                 batch.leave()
                 if batch.rows:
                     self._step(batch)
@@ -109,7 +107,7 @@ class Lanes:
                 _fail(batch, error)
             with self._changed:
                 self._running[lane] = len(batch.rows)
-                if not self.running:
+                if not any(self._running):
                     self._changed.notify_all()
 
     def _step(self, batch: RunningBatch) -> None:
@@ -122,16 +120,19 @@ class Lanes:
     def _begin(self, lane: int, batch: RunningBatch) -> bool:
         """Wait until there is something to do, and let rows enter; False when closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or batch.rows or self._closed)
+            while not (self._waiting.rows or batch.rows or self._closed):
+                self._changed.wait()
             if self._closed:
                 _fail(batch, _closed())
                 self._running[lane] = 0
                 self._changed.notify_all()
                 return False
-            rows = self._waiting.take(
-                self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
-            )
-            if not self.running:
+            rows: list[Row] = []
+            if self._waiting.rows:
+                rows = self._waiting.take(
+                    self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
+                )
+            if not any(self._running):
                 self._ended.clear()  # idle time says nothing of the rate
             self._running[lane] = len(batch.rows) + len(rows)
             over, self._waiting.over = self._waiting.over, []
@@ -142,7 +143,8 @@ class Lanes:
             for row in rows:
                 self._observer.queued(now - row.submission.submitted)
                 self._observer.encoded(row.request.length)
-            batch.enter(rows)
+            if rows:
+                batch.enter(rows)
         except Exception as error:
             for row in rows:
                 row.submission.fail(error)

@@ -116,12 +116,12 @@ class Scheduler:
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
-            if self._waiting() >= self._limits.max_queue:
+            most = self._limits.max_queue
+            if self._waiting() >= most:
                 for each in self._lanes:
                     each.purge()
-            if self._waiting() >= self._limits.max_queue:
-                most = self._limits.max_queue
-                raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
+                if self._waiting() >= most:
+                    raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
             lanes.submit(submission)
         return submission
 

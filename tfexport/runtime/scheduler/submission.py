@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import DeadlineError
@@ -54,10 +53,12 @@ class Submission:
         late = self._deadline is not None and time.monotonic() >= self._deadline
         return late or self.future.done()
 
-    def end_if_late(self) -> None:
-        """Fail if its time is over."""
-        if self.is_over():
+    def end_if_late(self) -> bool:
+        """Fail if its time is over; returns ``is_over``."""
+        over = self.is_over()
+        if over:  # one that has its result, or was cancelled, stays as it is
             self.fail(DeadlineError("its time was over before it was decoded"))
+        return over
 
     def tell(self, step: Step) -> None:
         """Tell its caller of a token; a caller's error is its own."""
@@ -86,7 +87,6 @@ class Submission:
             settle()
 
 
-@dataclass(eq=False)
 class Row:
     """One row of a submission.
 
@@ -94,22 +94,12 @@ class Row:
         submission: that it belongs to.
         place: among the rows of the submission.
         request: what to decode.
+        options: how to decode it.
     """
 
-    submission: Submission
-    place: int
-    request: Request
-
-    @property
-    def options(self) -> ResolvedOptions:
-        """How it is decoded."""
-        return self.submission.options
-
-    @property
-    def width(self) -> int:
-        """Rows of the model's batch that it takes."""
-        options = self.options
-        return options.num_hypotheses if options.sampling else options.beam_size
+    def __init__(self, submission: Submission, place: int, request: Request) -> None:
+        self.submission, self.place, self.request = submission, place, request
+        self.options = submission.options
 
     def finish(self, found: list[Hypothesis]) -> None:
         """Hand its hypotheses to the submission."""

@@ -44,7 +44,7 @@ class WaitingRows:
                 self._drop(self._turns.popleft())
                 continue
             row = submission.waiting[-1]
-            width -= row.width
+            width -= row.options.width
             most -= row.request.length
             if len(taken) >= count or (width < 0 and (taken or not alone)) or (taken and most < 0):
                 break

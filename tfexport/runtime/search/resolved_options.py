@@ -1,7 +1,8 @@
 """Decoding options, resolved for one model: every token an id, every limit and seed a number."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -113,11 +114,11 @@ class ResolvedOptions(DecodingOptions):
         Single tokens of ``options`` have to be ids already. ``eos_id`` is the first of
         ``end_tokens`` by default.
         """
-        values = _values(options)
-        given = {name: values[name] for name in changed_options(values)}
+        values = vars(options)
+        given = changed_options(values)
         eos_id = end_tokens[0] if eos_id is None else eos_id
-        values |= {
-            "seed": seed, "max_length": max_length, "suppress_tokens": suppress_tokens,
+        values = {
+            **values, "seed": seed, "max_length": max_length, "suppress_tokens": suppress_tokens,
             "suppress_sequences": suppress_sequences, "end_tokens": end_tokens,
             "suppress_first_tokens": tuple(values["suppress_first_tokens"]),
         }  # fmt: skip
@@ -126,13 +127,13 @@ class ResolvedOptions(DecodingOptions):
     def __post_init__(self) -> None:
         """Check nothing: the given options were checked, and limits of a model contradict none."""
 
-    @property
+    @cached_property
     def fits_greedy_graph(self) -> bool:
         """Whether the graph of greedy search implements every option in use, and no other."""
         rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
         return rules == self.graph_rules and self._fits(GREEDY_GRAPH_OPTIONS | _RULES)
 
-    @property
+    @cached_property
     def fits_beam_graph(self) -> bool:
         """Whether the graph of beam search implements every option in use."""
         suppresses = bool(self.suppress_tokens)
@@ -140,7 +141,7 @@ class ResolvedOptions(DecodingOptions):
 
     def _fits(self, known: frozenset[str]) -> bool:
         # By the values too: ``dataclasses.replace`` changes them and leaves ``given`` as it was.
-        in_use = self.given.keys() | (changed_options(_values(self)) - _ALWAYS_RESOLVED)
+        in_use = self.given.keys() | (changed_options(vars(self)).keys() - _ALWAYS_RESOLVED)
         return (
             in_use - _RESOLVED <= known
             and self.end_tokens == (self.eos_id,)
@@ -148,6 +149,11 @@ class ResolvedOptions(DecodingOptions):
             and self.usual_start
             and self.max_length > 0
         )
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of the model's batch that a row takes."""
+        return self.num_hypotheses if self.sampling else self.beam_size
 
     @property
     def by_transformers(self) -> bool:
@@ -185,7 +191,3 @@ class ResolvedOptions(DecodingOptions):
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Which tokens end a row."""
         return np.isin(tokens, self.end_tokens)
-
-
-def _values(options: DecodingOptions) -> dict[str, Any]:
-    return {option.name: getattr(options, option.name) for option in fields(DecodingOptions)}

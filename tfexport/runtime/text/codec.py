@@ -30,6 +30,7 @@ class TextCodec:
         special, config = manifest.special_ids, manifest.config
         self._before = [special.bos] if config["add_source_bos"] else []
         self._after = [special.eos] if config["add_source_eos"] else []
+        self._longest = manifest.limits.max_source_length
 
     def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
         """Numbers of special tokens in front of a source text's own tokens, and behind them."""
@@ -80,8 +81,9 @@ class TextCodec:
         return ids
 
     def _limit(self, asked: int | None) -> int | None:
-        limits = [n for n in (asked, self._manifest.limits.max_source_length) if n is not None]
-        return min(limits, default=None)
+        if asked is None or self._longest is None:
+            return self._longest if asked is None else asked
+        return min(asked, self._longest)
 
     def encode_target(self, value: str | Sequence[int]) -> list[int]:
         """Tokenize a target text, without special tokens, or check target ids.
@@ -249,6 +251,8 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
         values = list(row)
     except TypeError:
         raise InputError(f"expected a list of ids, found {shown(row)}") from None
+    if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < size:
+        return values  # as a rule, and soon seen
     return [check_id(value, size) for value in values]
 
 
