@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import Once
 from tests.support.browser import open_folder
-from tests.support.documents import README, read_blocks
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 
@@ -146,10 +145,10 @@ def test_markdown_beside_the_pages_is_shown_as_text(site: Path) -> None:
         assert "| --- " not in text
         assert "<h2 id=" in text or name == "CONTRIBUTING"
     readme = Links((site / "repository/README.md.html").read_text(encoding="utf-8"))
-    assert {"../decoding.html", "../_images/web.png"} <= readme.targets
-    assert "measured" in readme.anchors
-    performance = Links((site / "performance.html").read_text(encoding="utf-8"))
-    assert "repository/README.md.html#measured" in performance.targets
+    assert {"../quick-start.html", "../development.html#set-up"} <= readme.targets
+    assert "speed" in readme.anchors
+    quick_start = Links((site / "quick-start.html").read_text(encoding="utf-8"))
+    assert "_images/web.png" in quick_start.targets
 
 
 def test_no_page_is_wider_than_a_phone(site: Path, browser: Any) -> None:
@@ -176,20 +175,6 @@ def test_the_menu_shows_the_current_entry(browser: Any) -> None:
     browser.get(browser.home + "development.html")
     entry = browser.find_element("css selector", ".sidebar-tree .current-page")
     assert 0 < entry.rect["y"] < 800
-
-
-def bare(line: str) -> str:
-    """A command without its comment, and not in the background."""
-    return line.partition("  #")[0].rstrip(" &")
-
-
-def test_commands_of_the_first_page_are_those_of_the_readme() -> None:
-    blocks = [b for b in read_blocks(REPOSITORY / "docs/index.md") if not b.language]
-    commands = [line for block in blocks for line in block.commands]
-    assert len(commands) > 3
-    readme = [bare(line) for b in read_blocks(README) for line in b.commands]
-    for line in commands:
-        assert bare(line) in readme
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
