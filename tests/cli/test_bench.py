@@ -184,7 +184,7 @@ def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> No
     wrong = invoke(*arguments, "--source-language", "de", "--target-language", "fr")
     assert "--target-language: 'fr' is not a language of the model" in wrong.stderr
     without = invoke("bench", folder, "--source-language", "de")
-    assert "--source-language: goes among the ids of a source" in without.stderr
+    assert "--source-language: has no effect on ids" in without.stderr
 
 
 def test_ids_without_a_file_are_refused(tiny_bundle: Path) -> None:

@@ -264,9 +264,9 @@ def test_lines_that_were_cut_are_counted(tmp_path: Path, tiny_bundle: Path) -> N
     ("options", "said"),
     [
         ([], "in.txt: {} lines were translated."),
-        (["-o", "out.txt"], "out.txt: {} lines were translated by this run. The same command goes "
-         "on with --resume."),
-        (["-o", "out.txt", "--force"], "goes on with --resume in place of --force."),
+        (["-o", "out.txt"], "out.txt: {} lines were translated by this run. To continue, run the "
+         "same command with --resume."),
+        (["-o", "out.txt", "--force"], "with --resume in place of --force."),
     ],
 )  # fmt: skip
 def test_an_interrupted_run_says_how_far_it_came(

@@ -29,7 +29,7 @@ from tfexport.cli.spelling import spell
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts (or ids), one a line: a bundle is compared on them besides drawn ids.",
+    help="Real source texts (or ids), one a line: also compare a bundle on these.",
 )
 @expect_option
 @click.option(
@@ -37,7 +37,7 @@ from tfexport.cli.spelling import spell
     type=click.Choice(["full", "quick"]),
     default="full",
     show_default=True,
-    help="How much is compared. quick: one drawn batch, and the real inputs that there are.",
+    help="How much is compared. quick: one random batch, and the real inputs if any.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(

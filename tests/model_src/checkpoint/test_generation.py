@@ -135,7 +135,7 @@ def test_whatever_cannot_be_honoured_is_refused_by_name(given: dict[str, Any], s
 def test_all_of_it_is_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"generation_config\.json: 3 problems") as error:
         read_generation(SIZE, {"penalty_alpha": 0.6, "max_length": "x", "unheard_of": 1})
-    for part in ("penalty_alpha", "max_length", "unheard_of", "Take the key out of the file"):
+    for part in ("penalty_alpha", "max_length", "unheard_of", "Remove the key"):
         assert part in str(error.value)
 
 

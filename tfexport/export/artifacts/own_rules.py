@@ -1,4 +1,4 @@
-"""A model's own way of decoding, as far as files that decode greedily by themselves can keep it."""
+"""A model's decoding defaults, as far as a file that decodes greedily can contain them."""
 
 import contextlib
 import dataclasses

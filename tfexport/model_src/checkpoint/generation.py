@@ -26,8 +26,8 @@ _UNSAID: Mapping[str, Any] = {
 }  # fmt: skip
 DEFAULT_TOP_K = 50  # of its sampling
 REMEDY = (
-    "A bundle decodes as its model's files say, so nothing of them is left out unsaid. Take the "
-    "key out of the file if the model need not decode so."
+    "A bundle decodes with the settings of its model's files, and no setting is ignored silently. "
+    "Remove the key from the file if the model does not need it."
 )
 
 
