@@ -51,7 +51,7 @@ test: .venv/ready .venv-runtime/ready optional
 
 # What the native engine computes instead of onnxruntime where it is installed.
 BY_ENGINE := native/tests tests/runtime tests/serve tests/export/parity tests/cli/test_translate.py \
-	tests/cli/test_optimize.py
+	tests/cli/test_optimize.py tests/system/demo/test_ready_bundle.py
 test-native: .venv/ready build/native/ready
 	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) -n auto --dist load \
 		--maxschedchunk 1

@@ -71,7 +71,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def describe_substitute(path: PathLike) -> str | None:
-    """What lies in place of a model's file: a sentence without its subject; None for any file.
+    """Describe what lies in place of a model's file, as a sentence without its subject.
 
     A link to nothing is described too, where git-annex made it.
     """

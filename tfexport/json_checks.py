@@ -11,6 +11,15 @@ LARGEST = 2**31 - 1  # of any size, length and id
 Check = Callable[[str, Any], Iterator[str]]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8; half of a surrogate pair cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def whole(least: int, most: int = LARGEST) -> Check:
     """A whole number from ``least`` to ``most``."""
 

@@ -16,6 +16,7 @@ from tfexport.module_io import ModuleIO
 FORMAT = "tfexport-bundle"
 # 1 is a Transformer's, 2 a user's module's, 3 either's that says more about decoding.
 FORMAT_VERSION = 3
+TRANSFORMERS = "transformers"  # the origin of a default of that library
 REEXPORT = "Export it again, or copy it again from where it is whole."
 
 
@@ -102,8 +103,9 @@ class Manifest:
         reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
             reads sentences, or nobody knows.
         origins: setting of ``config`` that the weights do not show to where it comes from:
-            "assumed" (the layout's default), "settings", "module" or the name of a file; empty for
-            a user's module.
+            "assumed" (the layout's default), "settings", "module" or the name of a file; and the
+            same of ``max_length`` in ``generation``, TRANSFORMERS where the model's files name
+            none. Empty for a user's module.
     """
 
     tfexport_version: str

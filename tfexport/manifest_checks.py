@@ -14,6 +14,7 @@ from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS
 from tfexport.json_checks import (
     Check,
     every,
+    is_unicode,
     list_of,
     matching,
     of_type,
@@ -54,7 +55,7 @@ def find_unsafe_json(value: Any) -> str | None:
         level = [inner for part in level for inner in _inside(part)]
         texts += [text for text in level if isinstance(text, str)]
         for text in texts:
-            if not _is_unicode(text):
+            if not is_unicode(text):
                 return f"{shown(text)} is not valid Unicode text"
         if not level:
             return None
@@ -65,14 +66,6 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def is_inside(name: str) -> bool:

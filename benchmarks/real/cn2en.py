@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.real.packages import load
-from benchmarks.real.published import Published, Way
+from benchmarks.real.published import Published, module_ways
 from tfexport.export import Input
 
 REQUIREMENT = "cn2en==0.0.118"
@@ -84,11 +84,7 @@ def published() -> Published:
                 output, hidden = model.decoder(torch.tensor([[number]]), hidden)
         return output[0]
 
-    ways = (
-        Way("`encode`, `decode`", ("--module", f"{__name__}:prefix"), (Prefix, _arguments)),
-        Way("the same, `start`, `step`", ("--module", f"{__name__}:steps"),
-            (Prefix, Steps, _arguments)),
-    )  # fmt: skip
+    ways = module_ways(__name__, Prefix, Steps, _arguments)
     return Published(
         "cn2en", REQUIREMENT, ways, lambda text: [int(token) for token in sentence(text)],
         own, lambda text: STEPS, logits,

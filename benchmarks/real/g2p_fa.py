@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.real.packages import load
-from benchmarks.real.published import Published, Way
+from benchmarks.real.published import Published, module_ways
 from tfexport.export import Input
 
 REQUIREMENT = "g2p-fa==1.1.0"
@@ -79,9 +79,5 @@ def published() -> Published:
         with torch.no_grad():
             return model(utils.word2tensor(text).unsqueeze(1), target, 1)[-1, 0]
 
-    ways = (
-        Way("`encode`, `decode`", ("--module", f"{__name__}:prefix"), (Prefix, _arguments)),
-        Way("the same, `start`, `step`", ("--module", f"{__name__}:steps"),
-            (Prefix, Steps, _arguments)),
-    )  # fmt: skip
+    ways = module_ways(__name__, Prefix, Steps, _arguments)
     return Published("g2p_fa", REQUIREMENT, ways, row, own, lambda text: STEPS, logits)

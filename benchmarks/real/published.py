@@ -22,6 +22,23 @@ class Way:
     wrote: tuple[Any, ...] = ()
 
 
+def module_ways(
+    file: str, prefix: type, steps: type, arguments: Callable[..., Any]
+) -> tuple[Way, Way]:
+    """The ways of a module of one's own: without and with a state.
+
+    Args:
+        file: its name as a module; it has the factories ``prefix`` and ``steps``.
+        prefix: the module with ``encode`` and ``decode``.
+        steps: a kind of it, with ``start`` and ``step`` too.
+        arguments: of ``export_module``, which both factories give.
+    """
+    return (
+        Way("`encode`, `decode`", ("--module", f"{file}:prefix"), (prefix, arguments)),
+        Way("the same, `start`, `step`", ("--module", f"{file}:steps"), (prefix, steps, arguments)),
+    )
+
+
 @dataclass(frozen=True)
 class Published:
     """A model of the package index.

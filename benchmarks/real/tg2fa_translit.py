@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.real.packages import fetch, load
-from benchmarks.real.published import Published, Way
+from benchmarks.real.published import Published, Way, module_ways
 from tfexport.export import Input
 
 REQUIREMENT = "tg2fa-translit==1.0"
@@ -109,8 +109,6 @@ def published() -> Published:
     ways = (
         Way("`--checkpoint`", stock),
         Way("`--checkpoint`, `--reference`", own_code, (reference,)),
-        Way("`encode`, `decode`", ("--module", f"{__name__}:prefix"), (Prefix, _arguments)),
-        Way("the same, `start`, `step`", ("--module", f"{__name__}:steps"),
-            (Prefix, Steps, _arguments)),
-    )  # fmt: skip
+        *module_ways(__name__, Prefix, Steps, _arguments),
+    )
     return Published("tg2fa_translit", REQUIREMENT, ways, row, own, limit, logits)

@@ -8,6 +8,7 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { Tokenizer } from "@huggingface/tokenizers";
 import * as ort from "onnxruntime-node";
+import { loadTokenizers } from "../web/texts.mjs";
 
 const BATCH_SIZE = 32;
 const MAX_LENGTH = 256n;
@@ -18,15 +19,13 @@ if (!bundle) {
   process.exit(2);
 }
 
-const readJson = async (name) => JSON.parse(await readFile(join(bundle, name), "utf8"));
-const manifest = await readJson("manifest.json");
-const { special_ids: special, config, limits, tokenizers } = manifest;
-if (tokenizers.source?.kind !== "tokenizers" || tokenizers.target?.kind !== "tokenizers") {
-  console.error(`${bundle}: this example needs a tokenizer.json in the bundle.`);
+const read = (name) => readFile(join(bundle, name), "utf8");
+const manifest = JSON.parse(await read("manifest.json"));
+const { special_ids: special, config, limits } = manifest;
+const { source, target } = await loadTokenizers(manifest, read, Tokenizer).catch((error) => {
+  console.error(`${bundle}: ${error.message}`);
   process.exit(1);
-}
-const source = new Tokenizer(await readJson(tokenizers.source.file), {});
-const target = new Tokenizer(await readJson(tokenizers.target.file), {});
+});
 // 3: errors only. Of inputs that need not be fed, as return_scores, onnxruntime warns otherwise.
 const session = await ort.InferenceSession.create(join(bundle, manifest.graphs.generate), {
   logSeverityLevel: 3,

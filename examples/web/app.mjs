@@ -3,6 +3,7 @@
 
 import { Tokenizer } from "@huggingface/tokenizers";
 import * as ort from "onnxruntime-web";
+import { loadTokenizers } from "./texts.mjs";
 
 const BUNDLE = "model.bundle";
 const MAX_LENGTH = 128n;
@@ -23,10 +24,9 @@ async function fetchFile(name) {
 export class Translator {
   static async load() {
     const manifest = await (await fetchFile("manifest.json")).json();
-    const json = async (side) => (await fetchFile(manifest.tokenizers[side].file)).json();
-    const [source, target, graph, weights] = await Promise.all([
-      json("source"),
-      json("target"),
+    const read = async (name) => (await fetchFile(name)).text();
+    const [{ source, target }, graph, weights] = await Promise.all([
+      loadTokenizers(manifest, read, Tokenizer),
       fetchFile(manifest.graphs.generate).then((file) => file.arrayBuffer()),
       fetchFile("weights.bin").then((file) => file.arrayBuffer()),
     ]);
@@ -34,8 +34,14 @@ export class Translator {
       executionProviders: ["wasm"],
       logSeverityLevel: 3, // errors; of inputs that need not be fed it warns
       externalData: [{ path: "weights.bin", data: new Uint8Array(weights) }],
+    }).catch((error) => {
+      if (!/external data/i.test(error.message)) throw error;
+      throw new Error(
+        "onnxruntime-web does not read the weights of a bundle without attention: " +
+          `export it with --attention (${error.message})`,
+      );
     });
-    return new Translator(manifest, new Tokenizer(source, {}), new Tokenizer(target, {}), session);
+    return new Translator(manifest, source, target, session);
   }
 
   constructor(manifest, source, target, session) {
@@ -125,7 +131,7 @@ async function main() {
   const { num_decoder_layers: layers, num_heads: heads } = translator.manifest.config;
   offer(element("layer"), layers, layers - 1);
   offer(element("head"), heads, "mean");
-  status("Ready: type a German sentence.");
+  status("Ready: type a sentence.");
 
   let shown = null; // what stands on the page
   let running = false;

@@ -17,6 +17,7 @@ import torch
 from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tests.support.command import IDS, invoke, run
+from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
@@ -58,6 +59,15 @@ def test_the_summary_and_the_problems_come_last(checkpoint: Path) -> None:
     text = invoke("inspect", checkpoint, "--set=num_heads=4", *IDS).stdout
     assert "problems:   none" in text
     assert "problem: " not in text
+
+
+def test_a_length_that_is_transformers_default_is_said_to_be_one(tmp_path: Path) -> None:
+    folder = shutil.copytree(VERSION_1, tmp_path / "a.bundle")
+    values = {"generation": {"max_length": 19}, "origins": {"max_length": "transformers"}}
+    rewrite(folder, lambda manifest: manifest.update(format_version=3, **values))
+    settings = "transformers' default, as the model's files name none: max_length=19"
+    assert settings in invoke("inspect", folder).stdout
+    assert json.loads(invoke("inspect", folder, "--json").stdout)["origins"] == values["origins"]
 
 
 def test_keys_are_printed_as_they_are(tmp_path: Path) -> None:

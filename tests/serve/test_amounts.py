@@ -12,13 +12,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.serve.fuzz_requests import run
 from tests.serve.probe import probing
 from tests.serve.servers import FORM, JSON, Server, request_of, serving, wait_until
 from tfexport.serve import journal
-from tfexport.serve.failures import MOST_PROBLEMS, wrong
+from tfexport.serve.bodies import form_fields
+from tfexport.serve.failures import MOST_PROBLEMS, RequestError, wrong
+from tfexport.serve.protocols.kserve import _rows
+from tfexport.serve.protocols.tensors import Tensor
 
 SECRET = "secret-key"
 
@@ -80,6 +84,7 @@ def test_amounts_that_nobody_needs_are_refused_in_short(
     assert time.monotonic() - begun < 5
     assert (answer.status, len(answer.body) < 5000) == (status, True)
     assert re.search(said, answer.body.decode())
+    assert b"more problems" not in answer.body  # of a list, what is wrong first is looked for
 
 
 @pytest.mark.parametrize(
@@ -87,6 +92,7 @@ def test_amounts_that_nobody_needs_are_refused_in_short(
     [
         ([10**11, 0], []), ([10**30, 0], []), ([0, 10**30], []), ([2**32, 2**32], []),
         ([-1, -1], [1]), ([3, 0], []), ([10**6, 1], [4] * 300_000), ([300_000, 1], [4] * 300_000),
+        ([1, 10**600], [1]),
     ],
 )  # fmt: skip
 def test_shapes_of_no_batch_are_refused(server: Server, shape: list[int], data: list[int]) -> None:
@@ -95,7 +101,15 @@ def test_shapes_of_no_batch_are_refused(server: Server, shape: list[int], data: 
     assert answer.status in (400, 413)
     assert len(answer.body) < 500
     text = {"name": "text", "shape": shape, "datatype": "BYTES", "data": []}
-    assert server.post("/v2/models/tiny/infer", {"inputs": [text]}).status in (400, 413)
+    answer = server.post("/v2/models/tiny/infer", {"inputs": [text]})
+    assert answer.status in (400, 413)
+    assert len(answer.body) < 500
+
+
+def test_rows_are_counted_before_they_are_lists() -> None:
+    tensor = Tensor("input_ids", (3, 1), np.zeros(0, np.int64))
+    with pytest.raises(RequestError, match="3 rows are more than the 2 of a request"):
+        _rows(2, {"input_ids": tensor})
 
 
 def test_a_key_is_read_before_anything_else(keyed: Server) -> None:
@@ -106,6 +120,11 @@ def test_a_key_is_read_before_anything_else(keyed: Server) -> None:
     for path, body in (("/translate", "q=&colour=1"), ("/languages", "a=%41&" * 200_000)):
         method = "GET" if path == "/languages" else "POST"
         assert keyed.ask(method, path, body, FORM).status == 403
+
+
+def test_fields_of_a_form_are_counted_before_they_are_read() -> None:
+    with pytest.raises(RequestError, match="more than 32 fields"):
+        form_fields(b"a=%41&" * 200_000, 32)
 
 
 def test_of_many_problems_some_are_told_and_all_are_counted() -> None:
@@ -250,6 +269,28 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
         writer.end()
     first, second = map(json.loads, path.read_text().splitlines())
     assert (first["event"], first["lines"], second["event"]) == ("lost", 7, "a")
+
+
+def test_lines_that_nobody_takes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_MOST_WAITING", 3)
+    read, written = os.pipe()
+    writer = journal._Writer(written)
+    line = "x" * (1 << 20)  # more than a pipe holds
+
+    def add() -> None:
+        for _ in range(9):
+            writer.add(line)
+
+    adding = threading.Thread(target=add, daemon=True)
+    adding.start()
+    adding.join(10)
+    waits = adding.is_alive()
+    os.close(read)  # which ends all waiting
+    adding.join(10)
+    writer.end()
+    os.close(written)
+    assert not waits
+    assert writer._lost == 9
 
 
 def test_clients_that_leave_a_stream_leave_nothing_in_the_log(

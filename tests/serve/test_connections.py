@@ -106,6 +106,7 @@ def test_head_has_no_body(own: Server, path: bytes) -> None:
     received = talk(own, b"HEAD " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", LAST)
     first, _, second = received.partition(b"\r\n\r\n")
     assert second.startswith(b"HTTP/1.1 200")
+    assert statuses(first) == [own.ask("GET", path.decode()).status]
     assert re.search(rb"content-length: [1-9]", first)
 
 

@@ -19,9 +19,10 @@ from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError
 from tfexport.serve.gate import Gate
 from tfexport.serve.protocols import own_stream
+from tfexport.serve.protocols.own_results import answer, translation
 from tfexport.serve.sentences import split_text
-from tfexport.serve.texts import Rows
-from tfexport.serve.translating import outcome
+from tfexport.serve.texts import Made, Rows, Translated
+from tfexport.serve.translating import LONG_BODY, aside, outcome
 
 Answer = tuple[int, Any]
 
@@ -183,6 +184,19 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
     asyncio.run(run())
     gc.collect()
     assert logged == []
+
+
+def test_work_for_a_call_that_has_ended_is_left() -> None:
+    """Before it begins in a thread, between the texts of an answer, and between hypotheses."""
+    call, begun = Call.begin([], 60.0), list[str]()
+    call.body, call.ended = b"x" * LONG_BODY, True
+    with pytest.raises(RequestError, match="time"):
+        asyncio.run(aside(call, lambda: begun.append("work")))
+    assert begun == []
+    with pytest.raises(RequestError, match="time"):
+        answer("tiny", [Translated([], [])], call)
+    with pytest.raises(RequestError, match="time"):
+        translation(Translated([Made("a", [4], 0.0, None)], []), call)
 
 
 def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:

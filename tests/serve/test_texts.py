@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.serve.servers import Server, serving
 from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
+from tfexport.serve.sentences import split_text
+from tfexport.serve.texts import _divided, _marked
 
 TEXT = "w4 w5\nw6 w4\nw7"
 MARKS = Languages({"fr": 10, "de": 11}, None, "source", None, None)
@@ -31,7 +34,8 @@ def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("texts")
     changed(tiny_bundle, folder / "texts.bundle", reads="texts")
     changed(tiny_bundle, folder / "short.bundle", generation={"max_length": 2})
-    changed(tiny_bundle, folder / "marked.bundle", languages=asdict(MARKS))
+    marked = {"generation": {"max_length": 30}, "origins": {"max_length": "transformers"}}
+    changed(tiny_bundle, folder / "marked.bundle", languages=asdict(MARKS), **marked)
     shutil.copytree(tiny_bundle, folder / "zh-en.bundle")
     return folder
 
@@ -102,9 +106,6 @@ def test_the_operator_can_say_otherwise(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_mark_in_front_of_a_text_goes_before_each_sentence(folder: Path) -> None:
-    from tfexport.serve.sentences import split_text
-    from tfexport.serve.texts import _marked
-
     layout = _marked(split_text(">>fra<< Bon. Oui!", "fr", "lines"))
     assert layout.sentences == [">>fra<< Bon.", ">>fra<< Oui!"]
     assert layout.joined(["A.", "B!"]) == "A. B!"
@@ -168,6 +169,8 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
 def test_a_short_length_of_a_bundle_is_told_at_the_start(units: Server) -> None:
     log = units.log.read_text()
     assert "short: translations end after 2 tokens, as its bundle says; --max-length" in log
+    unnamed = "transformers' default, since the model's files name no length; --max-length"
+    assert f"marked: translations end after 30 tokens, {unnamed}" in log
 
 
 def test_long_sentences_are_divided_for_who_cannot_have_them_cut(
@@ -187,6 +190,25 @@ def test_long_sentences_are_divided_for_who_cannot_have_them_cut(
     assert answer.status == 400
     assert "truncate" not in answer.json["error"]
     assert "text 0: 1000 tokens are more than the" in answer.json["error"]
+
+
+def test_only_what_may_fit_is_tokenized() -> None:
+    """A sentence of a whole request would be tokenized again for each of its halves."""
+    seen = list[int]()
+
+    def encode(sentence: str, *_: Any) -> list[str]:
+        seen.append(len(sentence))
+        return sentence.split()
+
+    limits = SimpleNamespace(max_source_length=8)
+    engine = SimpleNamespace(
+        texts=SimpleNamespace(encode=encode), manifest=SimpleNamespace(limits=limits)
+    )
+    model: Any = SimpleNamespace(engine=engine, max_tokens=8)
+    options: Any = SimpleNamespace(truncate=False, max_input_length=None, framing=None)
+    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options)
+    assert sum(len(one.split()) for one in layout.sentences) == 30_000
+    assert max(seen) <= 8 * 32
 
 
 def test_alternatives_differ_from_the_translation(units: Server) -> None:

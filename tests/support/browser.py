@@ -13,7 +13,22 @@ import pytest
 
 from tests.support.paths import REPOSITORY
 
-PACKAGES = REPOSITORY / "examples" / "web" / "node_modules"
+EXAMPLE = REPOSITORY / "examples" / "web"
+PACKAGES = EXAMPLE / "node_modules"
+# Runs in the example's page: token ids, and text, of every text that is given.
+TRANSLATE = """
+    const [texts, done] = arguments;
+    (async () => {
+      const { Translator } = await import("./app.mjs");
+      const translator = await Translator.load();
+      const found = [];
+      for (const text of texts) {
+        const { tokens, text: written } = await translator.translate(text);
+        found.push([tokens, written]);
+      }
+      return found;
+    })().then(done, (error) => done(String(error)));
+"""
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
@@ -27,6 +42,18 @@ def open_page(folder: Path, address: str = "") -> Iterator[Any]:
     if not PACKAGES.exists():
         pytest.skip("needs npm packages: make examples/web/node_modules/ready")
     with open_folder(folder, address) as browser:
+        yield browser
+
+
+@contextlib.contextmanager
+def open_example(folder: Path, bundle: Path) -> Iterator[Any]:
+    """A browser with the web example, served from a new folder with a bundle in it."""
+    folder.mkdir()
+    for part in EXAMPLE.iterdir():
+        if part.name != "model.bundle":
+            (folder / part.name).symlink_to(part)
+    (folder / "model.bundle").symlink_to(bundle)
+    with open_page(folder) as browser:
         yield browser
 
 

@@ -9,6 +9,7 @@ import json
 import pickle
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from tests.support import tutorial, tutorial_text
+from tests.support.browser import TRANSLATE, open_example, wait_for_status
 from tests.support.command import invoke
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
@@ -211,3 +213,114 @@ def _expected(model: tutorial.TutorialModel, folder: Path, words: list[str]) -> 
     limit = min(len(found.tokens) + 1, positions)
     tokens = tutorial.greedy(model, row, limit, 2, 3)
     return " ".join(ENGLISH[token] for token in tokens)
+
+
+# The examples of JavaScript
+
+EXAMPLES = REPOSITORY / "examples"
+# Capitals, punctuation, an apostrophe, and white space that JavaScript takes for another.
+AWKWARD = ["de1 De2,(DE3)!", "it's de4; de5", "de6\x85de7\x1cde8", "\ufeffde9 de10", "de1\u3000de2"]
+
+
+@pytest.fixture(scope="module")
+def word_bundle(model: tutorial.TutorialModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "words.bundle"
+    export_bundle(
+        model, path, settings=SETTINGS, split="basic_english", output_attentions=True,
+        source_tokenizer=f"{PAIR}:de", target_tokenizer=f"{PAIR}:en", verify=False,
+    )  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_python(word_bundle: Path, model: tutorial.TutorialModel) -> list[str]:
+    """The texts' translations; those of the tutorial, where it splits the text as a bundle does."""
+    texts = [*sentences(), *AWKWARD]
+    with Translator(word_bundle, threads=1) as translator:
+        found = [str(result.text) for result in translator.translate(texts, beam_size=1)]
+    longest = model.positional_encoding.pos_embedding.shape[0]
+    for text, translation in zip(sentences(), found, strict=False):
+        row = [2, *(ids(GERMAN).get(word, 0) for word in basic_english(text)), 3]
+        tokens = tutorial.greedy(model, row, longest, 2, 3)
+        assert translation == " ".join(ENGLISH[token] for token in tokens)
+    assert len(set(found)) > 10, "outputs have to differ for the comparison to say something"
+    return found
+
+
+def in_node(bundle: Path, texts: list[str]) -> subprocess.CompletedProcess[str]:
+    if not (EXAMPLES / "node" / "node_modules").exists():
+        pytest.skip("needs npm packages: make examples/node/node_modules/ready")
+    return subprocess.run(
+        ["node", EXAMPLES / "node" / "translate.mjs", bundle], text=True, capture_output=True,
+        input="".join(f"{text}\n" for text in texts), encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_node_example_translates_with_the_words_of_a_vocabulary(
+    word_bundle: Path, in_python: list[str]
+) -> None:
+    done = in_node(word_bundle, [*sentences(), *AWKWARD])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == in_python
+
+
+def test_web_example_translates_with_the_words_of_a_vocabulary(
+    word_bundle: Path, in_python: list[str], tmp_path: Path
+) -> None:
+    with open_example(tmp_path / "web", word_bundle) as page:
+        wait_for_status(page, "Ready")
+        page.find_element("id", "source").send_keys("de1 de2 nirgends")
+        wait_for_status(page, "pieces in")
+        assert page.find_element("id", "translation").text
+        columns = [cell.text for cell in page.find_elements("css selector", "#map thead th")]
+        assert columns == ["", "‹start›", "de1", "de2", "nirgends", "‹end›"]
+        found = page.execute_async_script(TRANSLATE, [*sentences(), *AWKWARD])
+    assert isinstance(found, list), found
+    assert [text for _, text in found] == in_python
+
+
+def test_web_example_says_how_to_export_what_it_cannot_read(
+    model: tutorial.TutorialModel, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "plain.bundle"
+    export_bundle(
+        model, bundle, settings=SETTINGS, split="whitespace", verify=False,
+        source_tokenizer=f"{PAIR}:de", target_tokenizer=f"{PAIR}:en",
+    )  # fmt: skip
+    with open_example(tmp_path / "web", bundle) as page:
+        wait_for_status(page, "export it with --attention")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "other tokenizer": (
+        {"tokenizers": {"target": {"kind": "sentencepiece", "file": "target.model"}}},
+        ["no source tokenizer", "target.model, is of the kind sentencepiece"],
+    ),
+    "languages": (
+        {"languages": {"ids": {"de": 4}, "source_place": "before", "target_place": None}},
+        ["told languages by tokens"],
+    ),
+    "module": (
+        {"module": {"padded": False, "inputs": [{"name": "input_ids"}]}},
+        ["other inputs than ids"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*REFUSED, "spacy"])
+def test_node_example_refuses_what_it_would_get_wrong(
+    case: str, word_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "a.bundle"
+    shutil.copytree(word_bundle, bundle)
+    changes, said = REFUSED.get(case, ({}, ["split as spacy:de", "whitespace or basic_english"]))
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    if case == "spacy":
+        file = bundle / manifest["tokenizers"]["source"]["file"]
+        words = json.loads(file.read_text(encoding="utf-8"))
+        write(file, json.dumps(words | {"split": "spacy:de"}))
+    write(bundle / "manifest.json", json.dumps(manifest | changes))
+    done = in_node(bundle, ["de1"])
+    assert (done.returncode, done.stdout) == (1, "")
+    for part in said:
+        assert part in done.stderr

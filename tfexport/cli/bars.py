@@ -61,14 +61,14 @@ class ProblemLines:
 
 
 def cut_lines(count: int, unit: str, longest: int | None) -> str:
-    """What to tell of translations that have no end."""
+    """A sentence about translations that have no end."""
     at = "" if longest is None else f" at {longest:,} tokens"
     many = f"1 {unit.removesuffix('s')} was" if count == 1 else f"{count:,} {unit} were"
     return f"{many} cut{at}, before the translation's end; see --max-length"
 
 
 def unknown_tokens(tokens: int, lines: int, unit: str) -> str:
-    """What to tell of source tokens that the model does not know."""
+    """A sentence about source tokens that the model does not know."""
     what = "1 token" if tokens == 1 else f"{tokens:,} tokens"
     where = f"1 {unit.removesuffix('s')}" if lines == 1 else f"{lines:,} {unit}"
     return (

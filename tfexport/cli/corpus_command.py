@@ -172,7 +172,7 @@ def _print(report: "CorpusReport", output: str) -> None:
 
 
 def _counts(report: "CorpusReport") -> Iterator[str]:
-    """What else there is to count, a line each."""
+    """The other counts of a report, a line each."""
     values = report.to_dict()
     if report.already:
         yield f"{_files(report.already)} already there, made of the same"

@@ -150,7 +150,8 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     click.echo(f"{path}: a bundle of tfexport {manifest.tfexport_version}, {size}, checksums good")
     for key, value in facts.items():
         click.echo(f"{key + ':':<13}{value}")
-    values = {key: (manifest.config.get(key), it) for key, it in manifest.origins.items()}
+    set_to = {**manifest.config, **manifest.generation}
+    values = {key: (set_to.get(key), it) for key, it in manifest.origins.items()}
     for number, line in enumerate(settings_lines(values)):
         click.echo(f"{'settings:' if number == 0 else '':<13}{line}")
 

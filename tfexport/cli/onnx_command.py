@@ -14,6 +14,7 @@ from tfexport.cli.console import (
     reference_option,
     verify_options,
 )
+from tfexport.cli.decoding_options import language_options
 from tfexport.cli.module_option import MODULE, check_sources, export_named_module
 from tfexport.cli.quantize_command import print_quantized
 
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     "has a tab and a reference translation, to check the quality.",
 )
 @expect_option
+@language_options
 @click.option(
     "--quantize",
     type=click.Choice(["int8", "int4"]),

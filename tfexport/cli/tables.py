@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tfexport.cli.spelling import spell
 from tfexport.errors import Option, shown
+from tfexport.manifest import TRANSFORMERS
 
 if TYPE_CHECKING:
     from tfexport.export.parity import Comparison, ParityReport
@@ -47,7 +48,7 @@ def by_shape(report: "ParityReport") -> "dict[tuple[str, int, int], list[Compari
 
 
 def notes(report: "ParityReport") -> list[str]:
-    """What a table of a report says below it: what was allowed and why, and what was not run."""
+    """The lines below a report's table: the allowed differences and why, and what was not run."""
     from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
 
     allowed = [c.allowed for c in report.comparisons if c.allowed]
@@ -115,10 +116,11 @@ def settings_lines(settings: "Mapping[str, tuple[Any, str]]") -> list[str]:
     """Settings that weights do not show, a line for each origin; nothing if there are none."""
     by_origin: dict[str, list[str]] = {}
     for key, (value, origin) in settings.items():
-        if origin == "assumed":
-            name = "assumed, as the layout has it"
-        else:
-            name = spell(Option(origin)) if origin == "settings" else origin
+        name = {
+            "assumed": "assumed, as the layout has it",
+            "settings": spell(Option("settings")),
+            TRANSFORMERS: "transformers' default, as the model's files name none",
+        }.get(origin, origin)
         by_origin.setdefault(name, []).append(f"{key}={shown(value)}")
     return [f"{name}: {', '.join(found)}" for name, found in by_origin.items()]
 

@@ -229,7 +229,7 @@ class _Reporter:
 
 
 def _how_far(call: _Call, lines: int) -> str:
-    """What an interrupted run has done, and how to go on."""
+    """A sentence about the work of an interrupted run, and how to go on."""
     if call.output == "-":
         return f"{call.file}: {lines:,} lines were translated."
     done = f"{call.output}: {lines:,} lines were translated by this run."

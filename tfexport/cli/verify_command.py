@@ -15,6 +15,7 @@ from tfexport.cli.console import (
     progress_bar,
     reference_option,
 )
+from tfexport.cli.decoding_options import language_options
 from tfexport.cli.module_option import MODULE, check_sources, refuse_others, verify_named_module
 from tfexport.cli.spelling import spell
 
@@ -32,6 +33,7 @@ from tfexport.cli.spelling import spell
     help="Real source texts (or ids), one a line: also compare a bundle on these.",
 )
 @expect_option
+@language_options
 @click.option(
     "--level",
     type=click.Choice(["full", "quick"]),

@@ -28,7 +28,7 @@ class Columns:
     spell: Callable[[Option], str] = field(default=str, compare=False)
 
     def taken(self, names: Iterable[str]) -> str | None:
-        """What is wrong if a column is there already under a name that is to be added."""
+        """The problem of a column that has a name which is to be added; None if none has."""
         present = {*names}
         if not (found := [name for name in self.added if name in present]):
             return None

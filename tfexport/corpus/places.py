@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tfexport.errors import ConfigError, InputError, join_some, shown
+from tfexport.json_checks import is_unicode
 
 Result = TypeVar("Result")
 _HIDDEN = (".", "_")
@@ -27,7 +28,7 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
     Raises:
         ConfigError: a URI of a kind that pyarrow does not know, or a name that is not UTF-8.
     """
-    if not _is_unicode(place):
+    if not is_unicode(place):
         raise ConfigError(f"{shown(place)}: is not UTF-8; rename it.")
     if "://" not in place:
         return fs.LocalFileSystem(), Path(place).resolve().as_posix()
@@ -73,7 +74,7 @@ def files_in(system: fs.FileSystem, folder: str, output: str | None = None) -> l
     """
     if local := local_path(system, folder):
         paths = sorted(_walk(local, None if output is None else Path(output)))
-        if wrong := [shown(path) for path in paths if not _is_unicode(path)]:
+        if wrong := [shown(path) for path in paths if not is_unicode(path)]:
             raise InputError(f"{folder}: names are not UTF-8, rename them: {join_some(wrong)}")
         return list(system.get_file_info(paths))
     found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
@@ -112,14 +113,6 @@ def _walk(root: Path, output: Path | None) -> Iterator[str]:
 
 def _overlap(one: Path, other: Path) -> bool:
     return one == other or one in other.parents or other in one.parents
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _hidden(info: fs.FileInfo, folder: str) -> bool:

@@ -316,7 +316,7 @@ def _tensors(values: MutableMapping[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _reached(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
-    """What a function's body can name: its closure, and the globals that it mentions."""
+    """The values that a function's body can name: its closure, and the globals it mentions."""
     if (function.__module__ or "").startswith(_LIBRARIES):
         return
     for cell in function.__closure__ or ():

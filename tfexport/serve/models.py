@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
+from tfexport.manifest import TRANSFORMERS
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.cpu import usable_cores
@@ -85,9 +86,14 @@ class Model:
         batching = f"dynamic batching: {reason}" if reason else "continuous batching"
         yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
         options, _ = self.options.resolve({}, [], [], Spoken(as_ids=True))
-        if options.max_length <= _SHORT:
-            text = f"{self.name}: translations end after {options.max_length} tokens, as its "
-            yield Message(text, "bundle says; ", Option("max_length"), " sets another length")
+        if options.max_length <= _SHORT and "max_length" not in self.settings.decoding:
+            by_default = self.engine.manifest.origins.get("max_length") == TRANSFORMERS
+            yield Message(
+                f"{self.name}: translations end after {options.max_length} tokens, "
+                + ("transformers' default, since the model's files name no length; "
+                   if by_default else "as its bundle says; "),
+                Option("max_length"), " sets another length",
+            )  # fmt: skip
 
     def _resolver(self) -> Resolver:
         """The check of options, with the operator's defaults over the bundle's own.

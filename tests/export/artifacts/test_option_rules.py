@@ -69,3 +69,16 @@ def test_output_is_looked_at_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"")
     with pytest.raises(OutputExistsError, match="already exists"):
         check_onnx_export(tmp_path / "g.onnx", False, {"graph": "generate"})
+
+
+def test_languages_need_samples_and_something_that_decodes_them(tmp_path: Path) -> None:
+    told = {"source_language": "de", "target_language": "en"}
+    with pytest.raises(ConfigError) as raised:
+        check_onnx_export(tmp_path / "b.bundle", False, told)
+    message = raised.value.message.spelled(spell)
+    assert "--source-language is of the samples; name them with --samples" in message
+    assert "--target-language is of the samples" in message
+    check_onnx_export(tmp_path / "b.bundle", False, {**told, "expect": "e.tsv"})
+    of_text = {**told, "graph": "generate", "text": True, "samples": "s.txt"}
+    with pytest.raises(ConfigError, match="target_language goes with a bundle or with quantize"):
+        check_onnx_export(tmp_path / "g.onnx", False, of_text)

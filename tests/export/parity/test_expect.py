@@ -1,7 +1,10 @@
 """``--expect``: texts of the user's own code; and real inputs in the comparison."""
 
 import json
+import shutil
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +12,15 @@ import torch
 from tests.conftest import SETTINGS
 from tests.support import tutorial
 from tests.support.command import invoke
+from tests.support.manifests import rewrite
+from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError
 from tfexport.export import export_bundle, verify_bundle
-from tfexport.export.parity.plan import read_level
+from tfexport.export.parity.plan import plan_bundle, read_level
+from tfexport.languages import Languages
+from tfexport.progress import silent
 from tfexport.runtime import Translator
+from tfexport.runtime.spoken import Spoken
 
 SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]
 
@@ -88,3 +96,43 @@ def test_empty_file_is_refused(
     empty.write_text("\n")
     with torch.no_grad(), pytest.raises(InputError, match="holds no line"):
         verify_bundle(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
+
+
+@pytest.fixture
+def told_bundle(tiny_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle whose model is told the source language, which has no default, and the target's."""
+    folder = tmp_path / "told.bundle"
+    shutil.copytree(tiny_bundle, folder)
+    languages = Languages({"de": 10, "en": 11}, "before", "first")
+    rewrite(folder, lambda m: m.update(format_version=3, languages=asdict(languages)))
+    return folder
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_samples_and_expected_texts_are_in_the_languages_that_are_named(
+    tmp_path: Path, told_bundle: Path, tutorial_model: tutorial.TutorialModel
+) -> None:
+    with Translator(told_bundle) as translator:
+        results = translator.translate(SOURCES, source_language="de", target_language="en")
+        plain = translator.encode(SOURCES[0])
+    expect = written(tmp_path, [str(result.text) for result in results])
+    samples = tmp_path / "real.txt"
+    samples.write_text("".join(f"{source}\n" for source in SOURCES), encoding="utf-8")
+
+    manifest = open_bundle(told_bundle)
+    plan = plan_bundle(told_bundle, manifest, "quick", samples, silent, Spoken("de"))
+    assert plan.rows[0] == (10, *plain)
+    given: dict[str, Any] = {"config": SETTINGS, "samples": samples, "level": "quick"}
+    given["expect"] = expect
+    languages: Any = {"source_language": "de", "target_language": "en"}
+    report = verify_bundle(told_bundle, tutorial_model, **given, **languages)
+    assert report.passed
+    with pytest.raises(ConfigError, match=r"has to be told the source language: .* of de, en"):
+        verify_bundle(told_bundle, tutorial_model, **given, target_language="en")
+    with pytest.raises(ConfigError, match=r"has to be told the target language: .* of de, en"):
+        verify_bundle(told_bundle, tutorial_model, **given, source_language="de")
+    with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
+        verify_bundle(told_bundle, tutorial_model, **given, **languages | {"target_language": "fr"})
+    del given["samples"], given["expect"]
+    with pytest.raises(ConfigError, match="target_language: is of the samples; name them with"):
+        verify_bundle(told_bundle, tutorial_model, **given, target_language="en")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
-from tfexport.errors import ConfigError, MissingDependencyError
+from tfexport.errors import ConfigError, InputError, MissingDependencyError
 from tfexport.export.quantize.quality import QualityGate, open_gate, read_samples
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
@@ -82,3 +82,5 @@ def test_samples_are_in_the_languages_that_are_named(
     assert {judge._start} == starts
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
         open_gate(translator, path, source, "fr")
+    with pytest.raises((ConfigError, InputError), match="the model has to be told the target"):
+        open_gate(translator, path, source, None)

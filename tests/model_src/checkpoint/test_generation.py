@@ -73,6 +73,17 @@ def test_keys_become_options(given: dict[str, Any], wanted: dict[str, Any]) -> N
     assert not [note for note in found.notes if "name no longest output" not in note]
 
 
+def test_it_says_where_the_longest_length_comes_from() -> None:
+    def origin(*given: dict[str, Any]) -> str:
+        return read_generation({**SIZE, **given[0]}, given[1]).origins["max_length"]
+
+    assert origin({}, {}) == origin({}, {"num_beams": 4}) == "transformers"
+    assert origin({"max_length": 60}, {"num_beams": 4}) == "transformers", "it does not count"
+    assert origin({"max_length": 60}, {}) == "config.json"
+    assert origin({}, {"max_new_tokens": 60}) == "generation_config.json"
+    assert origin({}, {"max_length": None}) == "transformers"
+
+
 def test_the_usual_limit_stays_within_the_model() -> None:
     found = read_generation({**SIZE, "max_position_embeddings": 12}, {})
     assert found.defaults["max_length"] == 11

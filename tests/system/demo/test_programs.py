@@ -15,7 +15,7 @@ from tests.export.artifacts.test_originals import FAMILIES, ROWS, greedy
 from tests.export.artifacts.test_originals import LIMIT as SHORT
 from tests.export.graphs.test_greedy import export_family
 from tests.export.graphs.test_greedy import pad as padded
-from tests.support.browser import open_page, wait_for_status
+from tests.support.browser import TRANSLATE, open_example, wait_for_status
 from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER
@@ -104,12 +104,7 @@ def test_cpp_with_libtorch_alone(
 def page(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The web example in a headless Chromium, served with the bundle beside it."""
     folder = tmp_path_factory.mktemp("web") / "web"
-    folder.mkdir()
-    for part in (EXAMPLES / "web").iterdir():
-        if part.name != "model.bundle":
-            (folder / part.name).symlink_to(part)
-    (folder / "model.bundle").symlink_to(bundle)
-    with open_page(folder) as browser:
+    with open_example(folder, bundle) as browser:
         browser.folder = str(folder)
         yield browser
 
@@ -143,17 +138,9 @@ def test_web_page_translates_and_draws_the_attention(page: Any, texts: list[str]
 
 
 def test_browser_gives_eagers_tokens(page: Any, pairs: list[list[str]], expected: Tokens) -> None:
-    code = """
-        const [texts, done] = arguments;
-        (async () => {
-          const { Translator } = await import("./app.mjs");
-          const translator = await Translator.load();
-          const found = [];
-          for (const text of texts) found.push((await translator.translate(text)).tokens);
-          return found;
-        })().then(done, (error) => done(String(error)));
-    """
-    assert page.execute_async_script(code, [pair[0] for pair in pairs]) == expected
+    found = page.execute_async_script(TRANSLATE, [pair[0] for pair in pairs])
+    assert isinstance(found, list), found
+    assert [tokens for tokens, _ in found] == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)

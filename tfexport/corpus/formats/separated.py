@@ -19,6 +19,7 @@ from tfexport.corpus.formats.lines import (
 from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scanned, Source
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import join_some
+from tfexport.json_checks import is_unicode
 from tfexport.runtime.files.line_format import one_line
 
 Line = bytes | LongLine
@@ -157,7 +158,7 @@ class Separated:
             return Row(None, number, problem=text)
         values = dict(zip(names, fields, strict=True))
         for name in (columns.text, *columns.of_rows):
-            if not _is_unicode(values.get(name, "")):
+            if not is_unicode(values.get(name, "")):
                 return Row(None, number, problem=f"{name!r} is not UTF-8")
         return row_of(values, number, columns)
 
@@ -187,11 +188,3 @@ class Separated:
 
 def _names(header: list[str]) -> list[str]:
     return [header[0].removeprefix("\ufeff"), *header[1:]] if header else []
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

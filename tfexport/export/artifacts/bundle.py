@@ -30,6 +30,7 @@ from tfexport.export.artifacts.keywords import (
     graph_options,
     read_options,
     reads_texts,
+    spoken_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.results import ExportResult
@@ -51,6 +52,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
+from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.typing import Unpack
 
 
@@ -66,6 +68,7 @@ class BundleContents:
         samples: a file of real inputs that are compared too.
         expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
+        spoken: the languages of ``samples`` and ``expect``.
     """
 
     checkpoint: Checkpoint
@@ -75,6 +78,7 @@ class BundleContents:
     samples: PathLike | None = None
     expect: PathLike | None = None
     reads: str | None = None
+    spoken: Spoken = UNSAID
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions")
@@ -123,13 +127,14 @@ def read_contents(
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
     check_expect(options, bool(level))
+    spoken = spoken_of(options, "export_bundle")
     tell("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
     inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    return BundleContents(found, of_graphs, tokenizers, level, *inputs, reads)
+    return BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
 
 
 def write_bundle(
@@ -137,6 +142,7 @@ def write_bundle(
 ) -> ExportResult:
     """Export all graphs, write the bundle and compare it with eager PyTorch."""
     checkpoint, options = contents.checkpoint, contents.options
+    generation = checkpoint.read_generation()
     with new_bundle(output, force) as folder:
         build = GraphBuild(checkpoint, options)
         graphs = export_bundle_forms(build, tell)
@@ -149,19 +155,20 @@ def write_bundle(
         manifest = dataclasses.replace(
             describe(checkpoint.config, options, graphs),
             tokenizers=contents.tokenizers.copy(folder),
-            generation=dict(checkpoint.read_generation().defaults),
+            generation=dict(generation.defaults),
             languages=contents.tokenizers.languages,
             reads=contents.reads,
-            origins=checkpoint.unseen,
+            origins={**checkpoint.unseen, **generation.origins},
         )
         manifest = write_manifest(folder, manifest)
         report = None
         if contents.level:
-            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell)
+            spoken = contents.spoken
+            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell, spoken)
             report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
             if contents.expect is not None:
                 tie = near_tie_of(checkpoint, report)
-                report = add_expected(report, folder, contents.expect, tie, tell)
+                report = add_expected(report, folder, contents.expect, tie, tell, spoken)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -193,6 +200,7 @@ def verify_bundle(
             is in the report.
     """
     check_keywords("verify_bundle", options, VerifyKeywords)
+    spoken = spoken_of(options, "verify_bundle")
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
@@ -207,12 +215,12 @@ def verify_bundle(
     info.require_same_model(Path(bundle), found.config)
     tell, samples, expect = progress or silent, options.get("samples"), options.get("expect")
     plan = plan_bundle(
-        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell
+        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell, spoken
     )
     report = compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell)
+    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell, spoken)
 
 
 def describe(

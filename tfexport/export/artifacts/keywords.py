@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tfexport.errors import ConfigError, Message, Option, Problem, shown
+from tfexport.export.artifacts.option_rules import LANGUAGES
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.named_code import load_named
+from tfexport.export.quantize.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.near_names import nearest_name
 from tfexport.paths import PathLike
+from tfexport.runtime.spoken import Spoken
 
 
 class ReadKeywords(TypedDict, total=False):
@@ -66,7 +69,19 @@ class BundleKeywords(ReadKeywords, total=False):
     portable: bool
 
 
-class WholeBundleKeywords(BundleKeywords, total=False):
+class LanguageKeywords(TypedDict, total=False):
+    """Keyword arguments of samples and expected texts, for a model that is told languages.
+
+    Attributes:
+        source_language: of the samples, and of the sources in ``expect``.
+        target_language: of their references, and of the texts in ``expect``.
+    """
+
+    source_language: str | None
+    target_language: str | None
+
+
+class WholeBundleKeywords(BundleKeywords, LanguageKeywords, total=False):
     """Keyword arguments of ``export_bundle``.
 
     Attributes:
@@ -80,7 +95,7 @@ class WholeBundleKeywords(BundleKeywords, total=False):
     expect: PathLike | None
 
 
-class VerifyKeywords(ReadKeywords, total=False):
+class VerifyKeywords(ReadKeywords, LanguageKeywords, total=False):
     """Keyword arguments of ``verify_bundle``; see ``WholeBundleKeywords``.
 
     Attributes:
@@ -94,7 +109,7 @@ class VerifyKeywords(ReadKeywords, total=False):
     level: str
 
 
-class QuantizedGraphKeywords(BundleKeywords, total=False):
+class QuantizedGraphKeywords(BundleKeywords, LanguageKeywords, total=False):
     """Keyword arguments of ``export_quantized_graph``.
 
     Attributes:
@@ -160,9 +175,20 @@ def refuse_texts(given: Mapping[str, Any], path: Path) -> None:
     Raises:
         ConfigError: naming them.
     """
-    for name in ("samples", "expect"):
+    for name in ("samples", "expect", *LANGUAGES):
         if given.get(name) is not None:
             raise ConfigError(Message(Option(name), f" goes with a bundle, and {path} is a file."))
+
+
+def spoken_of(given: Mapping[str, Any], subject: str) -> Spoken:
+    """The languages of real texts, from keyword arguments; ``subject`` begins the message.
+
+    Raises:
+        ConfigError: languages, and no texts that could be in them.
+    """
+    if given.get("samples") is None and given.get("expect") is None:
+        require_samples(subject, {name: given.get(name) for name in LANGUAGES})
+    return Spoken(given.get("source_language"), given.get("target_language"))
 
 
 def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:
@@ -207,7 +233,7 @@ def graph_options(given: BundleKeywords) -> GraphOptions:
 
 
 def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
-    """What the manifest says that a model reads.
+    """The value of the manifest's ``reads``.
 
     Args:
         given: keyword arguments.

@@ -14,7 +14,7 @@ from tfexport.export.artifacts.keywords import (
     check_keywords,
 )
 from tfexport.export.artifacts.onnx_file import export_graph
-from tfexport.export.artifacts.option_rules import check_onnx_export
+from tfexport.export.artifacts.option_rules import LANGUAGES, check_onnx_export
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantize.bundle import QuantizeResult
@@ -81,9 +81,10 @@ def export_onnx(
     text, samples = options.get("text", False), options.get("samples")
     lines = _read_lines(Path(samples)) if samples is not None and text else []
     shared: Any = {k: v for k, v in options.items() if k in BundleKeywords.__annotations__}
+    languages: Any = {name: options.get(name) for name in LANGUAGES}
     shared |= {"verify": verify, "force": force, "progress": progress}
     if graph is None:
-        of_bundle: Any = {"samples": samples, "expect": options.get("expect")}
+        of_bundle: Any = {"samples": samples, "expect": options.get("expect"), **languages}
         if kind is None:
             exported = export_bundle(checkpoint, output, **of_bundle, **shared)
             return OnnxExport(exported, exported.manifest.size)
@@ -99,8 +100,9 @@ def export_onnx(
     else:
         texts = [line.partition("\t")[0] for line in lines]  # without the reference translation
         exported, judged = export_quantized_graph(
-            checkpoint, output, kind, samples=samples, text=text, text_samples=texts, **shared
-        )
+            checkpoint, output, kind, samples=samples, text=text, text_samples=texts,
+            **languages, **shared,
+        )  # fmt: skip
     return OnnxExport(exported, Path(output).stat().st_size, judged)
 
 

@@ -11,6 +11,7 @@ from tfexport.paths import PathLike
 GENERATE, FORWARD = "generate", "forward"
 TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")
 SPLITS = ("split", "source_split", "target_split")
+LANGUAGES = ("source_language", "target_language")
 # Option to the graphs that it goes with; None is a bundle.
 _GOES_WITH: dict[str, tuple[str | None, ...]] = {
     "attention_biases": (FORWARD,),
@@ -97,6 +98,14 @@ def _samples_and_tokenizers(graph: str | None, given: Mapping[str, Any]) -> Iter
             Option("samples"), " goes with a bundle, ", Option("text"), " or ",
             Option("quantize"), ".",
         )  # fmt: skip
+    for name in LANGUAGES:
+        if given.get(name) is None:
+            continue
+        if samples is None and given.get("expect") is None:
+            of_samples = " is of the samples; name them with "
+            yield Message(Option(name), of_samples, Option("samples"), ".")
+        elif graph is not None and not quantize:
+            yield Message(Option(name), " goes with a bundle or with ", Option("quantize"), ".")
     # Samples to quantise by are text as well.
     needed = graph is None or text or (quantize and samples is not None)
     for names in (TOKENIZERS, SPLITS):

@@ -20,6 +20,7 @@ from tfexport.export.artifacts.keywords import (
     WholeBundleKeywords,
     check_keywords,
     graph_options,
+    spoken_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
@@ -30,6 +31,7 @@ from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
+from tfexport.runtime.spoken import UNSAID
 from tfexport.typing import Unpack
 
 
@@ -53,7 +55,8 @@ def export_quantized_bundle(
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.progress``.
-        **options: of ``export_bundle``; ``samples`` are also those of ``quantize_bundle``.
+        **options: of ``export_bundle``; ``samples`` and their languages are also those of
+            ``quantize_bundle``.
 
     Returns:
         The export with float32 weights, whose files are deleted, and the quantised bundle.
@@ -68,9 +71,11 @@ def export_quantized_bundle(
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
         exported = write_bundle(contents, exact, force=False, tell=tell)
+        spoken = UNSAID if samples is None else contents.spoken
         made = quantize_bundle(
-            exact, output, weights, samples=samples, force=force, progress=progress
-        )
+            exact, output, weights, samples=samples, source_language=spoken.source,
+            target_language=spoken.target, force=force, progress=progress,
+        )  # fmt: skip
     return exported, made
 
 
@@ -107,6 +112,7 @@ def export_quantized_graph(
     check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
     check_weights(weights)
     check_options(GENERATE, {**options, "quantize": weights})
+    spoken = spoken_of({**options, "samples": samples}, "export_quantized_graph")
     wanted = cast(GraphKeywords, options)
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
@@ -117,7 +123,9 @@ def export_quantized_graph(
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
-        gate_bundle = BundleContents(contents.checkpoint, of_graph, tokenizers, level="")
+        gate_bundle = BundleContents(
+            contents.checkpoint, of_graph, tokenizers, level="", spoken=spoken
+        )
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()
@@ -147,4 +155,8 @@ def _judge(
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)
         quantized = Path(folder) / "judged.bundle"
-        return quantize_bundle(exact, quantized, weights, samples=samples, progress=tell)
+        spoken = contents.spoken
+        return quantize_bundle(
+            exact, quantized, weights, samples=samples, source_language=spoken.source,
+            target_language=spoken.target, progress=tell,
+        )  # fmt: skip

@@ -15,10 +15,12 @@ from tfexport.export.rounding import Noise
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.paths import PathLike
 from tfexport.progress import Progress
+from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.translator import Translator
 
 MOST_SHOWN = 3
-# Whether the tokens that were decoded from source ids come from a near tie of the eager code.
+# Whether the tokens that were decoded from source ids come from a near tie of the eager code; the
+# token that decoding starts from is in front of them.
 NearTie = Callable[[Sequence[int], Sequence[int]], bool]
 
 
@@ -35,7 +37,12 @@ class Line:
 
 
 def add_expected(
-    report: ParityReport, bundle: Path, expect: PathLike, near_tie: NearTie, tell: Progress
+    report: ParityReport,
+    bundle: Path,
+    expect: PathLike,
+    near_tie: NearTie,
+    tell: Progress,
+    spoken: Spoken = UNSAID,
 ) -> ParityReport:
     """A report with the comparison of expected texts.
 
@@ -49,9 +56,10 @@ def add_expected(
         expect: a file: lines of a source, a tab, and the text that is expected.
         near_tie: says so of the eager code.
         tell: called before and after.
+        spoken: the languages of the texts.
 
     Raises:
-        ConfigError: the bundle has no tokenizers.
+        ConfigError: the bundle has no tokenizers, or has to be told a language.
         InputError: the file is unusable.
     """
     pairs = read_pairs(expect, "expect")
@@ -62,15 +70,19 @@ def add_expected(
                 Option("expect"), " compares texts, and the bundle has no tokenizer for both "
                 "sides: give one with ", Option("tokenizer"), ".",
             ))  # fmt: skip
-        results = translator.translate([source for source, _ in pairs])
+        options, _ = translator.engine.resolver.resolve({}, spoken=spoken)
+        results = translator.translate(
+            [source for source, _ in pairs],
+            source_language=spoken.source, target_language=spoken.target,
+        )  # fmt: skip
         wrong: list[Line] = []
         ties = 0
         for (source, expected), result in zip(pairs, results, strict=True):
             found = result.text or ""
             if found.strip() == expected.strip():
                 continue
-            tokens = result.hypotheses[0].tokens
-            if near_tie(translator.encode(source), tokens):
+            ids = translator.engine.texts.encode(source, framing=options.framing)
+            if near_tie(ids, [options.bos_id, *result.hypotheses[0].tokens]):
                 ties += 1
             else:
                 wrong.append(Line(source, expected, found))
@@ -92,14 +104,13 @@ def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
     built: list[Eager] = []
 
     @torch.no_grad()
-    def near_tie(ids: Sequence[int], tokens: Sequence[int]) -> bool:
+    def near_tie(ids: Sequence[int], prefix: Sequence[int]) -> bool:
         if not built:
             built.append(Eager.of(checkpoint))
         (eager,) = built
         case = make_case([list(ids)], eager.config)
-        prefix = torch.tensor([[eager.config.special_ids.decoder_start, *tokens]])
         memory = eager.reference.encode(case.ids, case.mask)
-        logits = eager.reference.decode(memory, case.mask, prefix)[0].numpy()
+        logits = eager.reference.decode(memory, case.mask, torch.tensor([prefix]))[0].numpy()
         return any(is_near_tie(of_token, noise) for of_token in logits)
 
     return near_tie

@@ -104,9 +104,8 @@ class EagerModule:
         noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
 
         @torch.no_grad()
-        def found(ids: Sequence[int], tokens: Sequence[int]) -> bool:
-            prefix = torch.tensor([self.special_ids.decoder_start, *tokens])
-            _, logits = self._follow(self.row_of(ids), prefix)
+        def found(ids: Sequence[int], prefix: Sequence[int]) -> bool:
+            _, logits = self._follow(self.row_of(ids), torch.tensor(prefix))
             return any(is_near_tie(of_token, noise) for of_token in logits.numpy())
 
         return found

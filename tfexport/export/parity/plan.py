@@ -1,7 +1,7 @@
 """How much a comparison runs, and on which real inputs besides drawn ones."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from tfexport.errors import (
     Option,
     Problem,
     TokenizerError,
+    join_problems,
     shown,
 )
 from tfexport.export.parity.report import SAMPLES, SENTENCES
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
+from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
 from tfexport.runtime.text.codec import TextCodec
+from tfexport.runtime.text.framing import PLAIN, Framing
 
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs
@@ -67,7 +70,12 @@ def read_level(verify: bool | str) -> str:
 
 
 def plan_bundle(
-    folder: Path, manifest: Manifest, level: str, samples: PathLike | None, tell: Progress
+    folder: Path,
+    manifest: Manifest,
+    level: str,
+    samples: PathLike | None,
+    tell: Progress,
+    spoken: Spoken = UNSAID,
 ) -> Plan:
     """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
 
@@ -77,13 +85,16 @@ def plan_bundle(
         level: see ``Plan``.
         samples: a file of source texts, or of ids where the bundle holds no tokenizer.
         tell: called after every batch.
+        spoken: the languages of ``samples``.
 
     Raises:
+        ConfigError: a language that the model does not know, or one that it has to be told.
         InputError: an invalid line.
     """
     codec = TextCodec(folder, manifest)
     if samples is not None:
-        rows = [row for row in _read_rows(Path(samples), codec, manifest) if row]
+        framing = _frame(manifest, spoken)
+        rows = [row for row in _read_rows(Path(samples), codec, manifest, framing) if row]
         return Plan(level, tuple(map(tuple, rows[:MOST_ROWS])), SAMPLES, tell)
     found = list(_sentences(codec, manifest)) if "source" in manifest.tokenizers else []
     return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, tell)
@@ -107,11 +118,26 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
     return [(source, target) for source, _, target in pairs]
 
 
-def _read_rows(path: Path, codec: TextCodec, manifest: Manifest) -> Iterator[Sequence[int]]:
+def _frame(manifest: Manifest, spoken: Spoken) -> Framing:
+    """The ids of languages around a source text; those of the target only if they go there."""
+    languages = manifest.languages
+    if spoken.target is None and languages is not None and languages.target_place != "source":
+        languages = replace(languages, target_place=None, target=None)
+    if not manifest.tokenizers and spoken == UNSAID:
+        return PLAIN
+    placed = place_languages(languages, spoken, ())
+    if placed.problems:
+        raise ConfigError(join_problems("samples", placed.problems))
+    return placed.framing
+
+
+def _read_rows(
+    path: Path, codec: TextCodec, manifest: Manifest, framing: Framing
+) -> Iterator[Sequence[int]]:
     for number, (text, _) in enumerate(read_pairs(path, "samples"), start=1):
         try:
             if manifest.tokenizers:
-                yield codec.encode(text)
+                yield codec.encode(text, framing=framing)
             else:
                 yield codec.check_ids(_ids(text))
         except InputError as error:

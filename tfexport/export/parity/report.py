@@ -239,7 +239,7 @@ class ParityReport:
             raise ParityError(Message(f"{name}: not equal to {self.reference}: ", text))
 
     def failure(self) -> Message | None:
-        """What differs first, by how much, and what may be the cause; None if nothing does."""
+        """The first difference, its size and its possible causes; None if there is none."""
         failure = self.first_failure()
         if failure is None:
             return None

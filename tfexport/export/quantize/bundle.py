@@ -24,11 +24,7 @@ from tfexport.bundle import (
 from tfexport.errors import (
     BundleError,
     ConfigError,
-    Message,
-    Option,
-    Problem,
     QualityError,
-    join_problems,
 )
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.share_weights import share_weights
@@ -40,6 +36,7 @@ from tfexport.export.quantize.quality import (
     Quality,
     QualityGate,
     open_gate,
+    require_samples,
 )
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
@@ -109,13 +106,7 @@ def quantize_bundle(
     check_weights(weights)
     if samples is None:
         given = {"source_language": source_language, "target_language": target_language}
-        problems = [
-            Problem(name, Message("is of the samples; name them with ", Option("samples")))
-            for name, code in given.items()
-            if code is not None
-        ]
-        if problems:
-            raise ConfigError(join_problems("quantize", problems))
+        require_samples("quantize", given)
     check_output(output, force)
     path, manifest = Path(bundle), open_bundle(bundle)
     with without_links(path, manifest.files) as files:

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from tfexport.bundle import Manifest
-from tfexport.errors import InputError, Message, missing_dependency
+from tfexport.errors import (
+    ConfigError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+    join_problems,
+    missing_dependency,
+)
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
@@ -197,6 +205,25 @@ class QualityGate:
         return Quality(len(self.samples), tokens, agreement, bleu, self._original_bleu - bleu)
 
 
+def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
+    """Refuse languages where there are no samples that could be in them.
+
+    Args:
+        subject: begins the message.
+        languages: option to the code that is given.
+
+    Raises:
+        ConfigError: naming every one that is.
+    """
+    problems = [
+        Problem(name, Message("is of the samples; name them with ", Option("samples")))
+        for name, code in languages.items()
+        if code is not None
+    ]
+    if problems:
+        raise ConfigError(join_problems(subject, problems))
+
+
 def open_gate(
     translator: Translator, path: Path, source_language: str | None, target_language: str | None
 ) -> QualityGate:
@@ -220,14 +247,15 @@ def read_samples(path: Path, translator: Translator, spoken: Spoken = UNSAID) ->
     If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
 
     Raises:
+        ConfigError: a language that the model does not know, or one that it has to be told.
         InputError: naming the invalid line.
     """
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:
         return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
-    named = spoken.source is not None or spoken.target is not None
+    as_ids = spoken == UNSAID and not translator.manifest.tokenizers
     options, _ = translator.engine.resolver.resolve(
-        {}, spoken=spoken if named else Spoken(as_ids=True), own_defaults=False
+        {}, spoken=Spoken(as_ids=True) if as_ids else spoken, own_defaults=False
     )
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):

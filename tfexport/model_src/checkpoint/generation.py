@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfexport.errors import ConfigError, join_problems, shown
+from tfexport.manifest import TRANSFORMERS
 from tfexport.model_src.checkpoint.generation_keys import (
     CHANGE_NOTHING,
     KNOWN,
@@ -16,7 +17,7 @@ from tfexport.model_src.checkpoint.generation_keys import (
     Values,
 )
 
-GENERATION_FILE = "generation_config.json"
+CONFIG, GENERATION_FILE = "config.json", "generation_config.json"
 DEFAULT_TOKENS = 20  # transformers' own limit, where a folder names none
 # Values that are the decoding options' own defaults.
 _UNSAID: Mapping[str, Any] = {
@@ -39,11 +40,13 @@ class Generation:
         defaults: decoding option to its default, as JSON values; the manifest's ``generation``.
         start_id: the token that decoding starts from; None if the files do not say it.
         notes: remarks for the user.
+        origins: default to where it comes from, for the manifest; of ``max_length`` alone.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     start_id: int | None = None
     notes: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Generation:
@@ -65,11 +68,12 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
     start = read.token("decoder_start_token_id")
     problems += [*read.problems, *_contradictions(defaults)]
     if problems:
-        name = GENERATION_FILE if generation else "config.json, on generation"
+        name = GENERATION_FILE if generation else f"{CONFIG}, on generation"
         raise ConfigError(join_problems(name, problems, REMEDY))
     notes = [*_notes(given), *_task_notes(config, generation), *_length_note(given, defaults)]
-    return Generation(defaults, start if start is not None else read.token("bos_token_id"),
-                      tuple(notes))  # fmt: skip
+    start = start if start is not None else read.token("bos_token_id")
+    origin = TRANSFORMERS if _length_unsaid(given) else GENERATION_FILE if generation else CONFIG
+    return Generation(defaults, start, tuple(notes), {"max_length": origin})
 
 
 def _of_model(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,12 +214,16 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
     """A remark where the files name no longest output, of which transformers warns too."""
-    if "max_length" not in given and "max_new_tokens" not in given:
+    if _length_unsaid(given):
         yield (
             f"the model's files name no longest output: it is cut after {defaults['max_length']} "
             "tokens, which is transformers' default, unless max_length is given when decoding, or "
             f"max_new_tokens in {GENERATION_FILE}"
         )
+
+
+def _length_unsaid(given: Mapping[str, Any]) -> bool:
+    return "max_length" not in given and "max_new_tokens" not in given
 
 
 def _task_notes(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterator[str]:

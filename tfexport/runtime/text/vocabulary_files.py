@@ -12,6 +12,7 @@ from typing import Any
 
 from tfexport.errors import TokenizerError, shown
 from tfexport.file_access import open_file
+from tfexport.json_checks import is_unicode
 from tfexport.runtime.text.libraries import read_file
 
 _SHOWN = 40  # characters of a word in a message
@@ -65,9 +66,7 @@ def find_word_problem(words: Sequence[Any]) -> str | None:
             return f"id {place} stands for {shown(word)}, which is no text"
         if word in places:
             return f"{word[:_SHOWN]!r} stands for id {places[word]} and for id {place}"
-        try:
-            word.encode()
-        except UnicodeEncodeError:
+        if not is_unicode(word):
             return f"id {place} stands for {shown(word)}, which is not valid Unicode"
         places[word] = place
     return None

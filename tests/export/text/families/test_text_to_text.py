@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import hf_models
 from tests.support import tokenizer_folders as folders
+from tests.support.command import invoke
 from tfexport.export import export_bundle
 from tfexport.runtime import Translator
 
@@ -131,3 +132,25 @@ def test_text_is_that_of_transformers(tmp_path: Path, name: str) -> None:
         target_language=case.target,
     )
     assert [result.text for result in found] == expected
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_samples_are_in_the_languages_that_the_command_names(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    case = CASES["m2m100"]
+    folder = case.make(tmp_path / "model")
+    complete(case, folder, transformers.AutoTokenizer.from_pretrained(folder))
+    samples = tmp_path / "samples.txt"
+    samples.write_text("the house is small.\nx\n", encoding="utf-8")
+    given = ["onnx", "--checkpoint", folder, "-o", tmp_path / "q.bundle", "--quantize=int8",
+             "--samples", samples]  # fmt: skip
+    done = invoke(*given, "--no-verify")
+    assert done.exit_code == 2
+    assert "the model has to be told the target language: --target-language is" in done.stderr
+    assert not (tmp_path / "q.bundle").exists()
+    done = invoke(*given, "--source-language=de", "--target-language=fr")
+    assert done.exit_code == 0, done.output
+    assert "tokens agree" in done.stdout
+    manifest = json.loads((tmp_path / "q.bundle" / "manifest.json").read_text())
+    assert manifest["parity"]["inputs"] == ["drawn", "samples"]
+    assert manifest["origins"]["max_length"] == "transformers", "its files name no length"
