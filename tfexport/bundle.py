@@ -79,12 +79,12 @@ def _no_bundle(folder: Path) -> str:
     )
     if set_aside:
         return (
-            f"{folder}: no such bundle; an export was interrupted and the previous bundle is whole "
-            f"at {set_aside[-1]}. Rename it back to {folder}, or export again."
+            f"{folder}: no such bundle; an export was interrupted, and the previous bundle is "
+            f"complete at {set_aside[-1]}. Rename it back to {folder}, or export again."
         )
     if not folder.exists():
         return f"{folder}: no such file or folder. Make a bundle with 'tfexport onnx'."
-    return f"{folder}: not a bundle: it holds no {MANIFEST}. Make one with 'tfexport onnx'."
+    return f"{folder}: not a bundle: it contains no {MANIFEST}. Make one with 'tfexport onnx'."
 
 
 def open_bundle(folder: str | os.PathLike[str]) -> Manifest:

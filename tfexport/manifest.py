@@ -17,7 +17,7 @@ FORMAT = "tfexport-bundle"
 # 1 is a Transformer's, 2 a user's module's, 3 either's that says more about decoding.
 FORMAT_VERSION = 3
 TRANSFORMERS = "transformers"  # the origin of a default of that library
-REEXPORT = "Export it again, or copy it again from where it is whole."
+REEXPORT = "Export it again, or copy it again from a complete one."
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def parse_manifest(text: str, path: Path) -> dict[str, Any]:
 def _check_format(values: Mapping[str, Any], path: Path) -> None:
     version = values.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BundleError(f"{path}: format_version is {version!r}, not a whole number from 1 on.")
+        raise BundleError(f"{path}: format_version is {version!r}, not an integer from 1 on.")
     if version > FORMAT_VERSION:
         raise BundleError(
             f"{path}: bundle format {version}; this tfexport reads up to {FORMAT_VERSION}. "

@@ -25,7 +25,7 @@ def _given(tmp_path: Path) -> Path:
     [
         (["--workers", "many"], 2, "--workers: 'many' is neither N nor MIN:MAX"),
         (["--workers", "1:2:3"], 2, "--workers: '1:2:3' is neither N nor MIN:MAX"),
-        (["--workers", "0"], 2, "--workers: 0 is not a whole number from 1 to 100000"),
+        (["--workers", "0"], 2, "--workers: 0 is not an integer from 1 to 100000"),
         (["--workers", "5:2"], 2, "--workers: 5 at least are more than 2 at most"),
         (["--threads-per-worker", "0"], 2, "0 is not in the range"),
         (["--engine", "spark"], 2, "'spark' is not one of 'auto', 'local', 'ray'"),
@@ -66,7 +66,7 @@ def test_files_of_no_format_are_told(tiny_bundle: Path, given: Path) -> None:
     done = invoke("corpus", tiny_bundle, given, given.with_name("new"), "--include", "*.de")
     assert done.exit_code == 1
     assert "train.de: .de says no format" in done.stderr
-    assert "--format says it for all files" in done.stderr
+    assert "--format sets the format of all files" in done.stderr
     options = ["--include", "*.de", "--format", "text"]
     done = invoke("corpus", tiny_bundle, given, given.with_name("new"), *options)
     assert done.exit_code == 0

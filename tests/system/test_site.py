@@ -188,7 +188,7 @@ def test_navigation_leads_to_every_page(site: Path, browser: Any, width: int) ->
     # The menu slides in.
     WebDriverWait(browser, 10).until(lambda browser: link.is_displayed())
     browser.execute_script("arguments[0].click()", link)
-    assert browser.find_element("tag name", "h1").text.startswith("Decode behind HTTP")
+    assert browser.find_element("tag name", "h1").text.startswith("Decode over HTTP")
     tree = browser.find_elements("css selector", ".sidebar-tree a")
     linked = {a.get_attribute("href").partition("#")[0].removeprefix(browser.home) for a in tree}
     written = {

@@ -120,7 +120,7 @@ def engine_option(command: Command) -> Command:
 
 
 def whole_numbers(name: str) -> click.IntRange:
-    """The click type of a decoding option that is a whole number."""
+    """The click type of a decoding option that is an integer."""
     bounds = SPECS[name].bounds
     assert isinstance(bounds, Wholes)
     return click.IntRange(bounds.least, bounds.most)

@@ -26,7 +26,7 @@ class Wholes:
     def problem(self, value: Any) -> str | None:
         """Say why a value is invalid; None for a valid one."""
         if not is_whole(value):
-            return f"{shown(value)} is not a whole number"
+            return f"{shown(value)} is not an integer"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
         return f"{shown(value)} is more than {self.most}" if value > self.most else None

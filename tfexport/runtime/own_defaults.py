@@ -30,7 +30,7 @@ def check_own(generation: Mapping[str, Any], name: str) -> None:
     """
     problems = list(find_problems(with_own(generation, {}), SPECS))
     if problems:
-        raise BundleError(join_problems(f"{name}: its own decoding defaults", problems))
+        raise BundleError(join_problems(f"{name}: its decoding defaults", problems))
 
 
 def with_own(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

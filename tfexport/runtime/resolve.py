@@ -219,7 +219,7 @@ class Resolver:
         if io is not None:
             if wants:
                 yield Problem(
-                    None, "attention is not in this bundle: a module of one's own gives none"
+                    None, "attention is not in this bundle: a custom module has no such output"
                 )
             return
         if wants and not self._has_attention():

@@ -94,7 +94,7 @@ def test_empty_file_is_refused(
 ) -> None:
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
-    with torch.no_grad(), pytest.raises(InputError, match="holds no line"):
+    with torch.no_grad(), pytest.raises(InputError, match="contains no line"):
         verify_bundle(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
 
 

@@ -152,7 +152,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
         (5, "holds 5, and no vocabulary"),
         ([], "holds a vocabulary without words"),
         ({}, "holds a vocabulary without words"),
-        (["a", "b", "a"], "'a' stands for id 0 and for id 2"),
+        (["a", "b", "a"], "'a' has the id 0 and the id 2"),
         (["a", "\ud800"], "id 1 stands for .*, which is not valid Unicode"),
         ([b"a"], "id 0 stands for b'a', which is no text"),
         (["a", 7], "id 1 stands for 7, which is no text"),

@@ -38,7 +38,7 @@ def test_text_is_split_as_the_file_says(tmp_path: Path) -> None:
         ({"split": "whitespace", "words": [], "more": 1}, "other keys"),
         ({"split": None, "words": []}, "split is no text"),
         ({"split": "whitespace", "words": {"a": 0}}, "words are no list"),
-        ({"split": "whitespace", "words": ["a", "a"]}, "'a' stands for id 0 and for id 1"),
+        ({"split": "whitespace", "words": ["a", "a"]}, "'a' has the id 0 and the id 1"),
         ({"split": "whitespace", "words": ["a", 5]}, "id 1 stands for 5, which is no text"),
         ({"split": "whitespace", "words": ["\ud800"]}, "not valid Unicode"),
         ({"split": "moses", "words": ["a"]}, "'moses' is not a known way to split text"),

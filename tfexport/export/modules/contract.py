@@ -130,7 +130,7 @@ class UserModule(nn.Module):
         ]
         if changed:
             raise self.wrong(
-                method, f"changes {changed[0]!r} of the module, which it keeps between calls; put "
+                method, f"changes {changed[0]!r} of the module, which persists between calls; put "
                 "that into the state"
             )  # fmt: skip
         return found

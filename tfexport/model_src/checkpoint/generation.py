@@ -209,7 +209,7 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
     ]
     left_out = sorted({key for key in given if key in CHANGE_NOTHING} | {*of_sampling})
     if left_out:
-        yield f"keys of generation that change no token are left out: {', '.join(left_out)}"
+        yield f"generation settings that change no token are ignored: {', '.join(left_out)}"
 
 
 def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:

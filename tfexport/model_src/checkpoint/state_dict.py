@@ -208,7 +208,7 @@ def _with_weights_beside(found: StateDict) -> StateDict:
     tensors = {key: it for file in files for key, it in _load_safetensors(file).tensors.items()}
     if not tensors:
         raise CheckpointError(
-            f"{path}: options without weights, and no {path.stem}.safetensors beside it."
+            f"{path}: options without weights, and no {path.stem}.safetensors next to it."
         )
     check_keys(tensors, path)
     return dataclasses.replace(found, tensors=tensors)

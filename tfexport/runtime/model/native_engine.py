@@ -26,7 +26,7 @@ DISTRIBUTION = "tfexport-native"
 def why_not_native(manifest: Manifest) -> str:
     """Why the native engine cannot run a bundle; empty if it can, as far as the manifest says."""
     if manifest.module is not None:
-        return "the bundle holds a module of one's own"
+        return "the bundle contains a custom module"
     if WEIGHT_TABLE not in manifest.files:
         weights = (manifest.quantization or {}).get("weights")
         if weights == "int4":
