@@ -171,7 +171,7 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
         except OSError as error:
             raise BundleError(
                 f"{folder}: its files are links, which onnxruntime does not follow, and they "
-                f"cannot be copied to {copy.parent}: {error.strerror}. Make room there, name "
+                f"cannot be copied to {copy.parent}: {error.strerror}. Free space there, name "
                 "another folder in the environment variable TMPDIR, or copy the bundle once "
                 "without links: cp -rL."
             ) from None

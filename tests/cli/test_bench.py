@@ -190,4 +190,4 @@ def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> No
 def test_ids_without_a_file_are_refused(tiny_bundle: Path) -> None:
     done = invoke("bench", tiny_bundle, "--ids")
     assert done.exit_code == 2
-    assert "--ids is of the lines of FILE" in done.stderr
+    assert "--ids applies to the lines of FILE" in done.stderr

@@ -87,7 +87,7 @@ def bench(**values: Any) -> None:
     if call.tune and call.threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
     if call.ids and call.file is None:
-        raise ConfigError("--ids is of the lines of FILE; leave it out, or name FILE")
+        raise ConfigError("--ids applies to the lines of FILE; omit it, or name FILE")
     keywords = given(call.decoding)
     plans = _plans(call, keywords.pop("batch_type", "rows"))
     if call.file is None:

@@ -168,8 +168,8 @@ class _Original:
         graphs = (self._graph(file).graph for file in self.manifest.graphs.values())
         if not any(read_role(value) for graph in graphs for value in graph.initializers.values()):
             raise BundleError(
-                f"{self.path}: its graphs do not say what their weights are, as those of older "
-                "versions do not. Export the checkpoint again, and quantise that."
+                f"{self.path}: its graphs do not contain the roles of their weights, as in older "
+                "versions. Export the checkpoint again, and quantise that."
             )
 
     def _graph(self, file: str) -> ir.Model:
