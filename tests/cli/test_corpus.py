@@ -60,12 +60,12 @@ def test_files_of_no_format_are_told(tiny_bundle: Path, given: Path) -> None:
     (given / "c.xz").write_text("w4\n")
     done = invoke("corpus", tiny_bundle, given, given.with_name("out"), "--json")
     assert done.exit_code == 0
-    told = "c.xz: .xz is not read, train.de: .de says no format"
+    told = "c.xz: .xz is not read, train.de: .de is not a known suffix"
     assert f"2 files skipped: {told} (--format, --include)" in done.stderr
     assert json.loads(done.stdout)["passed_over"] == told.split(", ")
     done = invoke("corpus", tiny_bundle, given, given.with_name("new"), "--include", "*.de")
     assert done.exit_code == 1
-    assert "train.de: .de says no format" in done.stderr
+    assert "train.de: .de is not a known suffix" in done.stderr
     assert "--format sets the format of all files" in done.stderr
     options = ["--include", "*.de", "--format", "text"]
     done = invoke("corpus", tiny_bundle, given, given.with_name("new"), *options)

@@ -83,8 +83,8 @@ def test_files_of_unknown_format_are_passed_over(tmp_path: Path) -> None:
     found = find_input(f"{tmp_path}/in", f"{tmp_path}/out")
     assert [part.name for part in found.partitions] == ["c.txt"]
     assert found.passed_over == [
-        "a.de: .de says no format", "b.json: .json says no format", "d/e.xz: .xz is not read",
-        "f.zip: .zip is not read", "h.tar.gz: .tar says no format", "i.txt.7z: .7z is not read",
+        "a.de: .de is not a known suffix", "b.json: .json is not a known suffix", "d/e.xz: .xz is not read",
+        "f.zip: .zip is not read", "h.tar.gz: .tar is not a known suffix", "i.txt.7z: .7z is not read",
     ]  # fmt: skip
     make(tmp_path / "in", "g.parquet.gz")
     with pytest.raises(InputError, match=r"g.parquet.gz: Parquet"):
@@ -111,7 +111,7 @@ def test_patterns_say_which_files_are_taken(
 
 def test_patterns_that_do_not_do_are_refused(tmp_path: Path) -> None:
     make(tmp_path / "in", "a.txt", "g.de")
-    with pytest.raises(InputError, match=r"in: g.de: .de says no format"):
+    with pytest.raises(InputError, match=r"in: g.de: .de is not a known suffix"):
         find_input(f"{tmp_path}/in", f"{tmp_path}/out", include=["*"])
     found = find_input(f"{tmp_path}/in", f"{tmp_path}/out", "text", include=["*.de"])
     assert [part.name for part in found.partitions] == ["g.de"]
@@ -125,7 +125,7 @@ def test_all_files_of_unknown_format_are_named_if_there_are_no_others(tmp_path: 
     make(tmp_path / "in", *(f"{number:03}.de" for number in range(100)))
     with pytest.raises(InputError) as caught:
         find_partitions(f"{tmp_path}/in", f"{tmp_path}/out")
-    assert "009.de: .de says no format" in str(caught.value)
+    assert "009.de: .de is not a known suffix" in str(caught.value)
     assert "010.de" not in str(caught.value)
     assert "90 more" in str(caught.value)
     remedy = "Suffixes: .txt, none, .jsonl, .ndjson, .parquet, .pq, .csv, .tsv, and with a"
@@ -191,8 +191,8 @@ def test_names_that_only_begin_alike_lie_apart(tmp_path: Path) -> None:
             "its name is of the format text, and the input is jsonl",
         ),
         ("a.txt", "a.csv", ConfigError, "its name is of the format csv, and the input is text"),
-        ("a.txt", "a.de", InputError, r"^a.de: .de says no format"),
-        ("x.de", "b.txt", InputError, r"^x.de: .de says no format"),
+        ("a.txt", "a.de", InputError, r"^a.de: .de is not a known suffix"),
+        ("x.de", "b.txt", InputError, r"^x.de: .de is not a known suffix"),
         ("a.txt", "a.txt.xz", InputError, r"a.txt.xz: .xz is not read"),
         ("b.pq", "b.pq.gz", InputError, "Parquet is compressed inside"),
         ("a.txt", "folder", ConfigError, "folder: is a folder, and the input is one file"),

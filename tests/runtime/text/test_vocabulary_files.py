@@ -39,7 +39,7 @@ def test_text_is_split_as_the_file_says(tmp_path: Path) -> None:
         ({"split": None, "words": []}, "split is no text"),
         ({"split": "whitespace", "words": {"a": 0}}, "words are no list"),
         ({"split": "whitespace", "words": ["a", "a"]}, "'a' has the id 0 and the id 1"),
-        ({"split": "whitespace", "words": ["a", 5]}, "id 1 stands for 5, which is no text"),
+        ({"split": "whitespace", "words": ["a", 5]}, "id 1 is 5, which is not text"),
         ({"split": "whitespace", "words": ["\ud800"]}, "not valid Unicode"),
         ({"split": "moses", "words": ["a"]}, "'moses' is not a known way to split text"),
         ({"split": "whitespace", "words": ["a", "b", "c"]}, "ids go up to 2"),
