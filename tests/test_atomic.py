@@ -58,6 +58,13 @@ def test_a_full_disk_is_named_whatever_the_writer_says(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_with_room_for_less_is_named_too(tmp_path: Path) -> None:
+    """Numpy looks before it writes, and then there is room for a little."""
+    with pytest.raises(OSError, match="No space left") as raised:
+        begin(tmp_path / "a.pt", of_numpy)
+    assert raised.value.errno == errno.ENOSPC
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), OSError("something else")])
 def test_other_failures_stay_what_they_are_where_there_is_room(
     error: Exception, tmp_path: Path

@@ -49,6 +49,12 @@ def test_a_difference_stands_out_without_colours_too(tmp_path: Path) -> None:
     assert "NOT equal" in page
 
 
+def test_a_difference_that_rounding_does_not_explain_is_told(tmp_path: Path) -> None:
+    small = Comparison("eager modules", 2, 7, 9e-5, 3, noise=5e-6)
+    assert "<p>eager modules: differs by 9e-05, 18 times what" in written(tmp_path, small)
+    assert "differs by" not in written(tmp_path)
+
+
 def test_names_are_text_and_nothing_is_fetched(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert "eager &lt;b&gt;" in page

@@ -56,6 +56,19 @@ def test_export_against_code_of_the_users_own(
     assert "Your own forward" not in done.output
 
 
+def test_setting_that_changes_little_is_doubted(tiny_checkpoint: Path) -> None:
+    code = ["--reference", "code_of_mine:reference"]
+    arguments = [*COMMANDS["graph"], "--checkpoint", tiny_checkpoint, *SETTINGS, *code]
+    right = invoke(*arguments)
+    assert right.exit_code == 0, right.output
+    assert "warning" not in right.stderr
+    done = invoke(*arguments, "--force", "--set=norm_eps=5e-5")
+    assert done.exit_code == 0, done.output
+    assert "warning: eager modules: differs by " in done.stderr
+    found = invoke("verify", "a.onnx", "--checkpoint", tiny_checkpoint, *code, *SETTINGS)
+    assert "warning: eager modules: differs by " in found.output  # the file has its setting
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_export_without_code_says_so_and_what_to_pass(tiny_checkpoint: Path, command: str) -> None:
     done = invoke(*COMMANDS[command], "--checkpoint", tiny_checkpoint, *SETTINGS)

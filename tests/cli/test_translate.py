@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.command import invoke
+from tfexport.cli import translate_command
 from tfexport.runtime import Translator
 
 
@@ -295,6 +297,17 @@ def test_an_interrupted_run_says_how_far_it_came(
     assert said.format(f"{count:,}") in told
     assert told.endswith("Interrupted.\n")
     assert "Traceback" not in told
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs pipes of names")
+def test_an_interrupted_pipe_is_begun_anew(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in ("-", str(tmp_path / "pipe")):
+        call: Any = SimpleNamespace(file=file, output="out.txt", force=False, resume=False)
+        assert translate_command._how_far(call, 1234) == (
+            "out.txt: 1,234 lines were translated by this run. "
+            f"{file} can be read only once: begin anew with --force."
+        )
 
 
 @pytest.mark.parametrize(

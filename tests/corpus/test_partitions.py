@@ -83,9 +83,13 @@ def test_files_of_unknown_format_are_passed_over(tmp_path: Path) -> None:
     found = find_input(f"{tmp_path}/in", f"{tmp_path}/out")
     assert [part.name for part in found.partitions] == ["c.txt"]
     assert found.passed_over == [
-        "a.de: .de is not a known suffix", "b.json: .json is not a known suffix", "d/e.xz: .xz is not read",
-        "f.zip: .zip is not read", "h.tar.gz: .tar is not a known suffix", "i.txt.7z: .7z is not read",
-    ]  # fmt: skip
+        "a.de: .de is not a known suffix",
+        "b.json: .json is not a known suffix",
+        "d/e.xz: .xz is not read",
+        "f.zip: .zip is not read",
+        "h.tar.gz: .tar is not a known suffix",
+        "i.txt.7z: .7z is not read",
+    ]
     make(tmp_path / "in", "g.parquet.gz")
     with pytest.raises(InputError, match=r"g.parquet.gz: Parquet"):
         find_input(f"{tmp_path}/in", f"{tmp_path}/out")

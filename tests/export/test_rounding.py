@@ -24,6 +24,7 @@ from tfexport.export.rounding import (
     Rounding,
     Weights,
     allow,
+    suited_threads,
 )
 
 IDS = torch.arange(6)
@@ -127,6 +128,21 @@ def test_weights_that_code_looks_up_elsewhere_are_found_by_watching_it(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("others", [None, ()], ids=["costs much", "costs little"])
+def test_values_that_happen_to_be_exact_have_noise_too(others: tuple[()] | None) -> None:
+    model = nn.Linear(4, 4, bias=False)
+
+    def call() -> Tensor:
+        weights: Tensor = model(torch.eye(4))
+        return weights
+
+    found = Rounding(model)
+    (noise,) = found.measure(lambda: [call()], [call().numpy()], others)
+    assert found.by == FLOAT64
+    assert 1e-9 < noise < 1e-6
+
+
+@torch.no_grad()
 def test_code_is_as_it_was_afterwards() -> None:
     model = Scorer()
     weights, before = Weights(model), {k: v.clone() for k, v in model.state_dict().items()}
@@ -207,3 +223,19 @@ def test_allowance_follows_the_noise_between_bounds() -> None:
     assert allow(3e-4) == pytest.approx(MULTIPLE * 3e-4)
     assert allow(1.0) == allow(1e30) == MOST_ALLOWED
     assert allow(np.nan) == allow(np.inf) == LEAST_ALLOWED, "no measure widens nothing"
+
+
+def test_code_with_few_weights_runs_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(2)
+    try:
+        with suited_threads(Scorer()):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        monkeypatch.setattr(rounding, "LEAST_SHARED", Weights(Scorer()).size)
+        with suited_threads([Scorer()]):
+            assert torch.get_num_threads() == 2
+        with pytest.raises(KeyError), suited_threads(nn.ReLU()):
+            raise KeyError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.serve.servers import Server, serving
 from tests.serve.test_texts import changed
 from tfexport.languages import Languages
 from tfexport.serve import detection
-from tfexport.serve.detection import detect
+from tfexport.serve.detection import LOOKED_AT, detect
+from tfexport.serve.failures import RequestError
 
 GERMAN = "Das ist ein gutes Haus, und w4 w5 ist auch gut."
 ENGLISH = "This is a good house, and w4 w5 is good as well."
@@ -105,12 +107,28 @@ def test_without_the_library_languages_are_asked_for(monkeypatch: pytest.MonkeyP
     try:
         assert not detection.can_detect()
         assert detect(GERMAN, ["de", "en"]) == []
+        monkeypatch.setattr(detection, "choose_only", lambda *_: None)
+        monkeypatch.setattr(detection, "sources_of", lambda *_: ["de", "en"])
+        service: Any = SimpleNamespace(models=[])
+        with pytest.raises(RequestError, match=r"one of de, en; .* not installed"):
+            detection._choices(service, [GERMAN], detection.Wanted(None, "fr"))
     finally:
         monkeypatch.undo()
         detection._load.cache_clear()
         detection._ranks.cache_clear()
 
 
-def test_many_texts_are_looked_at_in_part() -> None:
-    (best, *_) = detect(GERMAN * 10_000, ["de", "en", "fr"])
-    assert best.code == "de"
+def test_long_texts_are_looked_at_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+
+    def rank(text: str) -> list[tuple[str, float]]:
+        seen.append(len(text))
+        return [("de", 0.9), ("en", 0.1), ("fr", 0.0)]
+
+    monkeypatch.setattr(detection, "_identifier", lambda: SimpleNamespace(rank=rank))
+    detection._ranks.cache_clear()
+    try:
+        (best, *_) = detect("x" * 100_000, ["de", "en", "fr"])
+    finally:
+        detection._ranks.cache_clear()
+    assert (best.code, seen) == ("de", [LOOKED_AT])

@@ -14,6 +14,7 @@ from tests.serve.servers import Server, serving
 from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
+from tfexport.serve import texts
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import _divided, _marked
 
@@ -58,15 +59,19 @@ def apart(folder: Path) -> str:
     return "\n".join(whole(folder, line) for line in TEXT.split("\n"))
 
 
+def streamed(server: Server, body: dict[str, Any]) -> str:
+    """The text of all events."""
+    found = server.post("/v1/translate", {**body, "stream": True}).body.decode()
+    events = [json.loads(line[6:]) for line in found.split("\n\n") if line]
+    return "".join(event.get("text", "") for event in events)
+
+
 def in_every_protocol(
     server: Server, text: str, model: str, target: str, **split: Any
 ) -> list[str]:
     """One text by all protocols."""
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
     own = server.post("/v1/translate", {"texts": [text], "model": model, **split})
-    streamed = server.post("/v1/translate", {"texts": [text], "model": model, "stream": True,
-                                             **split})  # fmt: skip
-    events = [json.loads(line[6:]) for line in streamed.body.decode().split("\n\n") if line]
     libre = server.post("/translate", {"q": text, "source": "de", "target": target, **split})
     for_deepl = {"none": "0", "lines": "1", None: None}[split.get("split_sentences")]
     body = {"text": [text], "target_lang": target, "split_sentences": for_deepl}
@@ -74,7 +79,7 @@ def in_every_protocol(
     kserve = server.post(f"/v2/models/{model}/infer", {"inputs": [tensor], "parameters": split})
     return [
         own.json["translations"][0]["text"],
-        "".join(event.get("text", "") for event in events),
+        streamed(server, {"texts": [text], "model": model, **split}),
         libre.json["translatedText"],
         deepl.json["translations"][0]["text"],
         kserve.json["outputs"][0]["data"][0],
@@ -105,7 +110,21 @@ def test_the_operator_can_say_otherwise(folder: Path, tmp_path: Path) -> None:
     assert found == apart(folder)
 
 
-def test_a_mark_in_front_of_a_text_goes_before_each_sentence(folder: Path) -> None:
+def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "within_limits", lambda model, options, given: options)
+    monkeypatch.setattr(texts, "_requests", lambda *_: ([], []))
+    for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
+        model: Any = SimpleNamespace(
+            split="lines", join=lambda target: "spaces", max_tokens=8,
+            options=SimpleNamespace(resolve=lambda *_: (None, [()])),
+            observer=SimpleNamespace(unknown=lambda tokens: None),
+            engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
+        )  # fmt: skip
+        (layout,) = texts.prepare(model, texts.Asked([">>fra<< Bon. Oui!"])).layouts
+        assert layout.sentences == [">>fra<< Bon.", second]
+
+
+def test_a_mark_in_front_of_a_text_goes_before_each_sentence() -> None:
     layout = _marked(split_text(">>fra<< Bon. Oui!", "fr", "lines"))
     assert layout.sentences == [">>fra<< Bon.", ">>fra<< Oui!"]
     assert layout.joined(["A.", "B!"]) == "A. B!"
@@ -113,9 +132,10 @@ def test_a_mark_in_front_of_a_text_goes_before_each_sentence(folder: Path) -> No
 
 def test_sentences_without_spaces_are_joined_with_one(units: Server, folder: Path) -> None:
     text = "w4 天。天 w5 w6 x。"
-    found = units.post("/v1/translate", {"texts": [text], "model": "zh-en"})
-    (made,) = found.json["translations"]
+    body: dict[str, Any] = {"texts": [text], "model": "zh-en"}
+    (made,) = units.post("/v1/translate", body).json["translations"]
     assert made["text"] == f"{whole(folder, 'w4 天。')} {whole(folder, '天 w5 w6 x。')}"
+    assert streamed(units, body) == made["text"]
 
 
 NOTHING = ["😀", "…", "!?", "→ ★", "日本", "qqq"]  # and two of words that it does not know
@@ -164,6 +184,11 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4 w5 w6"]}
     answer = units.post("/v2/models/short/infer", {"inputs": [tensor]})
     assert answer.headers["x-unfinished-texts"] == "1"
+    before = units.figure("tfexport_cut_rows_total", model="short")
+    ids = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [4, 5, 2]}
+    of_ids = {"inputs": [ids], "parameters": {"min_length": 2}}
+    assert units.post("/v2/models/short/infer", of_ids).status == 200
+    assert units.figure("tfexport_cut_rows_total", model="short") == before + 1
 
 
 def test_a_short_length_of_a_bundle_is_told_at_the_start(units: Server) -> None:

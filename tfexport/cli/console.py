@@ -213,15 +213,17 @@ def print_result(output: str, size: int | None, report: "ParityReport | None") -
     proof = "not compared with eager PyTorch (--no-verify)"
     if report is not None:
         print_parity(report, output, stderr=True)
-        print_own_code(report, stderr=True)
+        print_remarks(report, stderr=True)
         proof = verdict(report)
     click.echo(f"{output}: {'' if size is None else human_size(size) + ', '}{proof}")
 
 
-def print_own_code(report: "ParityReport", stderr: bool = False) -> None:
-    """Say so if no code of the user's own was run, and what nothing but settings says then."""
+def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
+    """Say what is doubtful, and if no code of the user's own was run what only settings say."""
     from tfexport.cli.tables import settings_lines
 
+    if report.doubt is not None:
+        click.echo(f"warning: {report.doubt}", err=stderr)
     if report.own_code is None:
         return
     click.echo(report.own_code.spelled(spell), err=stderr)

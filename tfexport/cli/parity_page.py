@@ -43,6 +43,7 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
         path: of the page; it is replaced if it exists.
     """
     said = [
+        report.doubt,
         None if report.own_code is None else report.own_code.spelled(spell),
         None if (failure := report.failure()) is None else failure.spelled(spell),
     ]

@@ -11,7 +11,7 @@ from tfexport.cli.console import (
     checkpoint_options,
     expect_option,
     needs,
-    print_own_code,
+    print_remarks,
     progress_bar,
     reference_option,
 )
@@ -30,7 +30,7 @@ from tfexport.cli.spelling import spell
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts (or ids), one a line: also compare a bundle on these.",
+    help="Real source texts, one per line, or ids for a model that takes ids: also compared.",
 )
 @expect_option
 @language_options
@@ -104,7 +104,7 @@ def verify(
         if (failure := result.failure()) is not None:
             click.echo(failure.spelled(spell))
         print_parity(result, artifact)
-        print_own_code(result)
+        print_remarks(result)
         click.echo(f"signature: {signature}")
     if not result.passed:
         ctx.exit(1)

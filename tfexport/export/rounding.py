@@ -37,6 +37,9 @@ _SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a thir
 _PATTERN = 8191  # a prime, so that no two rows of a matrix are changed alike
 MOST_VISITED = 200_000  # objects; what holds more is looked through no further
 MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones are not held in float64 beside them
+# Bytes of weights. Code with fewer computes a token in less than a millisecond, and torch's threads
+# wait for each other longer than that where cores are shared: docs/modules.md has measurements.
+LEAST_SHARED = 2**24
 _LIBRARIES = ("torch", "numpy", "builtins", "tfexport.model_src.checkpoint", "tfexport.runtime")
 Convert = Callable[[Tensor], Tensor]
 
@@ -94,19 +97,19 @@ class Rounding:
             compute: runs the code, and gives its results.
             found: the results in float32, as they are compared.
             others: compute the same in float32 with the sums in other orders. None for a
-                computation that costs so much that it is run again only once.
+                computation that costs so much that its weights are changed only once.
         """
         if self.by is None:  # what else the code holds may have weights too
             self._weights.watch(compute)
         exact = self.exact(compute)
         draws = [_arrays(other()) for other in others or ()]
+        seeds = _SEEDS[:1] if others is None else _SEEDS
         if exact is not None:
             self.by = FLOAT64
-            seeds = [] if others is None else _SEEDS
             draws += [list(found), *(self._changed(compute, seed) for seed in seeds)]
         else:
-            exact, seeds = list(found), _SEEDS[:1] if others is None else _SEEDS
-            with _other_threads():
+            exact = list(found)
+            with _threads(1 if torch.get_num_threads() > 1 else 2):
                 draws += [] if others is None else [_arrays(compute())]
             draws += [self._changed(compute, seed) for seed in seeds] if self._weights.found else []
             changed = draws and not all(map(np.array_equal, draws[-1], found))
@@ -150,10 +153,17 @@ def log_probs(logits: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _other_threads() -> Iterator[None]:
-    """Run torch in one thread, or in two where that is what it has."""
+def suited_threads(code: Any) -> Iterator[None]:
+    """Run torch in one thread inside the block, if a module or other object has few weights."""
+    threads = torch.get_num_threads()
+    with _threads(threads if Weights(code).size >= LEAST_SHARED else 1):
+        yield
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if before > 1 else 2)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

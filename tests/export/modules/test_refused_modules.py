@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from tests.support.module_faults import FAULTS, Fault
 from tests.support.user_files import (
@@ -14,7 +16,7 @@ from tests.support.user_files import (
     UserFile,
 )
 from tfexport.errors import ExportError
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export_module, export_module_torchscript
 
 FRAMES = Input("frames", "float32", ("batch", "time", 6))
 
@@ -106,3 +108,32 @@ def test_every_part_gets_its_own_mode_back(tmp_path: Path) -> None:
     assert model.training
     assert model.embedding.training
     assert not model.output.training
+
+
+@pytest.mark.parametrize("changed", ["calls", "places", "project.weight"])
+def test_a_tensor_that_a_method_keeps_is_named_by_its_path(tmp_path: Path, changed: str) -> None:
+    encode = ENCODE.replace("    return", f"    self.{changed}.mul_(0.5)\n    return")
+    with pytest.raises(ExportError, match=f"changes '{changed}' of the module"):
+        export(tmp_path, {**RECOMPUTING, "encode": encode})
+
+
+@pytest.mark.parametrize("write", [export_module, export_module_torchscript])
+def test_a_small_module_runs_in_one_thread(tmp_path: Path, write: Any) -> None:
+    seen: list[int] = []
+
+    class Stops(nn.Module):
+        def encode(self, frames: Tensor) -> Tensor:
+            seen.append(torch.get_num_threads())
+            raise KeyError
+
+        def decode(self, tokens: Tensor, memory: Tensor) -> Tensor:
+            return tokens
+
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ExportError, match="KeyError"):
+            write(Stops(), tmp_path / "a", inputs=[FRAMES], pad_id=0, bos_id=1, eos_id=2,
+                  max_length=5)  # fmt: skip
+    finally:
+        torch.set_num_threads(1)
+    assert set(seen) == {1}

@@ -1,6 +1,7 @@
 """Eager PyTorch's side of a comparison: the grid, its rows, and a run over them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,9 @@ from tfexport.export.parity.eager_run import (
     run_batches,
     run_grid,
 )
+from tfexport.export.parity.generate import attention_weights
 from tfexport.export.parity.plan import QUICK, Plan
+from tfexport.export.rounding import Weights
 from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.read import Checkpoint
 
@@ -49,6 +52,25 @@ def test_real_rows_are_compared_beside_drawn_ones_and_named(checkpoint: Checkpoi
     assert (report.level, report.measured_by) == ("quick", "float64")
     assert report.summary()["inputs"] == ["drawn", "samples"]
     assert all(0 < c.noise < 1e-3 for c in report.comparisons)
+
+
+def test_attention_is_measured_as_often_as_logits_are(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one draw alone, attention of a model that passed was once refused."""
+    monkeypatch.setattr(eager_run, "NEW_TOKENS", 4)
+    eager, changes = Eager.of(checkpoint), list[int]()
+    run = eager.decode_random((2, 7))
+    changed = Weights.changed
+
+    def counted(self: Weights, seed: int) -> Any:
+        changes.append(seed)
+        return changed(self, seed)
+
+    monkeypatch.setattr(Weights, "changed", counted)
+    _, noise = attention_weights(eager, run, run.tokens)
+    assert 0 < noise < 1e-5
+    assert len(set(changes)) == 4
 
 
 def test_rows_of_a_case_are_padded_on_the_right_and_the_first_is_full(
@@ -100,3 +122,18 @@ def test_nothing_to_compare_is_no_proof(checkpoint: Checkpoint) -> None:
         raise AssertionError("there is no batch")
 
     assert not run_batches(checkpoint, [], compare).passed
+
+
+def test_a_small_model_is_compared_in_one_thread(checkpoint: Checkpoint) -> None:
+    seen: list[int] = []
+
+    def compare(_eager: Eager, _batch: Shape) -> Iterator[Comparison]:
+        seen.append(torch.get_num_threads())
+        yield from ()
+
+    torch.set_num_threads(2)
+    try:
+        run_batches(checkpoint, [(1, 1)], compare)
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1]

@@ -15,7 +15,13 @@ from tests.support.command import invoke
 from tests.support.manifests import rewrite
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError
-from tfexport.export import export_bundle, verify_bundle
+from tfexport.export import (
+    export_bundle,
+    export_graph,
+    export_torchscript,
+    verify_artifact,
+    verify_bundle,
+)
 from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
 from tfexport.progress import silent
@@ -136,3 +142,34 @@ def test_samples_and_expected_texts_are_in_the_languages_that_are_named(
     del given["samples"], given["expect"]
     with pytest.raises(ConfigError, match="target_language: is of the samples; name them with"):
         verify_bundle(told_bundle, tutorial_model, **given, target_language="en")
+
+
+@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.parametrize("kind", ["generate", "forward", "torchscript"])
+def test_a_single_file_is_compared_on_real_ids(
+    tmp_path: Path, tutorial_model: tutorial.TutorialModel, kind: str
+) -> None:
+    file = tmp_path / ("model.ts" if kind == "torchscript" else "model.onnx")
+    if kind == "torchscript":
+        export_torchscript(tutorial_model, file, config=SETTINGS, verify=False)
+    else:
+        export_graph(tutorial_model, file, kind, config=SETTINGS, verify=False)
+    samples = tmp_path / "real.txt"
+    given: dict[str, Any] = {"config": SETTINGS, "samples": samples, "level": "quick"}
+    samples.write_text("2 4 5 3\n2 6 7 8 3\t1 2\n", encoding="utf-8")
+    report = verify_artifact(file, tutorial_model, **given)
+    assert report.passed
+    shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
+    assert shapes == {("drawn", 2, 7), ("samples", 2, 5)}
+    for line, message in (
+        ("w4 w5", f"real.txt:1: 'w4 w5': {file.name} takes ids, so that a line is ids"),
+        ("2 99 3", "real.txt:1: .*99"),
+        (" ".join(["4"] * 65), "real.txt:1: .*65"),
+    ):
+        samples.write_text(f"{line}\n", encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            verify_artifact(file, tutorial_model, **given)
+    for name in ("expect", "source_language", "target_language"):
+        given = {"config": SETTINGS, name: "de"}
+        with pytest.raises(ConfigError, match=f"^{name} goes with a bundle, and .* is a file"):
+            verify_artifact(file, tutorial_model, **given)

@@ -54,3 +54,27 @@ def test_unexpected_texts_are_shown() -> None:
     assert "expected texts: 2 of 5 lines differ:\n  'a': expected 'b', found 'c'\n" in said
     assert "framing" in said
     assert report.summary()["expected"] == {"lines": 5, "equal": 2}
+
+
+@pytest.mark.parametrize(
+    ("stage", "difference", "noise", "told"),
+    [
+        ("eager modules", 9e-5, 5e-6, True),  # what an epsilon of 1e-6 for 1e-5 changes
+        ("step and decode", 9e-5, 5e-6, True),
+        ("cached steps", 9e-5, 5e-6, False),  # the export of what was compared before
+        ("eager modules", 9e-5, 2e-5, False),  # rounding explains it
+        ("eager modules", 9e-6, 1e-7, False),  # too small to be of any importance
+        ("eager modules", 9e-4, 5e-6, False),  # fails, which says more
+        ("eager modules", 9e-5, 0.0, False),  # not measured
+    ],
+)
+def test_difference_that_only_the_least_allowance_lets_pass_is_told(
+    stage: str, difference: float, noise: float, told: bool
+) -> None:
+    compared = Comparison(stage, 2, 33, difference, 9, noise=noise)
+    report = ParityReport("theirs", [Comparison(stage, 1, 7, 0.0, 9, noise=noise), compared])
+    assert (report.doubt is not None) is told
+    assert ("doubt" in report.summary()) is told
+    if report.doubt is not None:
+        assert f"{stage}: differs by 9e-05, 18 times what theirs itself rounds by" in report.doubt
+        assert "(batch 2, source length 33, drawn)" in report.doubt

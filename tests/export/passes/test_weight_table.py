@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from tests.support.manifests import rewrite
 from tfexport.bundle import WEIGHTS, read_manifest
 from tfexport.export import export_bundle, quantize_bundle
 from tfexport.export.ir_tools.rounding import quantize_per_row
-from tfexport.export.passes.share_weights import _WrittenTensor
+from tfexport.export.passes.share_weights import _WrittenTensor, share_weights
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.weight_table import WEIGHT_TABLE, StoredWeight, read_weight_table
@@ -103,6 +104,18 @@ def test_a_full_disk_is_said_to_be_full() -> None:
     full = os.strerror(errno.ENOSPC)
     with Path("/dev/full").open("wb", buffering=0) as file, pytest.raises(OSError, match=full):
         tensor.tofile(file)
+
+
+def test_a_bundles_weights_are_written_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensor: _WrittenTensor, file: Any) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(_WrittenTensor, "tofile", full)
+    weight = ir.val("weight", const_value=ir.tensor(np.ones((64, 64), np.float32), name="weight"))
+    node = ir.node("Identity", [weight])
+    graph = ir.Graph([], node.outputs, nodes=[node], initializers=[weight], opset_imports={"": 20})
+    with pytest.raises(OSError, match="no room"):
+        share_weights([ir.Model(graph, ir_version=10)], tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.bool_, np.int64])

@@ -80,6 +80,7 @@ def test_samples_are_in_the_languages_that_are_named(
     assert (quality.agreement, quality.bleu_loss) == (1, 0)
     starts = {11} if languages.target_place == "start" else {translator.manifest.special_ids.bos}
     assert {judge._start} == starts
+    assert judge._forced == (languages.target_place == "first")  # which is no agreement
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
         open_gate(translator, path, source, "fr")
     with pytest.raises((ConfigError, InputError), match="the model has to be told the target"):

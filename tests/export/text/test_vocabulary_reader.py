@@ -153,7 +153,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path: Path, protocol: int) -> None:
         ([], "holds a vocabulary without words"),
         ({}, "holds a vocabulary without words"),
         (["a", "b", "a"], "'a' has the id 0 and the id 2"),
-        (["a", "\ud800"], "id 1 stands for .*, which is not valid Unicode"),
+        (["a", "\ud800"], "id 1 is .*, which is not valid Unicode"),
         ([b"a"], "id 0 is b'a', which is not text"),
         (["a", 7], "id 1 is 7, which is not text"),
         ({"a": 0, "b": 2}, "2 words have ids that leave 1 out"),
@@ -179,7 +179,7 @@ def test_value_that_is_no_vocabulary_is_named(tmp_path: Path, value: Any, messag
 
 
 def test_entry_that_is_missing_is_named_with_those_that_are_there() -> None:
-    with pytest.raises(TokenizerError, match="nothing that is called 'fr', only 'de', 'en'"):
+    with pytest.raises(TokenizerError, match="no entry 'fr', only 'de', 'en'"):
         read_vocabulary_file(FIXTURES / "pair-0.18.pt:fr")
     with pytest.raises(TokenizerError, match="'de', but a single value, which goes by no name"):
         read_vocabulary_file(FIXTURES / "vocab-0.18.pt:de")

@@ -124,9 +124,15 @@ def test_one_call_takes_and_gives_text(
     assert call([]) == []
 
     torch.save(text_model.state_dict(), tmp_path / "model.pt")
-    report = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", settings=["num_heads=2"])
+    given: dict[str, Any] = {"settings": ["num_heads=2"]}
+    report = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
     assert report.passed
     assert {c.stage for c in report.comparisons} == {"text"}
+    (tmp_path / "real.txt").write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
+    given["samples"] = tmp_path / "real.txt"
+    more = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
+    assert more.passed
+    assert sum(c.batch for c in more.comparisons) > sum(c.batch for c in report.comparisons)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tfexport.bundle import (
     write_manifest,
 )
 from tfexport.deprecation import renamed_keywords
-from tfexport.errors import BundleError, Message, Option
+from tfexport.errors import BundleError, ConfigError, Message, Option, join_problems
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
@@ -43,7 +43,7 @@ from tfexport.export.graph_forms import (
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
 from tfexport.export.parity.expect import add_expected, near_tie_of
-from tfexport.export.parity.plan import FULL, plan_bundle, read_level
+from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle, read_level
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
@@ -52,7 +52,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-from tfexport.runtime.spoken import UNSAID, Spoken
+from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
 from tfexport.typing import Unpack
 
 
@@ -79,6 +79,23 @@ class BundleContents:
     expect: PathLike | None = None
     reads: str | None = None
     spoken: Spoken = UNSAID
+
+    def check_languages(self, translates: bool) -> None:
+        """Refuse languages of real texts, before the model is exported.
+
+        Args:
+            translates: the texts are translated; else sources alone are read.
+
+        Raises:
+            ConfigError: a language that the model does not know, or one that it has to be told.
+        """
+        languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
+        frame_samples(languages, self.spoken)
+        if translates:
+            first = self.checkpoint.read_generation().defaults.get("first_token")
+            placed = place_languages(languages, self.spoken, (first, start))
+            if placed.problems:
+                raise ConfigError(join_problems("samples", placed.problems))
 
 
 @renamed_keywords(source="checkpoint", attention="output_attentions")
@@ -134,7 +151,10 @@ def read_contents(
     tokenizers.check(found.config)
     inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    return BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
+    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
+    if inputs != (None, None):
+        contents.check_languages(translates=contents.expect is not None)
+    return contents
 
 
 def write_bundle(

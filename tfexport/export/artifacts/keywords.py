@@ -99,7 +99,7 @@ class VerifyKeywords(ReadKeywords, LanguageKeywords, total=False):
     """Keyword arguments of ``verify_bundle``; see ``WholeBundleKeywords``.
 
     Attributes:
-        samples: real source texts, or ids.
+        samples: real source texts, or ids; of a single file that takes ids, ids.
         expect: sources and the texts that your own code gives for them.
         level: "full", or "quick" for one drawn batch besides real inputs.
     """
@@ -169,13 +169,13 @@ def check_expect(given: Mapping[str, Any], verify: bool) -> None:
         raise ConfigError(Message(Option("expect"), leave, Option("verify", False), " out."))
 
 
-def refuse_texts(given: Mapping[str, Any], path: Path) -> None:
-    """Refuse real texts for a single file, which has no tokenizer.
+def refuse_expected(given: Mapping[str, Any], path: Path) -> None:
+    """Refuse expected texts, and languages, for a single file.
 
     Raises:
         ConfigError: naming them.
     """
-    for name in ("samples", "expect", *LANGUAGES):
+    for name in ("expect", *LANGUAGES):
         if given.get(name) is not None:
             raise ConfigError(Message(Option(name), f" goes with a bundle, and {path} is a file."))
 

@@ -45,6 +45,7 @@ from tfexport.export.parity.plan import FULL, plan_bundle
 from tfexport.export.parity.report import ParityReport
 from tfexport.export.passes.share_weights import share_transposed, share_weights
 from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
+from tfexport.export.rounding import suited_threads
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.typing import Unpack
@@ -120,7 +121,7 @@ def export_module(
     (check_output if graph is None else check_new_file)(output, force)
     ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
     check_arguments(model, ids, max_length)
-    with in_eval(model):
+    with in_eval(model), suited_threads(model):
         return _export(model, output, inputs, ids, max_length, options)
 
 
@@ -190,7 +191,7 @@ def verify_module(
     assert longest is not None
     options, tell = ModuleKeywords(examples=examples, verify=level), progress or silent
     check_arguments(model, ids, longest)
-    with in_eval(model):
+    with in_eval(model), suited_threads(model):
         contents = read_module(model, inputs, ids, longest, options, tell)
         _require_same(contents, Path(path), manifest)
         return _compare(contents, Path(path), manifest, (samples, expect), tell)

@@ -25,6 +25,7 @@ from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.places import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
+from tfexport.export.rounding import suited_threads
 from tfexport.paths import PathLike
 from tfexport.progress import silent
 from tfexport.typing import Unpack
@@ -66,7 +67,7 @@ def export_module_torchscript(
     check_new_file(output, options.get("force", False))
     ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
     check_arguments(model, ids, max_length)
-    with in_eval(model):
+    with in_eval(model), suited_threads(model):
         return _export(model, Path(output), inputs, ids, max_length, options)
 
 

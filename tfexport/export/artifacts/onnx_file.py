@@ -21,7 +21,7 @@ from tfexport.export.artifacts.keywords import (
     check_keywords,
     graph_options,
     read_options,
-    refuse_texts,
+    refuse_expected,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import FORWARD, check_options
@@ -30,7 +30,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_text
-from tfexport.export.parity.plan import FULL, Plan, read_level
+from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level, read_pairs
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.share_weights import share_transposed
 from tfexport.export.quiet import quiet
@@ -257,8 +257,8 @@ def verify_graph(
             the report.
     """
     check_keywords("verify_graph", options, VerifyKeywords)
-    refuse_texts(options, Path(path))
-    path, read = Path(path), read_options(options)
+    refuse_expected(options, Path(path))
+    path, read, samples = Path(path), read_options(options), options.get("samples")
     info = read_graph_info(path)
     info.refuse_quantized(path)
     form, names = file_form(info.kind), {*info.inputs, *info.outputs}
@@ -269,9 +269,11 @@ def verify_graph(
     info.require_same_model(path, found.config)
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(beside=folder_of(checkpoint))
-        return compare_text(path, tokenizers, found, progress=progress)
+        texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
+        return compare_text(path, tokenizers, found, texts, progress)
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
-    plan = Plan(read_level(options.get("level", FULL)), tell=progress or silent)
+    level = read_level(options.get("level", FULL))
+    plan = plan_file(path.name, found.config, level, samples, progress or silent)
     return form.compare(path, spec, found, plan)

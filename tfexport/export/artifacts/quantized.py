@@ -68,6 +68,8 @@ def export_quantized_bundle(
     tell = progress or silent
     level, samples = read_level(verify), options.get("samples")
     contents = bundle.read_contents(checkpoint, of_graphs, options, level, tell)
+    if samples is not None:
+        contents.check_languages(translates=True)
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
         exported = write_bundle(contents, exact, force=False, tell=tell)
@@ -126,6 +128,7 @@ def export_quantized_graph(
         gate_bundle = BundleContents(
             contents.checkpoint, of_graph, tokenizers, level="", spoken=spoken
         )
+        gate_bundle.check_languages(translates=True)
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()

@@ -28,7 +28,7 @@ from tfexport.export.artifacts.keywords import (
     VerifyKeywords,
     check_keywords,
     read_options,
-    refuse_texts,
+    refuse_expected,
 )
 from tfexport.export.artifacts.own_rules import check_greedy_file, start_as_files_say
 from tfexport.export.artifacts.results import ExportResult
@@ -36,7 +36,7 @@ from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
-from tfexport.export.parity.plan import FULL, Plan, read_level
+from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
@@ -120,11 +120,12 @@ def verify_torchscript(
             the report.
     """
     check_keywords("verify_torchscript", options, VerifyKeywords)
-    refuse_texts(options, Path(path))
+    refuse_expected(options, Path(path))
     info = read_torch_info(path)
     found = _read(checkpoint, info.kind, read_options(options), info.config)
     info.require_same_model(Path(path), found.config)
-    plan = Plan(read_level(options.get("level", FULL)), tell=progress or silent)
+    level, samples = read_level(options.get("level", FULL)), options.get("samples")
+    plan = plan_file(Path(path).name, found.config, level, samples, progress or silent)
     return _compare(Path(path), info.kind, found, plan)
 
 

@@ -110,10 +110,29 @@ class UserModule(nn.Module):
     def _own_memory(self, memory: Sequence[Tensor]) -> Tensors:
         return _moved(memory, self.memory_axes, to_front=False)
 
-    def _versions(self) -> dict[str, tuple[int, int]]:
-        """Which tensors the module has, and how often each was written to."""
-        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        return {name: (id(tensor), tensor._version) for name, tensor in tensors.items()}
+    def _versions(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """The tensors of each part by name, and how often each was written to.
+
+        Without ``named_parameters``, whose paths take longer to make than a small model to run.
+        """
+        found, seen = dict[tuple[int, str], tuple[int, int]](), set[int]()
+        waiting: list[nn.Module | None] = [self.model]
+        while waiting:
+            part = waiting.pop()
+            if part is None or id(part) in seen:
+                continue
+            seen.add(id(part))
+            for tensors in (part._parameters, part._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        found[id(part), name] = id(tensor), tensor._version
+            waiting += reversed(part._modules.values())
+        return found
+
+    def _path(self, part: int, name: str) -> str:
+        """A tensor of the part with an id, as ``named_parameters`` calls it."""
+        paths = (path for path, each in self.model.named_modules() if id(each) == part)
+        return ".".join(filter(None, (next(paths), name)))
 
     def _call(self, method: str, *given: Any) -> Any:
         if torch.compiler.is_exporting():  # then torch names the line itself
@@ -125,13 +144,12 @@ class UserModule(nn.Module):
                 found = getattr(self.model, method)(*given)
         except Exception as error:
             raise self.wrong(method, one_line(error), error) from error
-        changed = [
-            name for name, version in self._versions().items() if before.get(name) != version
-        ]
+        changed = [key for key, of_key in self._versions().items() if before.get(key) != of_key]
         if changed:
+            named = self._path(*changed[0])
             raise self.wrong(
-                method, f"changes {changed[0]!r} of the module, which persists between calls; put "
-                "that into the state"
+                method, f"changes {named!r} of the module, which persists between calls; put that "
+                "into the state"
             )  # fmt: skip
         return found
 

@@ -24,6 +24,7 @@ from tfexport.export.rounding import (
     Noise,
     Rounding,
     log_probs,
+    suited_threads,
 )
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -202,7 +203,7 @@ class Eager:
         )
         if own:
             known = [hidden[:rows][keep].numpy()]
-            of_states = self.module_rounding.measure(lambda: [states()], known)
+            of_states = self.module_rounding.measure(lambda: [states()], known, ())
         return Noise(tuple(of_states), of_logits, of_log_probs)
 
     def _alone(self, ids: torch.Tensor, prefix: torch.Tensor, own: bool) -> list[torch.Tensor]:
@@ -273,9 +274,9 @@ def run_batches(
     """
     eager = Eager.of(checkpoint)
     tell, every, found = progress or silent, list(batches), list[Comparison]()
-    for done, batch in enumerate(every):
-        tell(step, done, len(every))
-        with torch.no_grad():
+    with torch.no_grad(), suited_threads((eager.reference, eager.model)):
+        for done, batch in enumerate(every):
+            tell(step, done, len(every))
             found.extend(compare(eager, batch))
     tell(step, len(every), len(every))
     reference, values = eager.reference, checkpoint.config.to_dict()

@@ -107,7 +107,7 @@ def _compare_targets(
             return [model.forward_biased(*_vectors(inputs, targets), *sums)[kept]]
 
         values = biased()[0]
-        (of_biased,) = eager.module_rounding.measure(biased, [values.numpy()])
+        (of_biased,) = eager.module_rounding.measure(biased, [values.numpy()], ())
         output = _run(session, spec, [*tensors, *biases])[0][kept.numpy()]
         yield compare_values("attention biases", shape, output, values.numpy(), of_biased)
 
@@ -124,7 +124,7 @@ def eager_forward(eager: Eager, tensors: list[Tensor]) -> tuple[Tensor, list[flo
 
     found = compute()
     noise = eager.rounding.measure(
-        lambda: eager.compared(compute()), [each.numpy() for each in eager.compared(found)]
+        lambda: eager.compared(compute()), [each.numpy() for each in eager.compared(found)], ()
     )
     return found, noise
 

@@ -101,5 +101,5 @@ def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> tuple[Floa
         return [torch.stack(weights, dim=1)]
 
     found: Floats = compute()[0].numpy()
-    (noise,) = eager.module_rounding.measure(compute, [found])
+    (noise,) = eager.module_rounding.measure(compute, [found], ())
     return found, noise

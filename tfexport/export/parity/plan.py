@@ -1,6 +1,6 @@
 """How much a comparison runs, and on which real inputs besides drawn ones."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ from tfexport.errors import (
     Option,
     Problem,
     TokenizerError,
+    TooLongError,
     join_problems,
     shown,
 )
 from tfexport.export.parity.report import SAMPLES, SENTENCES
+from tfexport.languages import Languages
+from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
 from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
-from tfexport.runtime.text.codec import TextCodec
-from tfexport.runtime.text.framing import PLAIN, Framing
+from tfexport.runtime.text.codec import TextCodec, check_ids
+from tfexport.runtime.text.framing import Framing
 
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs
@@ -93,11 +96,47 @@ def plan_bundle(
     """
     codec = TextCodec(folder, manifest)
     if samples is not None:
-        framing = _frame(manifest, spoken)
-        rows = [row for row in _read_rows(Path(samples), codec, manifest, framing) if row]
-        return Plan(level, tuple(map(tuple, rows[:MOST_ROWS])), SAMPLES, tell)
+        framing = frame_samples(manifest.languages, spoken)
+
+        def encode(text: str) -> list[int]:
+            if manifest.tokenizers:
+                return codec.encode(text, framing=framing)
+            return codec.check_ids(_ids(text, "the bundle holds no tokenizer"))
+
+        return Plan(level, _read_rows(Path(samples), encode), SAMPLES, tell)
     found = list(_sentences(codec, manifest)) if "source" in manifest.tokenizers else []
     return Plan(level, tuple(map(tuple, found[:MOST_SENTENCES])), SENTENCES, tell)
+
+
+def plan_file(
+    name: str, config: TransformerConfig, level: str, samples: PathLike | None, tell: Progress
+) -> Plan:
+    """The plan of a single file's comparison.
+
+    Args:
+        name: of the file.
+        config: of the model.
+        level: see ``Plan``.
+        samples: a file of source ids.
+        tell: called after every batch.
+
+    Raises:
+        ConfigError: samples of a model that takes no ids.
+        InputError: an invalid line.
+    """
+    if samples is None:
+        return Plan(level, tell=tell)
+    size, longest = config.source_vocab_size, config.longest
+    if size is None:
+        raise ConfigError(Message(Option("samples"), f" is of ids, and {name} takes embeddings."))
+
+    def encode(text: str) -> list[int]:
+        row = check_ids(_ids(text, f"{name} takes ids"), size)
+        if longest is not None and len(row) > longest:
+            raise TooLongError(len(row), longest)
+        return row
+
+    return Plan(level, _read_rows(Path(samples), encode), SAMPLES, tell)
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
@@ -118,39 +157,36 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
     return [(source, target) for source, _, target in pairs]
 
 
-def _frame(manifest: Manifest, spoken: Spoken) -> Framing:
-    """The ids of languages around a source text; those of the target only if they go there."""
-    languages = manifest.languages
+def frame_samples(languages: Languages | None, spoken: Spoken) -> Framing:
+    """The ids of languages around a source text; those of the target only if they go there.
+
+    Raises:
+        ConfigError: a language that the model does not know, or one that it has to be told.
+    """
     if spoken.target is None and languages is not None and languages.target_place != "source":
         languages = replace(languages, target_place=None, target=None)
-    if not manifest.tokenizers and spoken == UNSAID:
-        return PLAIN
     placed = place_languages(languages, spoken, ())
     if placed.problems:
         raise ConfigError(join_problems("samples", placed.problems))
     return placed.framing
 
 
-def _read_rows(
-    path: Path, codec: TextCodec, manifest: Manifest, framing: Framing
-) -> Iterator[Sequence[int]]:
+def _read_rows(path: Path, encode: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:
+    """The first rows of a file's lines; all lines are checked."""
+    rows = []
     for number, (text, _) in enumerate(read_pairs(path, "samples"), start=1):
         try:
-            if manifest.tokenizers:
-                yield codec.encode(text, framing=framing)
-            else:
-                yield codec.check_ids(_ids(text))
+            rows.append(tuple(encode(text)))
         except InputError as error:
             raise InputError(Message(f"{path}:{number}: ", error.message)) from None
+    return tuple([row for row in rows if row][:MOST_ROWS])
 
 
-def _ids(text: str) -> list[int]:
+def _ids(text: str, reason: str) -> list[int]:
     try:
         return [int(word) for word in text.split()]
     except ValueError:
-        raise InputError(
-            f"{shown(text)}: the bundle holds no tokenizer, so that a line is ids."
-        ) from None
+        raise InputError(f"{shown(text)}: {reason}, so that a line is ids.") from None
 
 
 def _sentences(codec: TextCodec, manifest: Manifest) -> Iterator[Sequence[int]]:

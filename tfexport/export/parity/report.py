@@ -18,12 +18,13 @@ from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allo
 
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
 EXPECTED = "expected texts"
+EAGER_MODULES, STEP_AND_DECODE = "eager modules", "step and decode"
 # In the order of computation, so that the first that fails is the one to look at.
 STAGES = (
-    "eager modules",
+    EAGER_MODULES,
     "encoder states",
     "memory",
-    "step and decode",
+    STEP_AND_DECODE,
     "full prefix",
     "shortlist",
     "cached steps",
@@ -48,6 +49,11 @@ TOKEN_STAGES = (
     NATIVE_TOKENS,
     EXPECTED,
 )  # their difference is a number of rows
+
+# Where one program's code is compared with another's, not with its own export: equal ones differ by
+# their rounding. A difference of more than this that rounding does not explain is told.
+_TWO_PROGRAMS = (EAGER_MODULES, STEP_AND_DECODE)
+_DOUBTED = LEAST_ALLOWED / 10
 
 DRAWN, SAMPLES, SENTENCES, EXAMPLES = "drawn", "samples", "sentences", "examples"  # kinds of inputs
 
@@ -187,6 +193,28 @@ class ParityReport:
             "large for float32."
         )
 
+    @property
+    def doubt(self) -> str | None:
+        """A sentence if a difference passes that rounding does not explain, because it is small."""
+        doubted = [
+            c
+            for c in self.comparisons
+            if c.stage in _TWO_PROGRAMS
+            and c.passed
+            and c.difference > max(_DOUBTED, MULTIPLE * c.noise)
+            and c.noise > 0
+        ]
+        if not doubted:
+            return None
+        worst = max(doubted, key=lambda c: c.difference)
+        times = f"{worst.difference / worst.noise:.2g} times"
+        where = f"batch {worst.batch}, source length {worst.source_length}, {worst.inputs}"
+        return (
+            f"{worst.stage}: differs by {worst.difference:.2g}, {times} what {self.reference} "
+            f"itself rounds by there ({where}). It passes only because {LEAST_ALLOWED:g} always "
+            "does: check what changes little, such as the epsilon of the norms."
+        )
+
     def summary(self) -> dict[str, Any]:
         """The part that a manifest records."""
         tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
@@ -196,6 +224,7 @@ class ParityReport:
             "reference": self.reference,
             **({"no_original": self.no_original} if self.no_original is not None else {}),
             **({"own_code": str(self.own_code)} if self.own_code is not None else {}),
+            **({"doubt": self.doubt} if self.doubt is not None else {}),
             "level": self.level,
             "inputs": [*dict.fromkeys(c.inputs for c in self.comparisons)],
             "shapes": len({(c.inputs, c.batch, c.source_length) for c in self.comparisons}),
@@ -273,7 +302,7 @@ class ParityReport:
 
     def _causes(self, failure: Comparison) -> list[Message | str | Option]:
         causes: list[Message | str | Option] = []
-        if failure.stage == STAGES[0]:
+        if failure.stage == EAGER_MODULES:
             if self.not_run is None:
                 causes.append(
                     "your code computes something else than its layout does, then export the code "
@@ -285,7 +314,7 @@ class ParityReport:
                     "a setting that weights do not show (heads, places of norms, activation, scale "
                     "of the embeddings, epsilon) is one that this layout's original cannot have"
                 )
-        elif failure.stage == "step and decode":
+        elif failure.stage == STEP_AND_DECODE:
             causes.append("the module's step computes something else than its decode")
         elif failure.stage == EXPECTED:
             causes.append(
