@@ -306,7 +306,7 @@ def test_an_interrupted_pipe_is_begun_anew(tmp_path: Path) -> None:
         call: Any = SimpleNamespace(file=file, output="out.txt", force=False, resume=False)
         assert translate_command._how_far(call, 1234) == (
             "out.txt: 1,234 lines were translated by this run. "
-            f"{file} can be read only once: begin anew with --force."
+            f"{file} can be read only once: start again with --force."
         )
 
 

@@ -152,7 +152,7 @@ def _by_id(values: Mapping[Any, Any]) -> list[Any]:
         ids = {}
         for word, number in values.items():
             if not _is_id(number):
-                raise VocabularyFormError(f"{shown(word)} stands for {_name(number)}, not an id")
+                raise VocabularyFormError(f"{shown(word)} has the value {_name(number)}, not an id")
             if number in ids:
                 raise VocabularyFormError(
                     f"{shown(ids[number])} and {shown(word)} both have the value {number}; ids are "

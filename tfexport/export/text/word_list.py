@@ -58,7 +58,7 @@ def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Mes
         if _UNKNOWN.fullmatch(word):
             yield Message(
                 f"{noun} {place + first} is {word!r}, and the model has no unk_id, so text with "
-                "any other word would be refused; set ",
+                "any other word would be refused; give ",
                 Option("settings", [f"unk_id={place}"]),
             )
 

@@ -259,7 +259,7 @@ def _refuse_unusual(contents: Contents, path: Path) -> None:
             f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
         )
     if found.unusual:
-        problems = [f"{key or 'the whole'} is {kind}" for key, kind in found.unusual.items()]
+        problems = [f"{key or 'the file'} is {kind}" for key, kind in found.unusual.items()]
         raise CheckpointError(join_problems(str(path), problems, "Save plain dense tensors."))
 
 
