@@ -147,6 +147,8 @@ def test_markdown_beside_the_pages_is_shown_as_text(site: Path) -> None:
     readme = Links((site / "repository/README.md.html").read_text(encoding="utf-8"))
     assert {"../quick-start.html", "../development.html#set-up"} <= readme.targets
     assert "speed" in readme.anchors
+    performance = Links((site / "performance.html").read_text(encoding="utf-8"))
+    assert "repository/README.md.html#speed" in performance.targets
     quick_start = Links((site / "quick-start.html").read_text(encoding="utf-8"))
     assert "_images/web.png" in quick_start.targets
 
