@@ -15,6 +15,7 @@ from tests.support.manifests import rewrite
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
 from tfexport.serve import texts
+from tfexport.serve.protocols.libretranslate import _others
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import _divided, _marked
 
@@ -152,6 +153,15 @@ def test_what_cannot_be_translated_is_given_back(units: Server, text: str) -> No
     assert json.loads(stream.split("\n\n")[0][6:]) == {"text": text}
 
 
+def test_signs_that_a_model_knows_say_nothing_either() -> None:
+    manifest = SimpleNamespace(hidden_ids=(), special_ids=SimpleNamespace(unk=3))
+    known = SimpleNamespace(source=SimpleNamespace(piece=lambda token: "…"))
+    model: Any = SimpleNamespace(engine=SimpleNamespace(manifest=manifest, texts=known))
+    request: Any = SimpleNamespace(ids=[7])
+    assert not texts._says_something(model, "…!", request)
+    assert texts._says_something(model, "w…", request)
+
+
 def test_unknown_tokens_are_counted(units: Server) -> None:
     before = units.figure("tfexport_unknown_tokens_total", model="zh-en")
     body = {"texts": ["w4 qqq w5 zzz.", "w6"], "model": "zh-en"}
@@ -237,6 +247,7 @@ def test_only_what_may_fit_is_tokenized() -> None:
 
 
 def test_alternatives_differ_from_the_translation(units: Server) -> None:
+    assert _others(["a", "b", "a", "b", "c"]) == ["b", "c"]
     body = {"q": "w4 w5. w6", "source": "zh", "target": "en", "alternatives": 4}
     found = units.post("/translate", body).json
     others = found["alternatives"]
