@@ -100,7 +100,7 @@ def all_configurations(results: list[Result], system: str) -> str:
 
 
 def summary(results: list[Result]) -> str:
-    """For the README: tfexport beside CTranslate2, with both kinds of weights."""
+    """For the README: tfexport compared with CTranslate2, with both kinds of weights."""
     lines = _head("greedy", _merged(results))
     for weights in OURS:
         of_weights = [result for result in results if result["weights"] == weights]

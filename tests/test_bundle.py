@@ -81,7 +81,7 @@ def test_files_that_git_lfs_has_not_fetched_are_named(tmp_path: Path) -> None:
 def test_missing_bundle_and_folder_without_manifest_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file or folder"):
         open_bundle(tmp_path / "nothing")
-    with pytest.raises(BundleError, match=r"it holds no manifest\.json"):
+    with pytest.raises(BundleError, match=r"it contains no manifest\.json"):
         open_bundle(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(BundleError, match="not a bundle"):
@@ -159,7 +159,7 @@ def test_killed_between_the_renames_the_old_bundle_is_named(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
     assert not (tmp_path / "a.bundle").exists()
-    with pytest.raises(BundleError, match="the previous bundle is whole at"):
+    with pytest.raises(BundleError, match="the previous bundle is complete at"):
         open_bundle(tmp_path / "a.bundle")
     (aside,) = tmp_path.glob(".a.bundle.aside-*")
     aside.rename(tmp_path / "a.bundle")

@@ -79,12 +79,12 @@ def _no_bundle(folder: Path) -> str:
     )
     if set_aside:
         return (
-            f"{folder}: no such bundle; an export was interrupted and the previous bundle is whole "
-            f"at {set_aside[-1]}. Rename it back to {folder}, or export again."
+            f"{folder}: no such bundle; an export was interrupted, and the previous bundle is "
+            f"complete at {set_aside[-1]}. Rename it back to {folder}, or export again."
         )
     if not folder.exists():
         return f"{folder}: no such file or folder. Make a bundle with 'tfexport onnx'."
-    return f"{folder}: not a bundle: it holds no {MANIFEST}. Make one with 'tfexport onnx'."
+    return f"{folder}: not a bundle: it contains no {MANIFEST}. Make one with 'tfexport onnx'."
 
 
 def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
@@ -171,7 +171,7 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
         except OSError as error:
             raise BundleError(
                 f"{folder}: its files are links, which onnxruntime does not follow, and they "
-                f"cannot be copied to {copy.parent}: {error.strerror}. Make room there, name "
+                f"cannot be copied to {copy.parent}: {error.strerror}. Free space there, name "
                 "another folder in the environment variable TMPDIR, or copy the bundle once "
                 "without links: cp -rL."
             ) from None

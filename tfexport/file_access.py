@@ -93,11 +93,11 @@ def describe_substitute(path: PathLike) -> str | None:
     begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if _PAGE.match(begin):
         return (
-            "a web page (HTML), as a download leaves that failed or asked for a login. Download "
-            "the file itself."
+            "a web page (HTML), such as one that a failed download or a login page leaves. "
+            "Download the file itself."
         )
     if begin.startswith((b"<?xml", b"<Error>")):
-        return "an XML document, such as a storage's message of an error. Download it again."
+        return "an XML document, such as a storage's error message. Download it again."
     for mark, name in _PACKED:
         if head.startswith(mark):
             return f"packed with {name}. Unpack it, and name what it holds."

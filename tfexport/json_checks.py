@@ -21,11 +21,11 @@ def is_unicode(text: str) -> bool:
 
 
 def whole(least: int, most: int = LARGEST) -> Check:
-    """A whole number from ``least`` to ``most``."""
+    """An integer from ``least`` to ``most``."""
 
     def check(name: str, value: Any) -> Iterator[str]:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            yield f"{name}: {shown(value)} is not a whole number from {least} to {most}"
+            yield f"{name}: {shown(value)} is not an integer from {least} to {most}"
 
     return check
 

@@ -16,7 +16,7 @@ from tfexport.module_io import ModuleIO
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
 TRANSFORMERS = "transformers"  # the origin of a default of that library
-REEXPORT = "Export it again, or copy it again from where it is whole."
+REEXPORT = "Export it again, or copy it again from a complete one."
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def parse_manifest(text: str, path: Path) -> dict[str, Any]:
 
 def _check_format(version: Any, path: Path) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BundleError(f"{path}: format_version is {version!r}, not a whole number from 1 on.")
+        raise BundleError(f"{path}: format_version is {version!r}, not an integer from 1 on.")
     if version > FORMAT_VERSION:
         raise BundleError(
             f"{path}: bundle format {version}; this tfexport reads format {FORMAT_VERSION}. "

@@ -30,7 +30,7 @@ public:
         std::string text;
         if (!take(key, text)) return;
         if (!number(text, to) || to < least || to > most)
-            wrong(key, text, "a whole number from " + std::to_string(least));
+            wrong(key, text, "an integer from " + std::to_string(least));
     }
     void real(const char* key, float& to) {
         std::string text;

@@ -21,7 +21,7 @@ OF_WORDS = {"avx512", "avx2", "portable", "neon"}
 
 
 class WholeLinear(nn.Module):
-    """y = (q x' ) scale_of_row scale_of_output + bias, with x' whole numbers."""
+    """y = (q x' ) scale_of_row scale_of_output + bias, with x' integers."""
 
     def __init__(self, linear: nn.Linear, weight: Tensor, words: bool) -> None:
         super().__init__()

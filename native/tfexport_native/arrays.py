@@ -40,7 +40,7 @@ def as_ints(values: Sequence[int] | NDArray[Any]) -> Ints:
     """As the engine takes them; what would wrap to other int32 values becomes the largest."""
     found = np.asarray(values)
     if found.size and not np.issubdtype(found.dtype, np.integer):
-        raise NativeError(f"{found.dtype} values where whole numbers are expected")
+        raise NativeError(f"{found.dtype} values where integers are expected")
     bounds = np.iinfo(np.int32)
     return np.ascontiguousarray(np.clip(found, -1, bounds.max), np.int32)
 

@@ -184,10 +184,10 @@ def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> No
     wrong = invoke(*arguments, "--source-language", "de", "--target-language", "fr")
     assert "--target-language: 'fr' is not a language of the model" in wrong.stderr
     without = invoke("bench", folder, "--source-language", "de")
-    assert "--source-language: goes among the ids of a source" in without.stderr
+    assert "--source-language: has no effect on ids" in without.stderr
 
 
 def test_ids_without_a_file_are_refused(tiny_bundle: Path) -> None:
     done = invoke("bench", tiny_bundle, "--ids")
     assert done.exit_code == 2
-    assert "--ids is of the lines of FILE" in done.stderr
+    assert "--ids applies to the lines of FILE" in done.stderr

@@ -62,8 +62,8 @@ def test_command_line_has_every_option_but_these() -> None:
     ("arguments", "message"),
     [
         (["translate", "x", "--max-length", "abc"],
-         "'--max-length': 'abc' is not a whole number from 0 to 2147483647."),
-        (["serve", "x", "--port", "a"], "'--port': 'a' is not a whole number from 0 to 65535."),
+         "'--max-length': 'abc' is not an integer from 0 to 2147483647."),
+        (["serve", "x", "--port", "a"], "'--port': 'a' is not an integer from 0 to 65535."),
         (["translate", "x", "--length-penalty", "much"],
          "'--length-penalty': 'much' is not a number."),
         (["translate", "x", "--device", "cuda"], "No such option '--device': models are decoded on "

@@ -36,11 +36,11 @@ def test_one_bad_line_does_not_lose_the_others(tiny_bundle: Path) -> None:
     [
         ("5 99", "id 99 is not in the vocabulary (0 to 16)"),
         ("-5", "id -5 is not in the vocabulary"),
-        ("5 six", "'six' is not a whole number"),
-        ("1_0", "'1_0' is not a whole number"),
-        ("٣", "'٣' is not a whole number"),
-        ("9" * 5000, "is not a whole number"),
-        ("5.0", "'5.0' is not a whole number"),
+        ("5 six", "'six' is not an integer"),
+        ("1_0", "'1_0' is not an integer"),
+        ("٣", "'٣' is not an integer"),
+        ("9" * 5000, "is not an integer"),
+        ("5.0", "'5.0' is not an integer"),
     ],
 )
 def test_bad_ids_are_reported_with_their_line(tiny_bundle: Path, line: str, message: str) -> None:
@@ -119,7 +119,7 @@ def test_utf8_whatever_the_locale(tiny_bundle: Path) -> None:
         capture_output=True,
         env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
     )
-    assert "-:1: 'größe' is not a whole number" in done.stderr.decode("utf-8")
+    assert "-:1: 'größe' is not an integer" in done.stderr.decode("utf-8")
 
 
 def test_interrupt_leaves_whole_lines_and_says_130(tmp_path: Path, tiny_bundle: Path) -> None:
@@ -266,9 +266,9 @@ def test_lines_that_were_cut_are_counted(tmp_path: Path, tiny_bundle: Path) -> N
     ("options", "said"),
     [
         ([], "in.txt: {} lines were translated."),
-        (["-o", "out.txt"], "out.txt: {} lines were translated by this run. The same command goes "
-         "on with --resume."),
-        (["-o", "out.txt", "--force"], "goes on with --resume in place of --force."),
+        (["-o", "out.txt"], "out.txt: {} lines were translated by this run. To continue, run the "
+         "same command with --resume."),
+        (["-o", "out.txt", "--force"], "with --resume in place of --force."),
     ],
 )  # fmt: skip
 def test_an_interrupted_run_says_how_far_it_came(
@@ -306,7 +306,7 @@ def test_an_interrupted_pipe_is_begun_anew(tmp_path: Path) -> None:
         call: Any = SimpleNamespace(file=file, output="out.txt", force=False, resume=False)
         assert translate_command._how_far(call, 1234) == (
             "out.txt: 1,234 lines were translated by this run. "
-            f"{file} can be read only once: begin anew with --force."
+            f"{file} can be read only once: start again with --force."
         )
 
 

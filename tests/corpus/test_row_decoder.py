@@ -244,7 +244,7 @@ def test_what_has_no_place_in_a_row_is_refused_by_name(
         (Task(target_prefix="\ud800"), "target_prefix"),
         (
             Task(source_language="de"),
-            "source_language: 'de' is not told to this",
+            "source_language: 'de'",
         ),
     ],
 )

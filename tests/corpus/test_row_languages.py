@@ -84,7 +84,7 @@ def test_a_wrong_language_is_an_error_of_its_row(told: Told) -> None:
     assert found[0].translation == found[5].translation is not None
     errors = [row.error for row in found]
     assert errors[0] is errors[5] is None
-    assert "target_language: the model has to be told the target language" in str(errors[1])
+    assert "target_language: the model needs a target language" in str(errors[1])
     assert "'EN' is not a language of the model" in str(errors[2])
     assert errors[2] == errors[6]
     assert "'xx' is not a language" in str(errors[3])

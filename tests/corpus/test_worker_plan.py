@@ -28,8 +28,8 @@ def test_a_worker_leaves_a_cpu_for_the_other_steps_of_a_dataset(
 @pytest.mark.parametrize(
     ("cores", "workers", "threads", "remedy"),
     [
-        ([2.0], 2, 1, "Take 1, or (1, 2) to begin with 1"),
-        ([2.0], 5, 1, "Take 1, or (1, 5) to begin with 1"),
+        ([2.0], 2, 1, "Take 1, or (1, 2) to start with 1"),
+        ([2.0], 5, 1, "Take 1, or (1, 5) to start with 1"),
         ([4.0], (4, 9), 1, "Take 3, or (3, 9)"),
         ([4.0], 2, 2, "2 of 2 CPUs each take every one of the cluster's 4 CPUs"),
         ([1.0, 1.0], 2, 1, "Take 1, or (1, 2)"),

@@ -61,9 +61,9 @@ def test_all_problems_come_in_one_message() -> None:
     ("options", "message"),
     [
         ({"norm": "batch"}, "norm: 'batch' is not one of 'layer', 'annotated', 'rms'"),
-        ({"d_model": "16"}, "d_model: '16' is not a whole number"),
+        ({"d_model": "16"}, "d_model: '16' is not an integer"),
         ({"d_ff": 0}, "d_ff: 0 is not positive"),
-        ({"num_heads": True}, "num_heads: True is not a whole number"),
+        ({"num_heads": True}, "num_heads: True is not an integer"),
         ({"scale_embeddings": 1}, "scale_embeddings: 1 is not true or false"),
         ({"norm_eps": "small"}, "norm_eps: 'small' is not a number"),
         ({"norm_eps": math.nan}, "norm_eps: nan"),

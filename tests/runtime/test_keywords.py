@@ -62,7 +62,7 @@ def test_a_keyword_wins_over_a_value(translator: Translator) -> None:
 
 
 def test_a_value_is_checked_as_keywords_are(translator: Translator) -> None:
-    with pytest.raises(ConfigError, match="beam_size says how to choose tokens"):
+    with pytest.raises(ConfigError, match="beam_size chooses tokens"):
         translator.score(["w5"], ["w6"], options=DecodingOptions(beam_size=2))
     with pytest.raises(ConfigError, match="beam_size 2 cannot be streamed"):
         translator.stream("w5", options=DecodingOptions(beam_size=2))

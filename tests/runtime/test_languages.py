@@ -150,14 +150,14 @@ def test_lengths_count_the_tokens_of_languages(opened: Opened) -> None:
 @pytest.mark.parametrize(
     ("languages", "given", "message"),
     [
-        (NLLB, {}, "target_language: the model has to be told the target language: target_lang"),
+        (NLLB, {}, "target_language: the model needs a target language"),
         (NLLB, {}, "is one of de, en, fr"),
         (NLLB, {"target_language": "xx"}, "'xx' is not a language of the model; known: de, en"),
         (NLLB, {"target_language": "EN"}, "'EN' is not a language of the model"),
         (NLLB, {"target_language": 3}, "3 is not a language code"),
         (NLLB, {"source_language": "es", "target_language": "en"}, "source_language: 'es' is not"),
         (Languages(IDS, None, "first"), {"source_language": "de", "target_language": "en"},
-         "source_language: 'de' is not told to this model, which has one"),
+         "source_language: 'de' .*one source and one target language"),
         (Languages(source="de", target="en"), {"source_language": "fr"},
          "source_language: 'fr' is not 'de', the model's only one"),
     ],
@@ -183,7 +183,7 @@ def test_the_only_language_of_a_model_may_be_named(opened: Opened) -> None:
 
 def test_a_bundle_without_languages_takes_none(tiny_bundle: Path) -> None:
     translator = Translator(tiny_bundle, threads=1)
-    with pytest.raises(ConfigError, match="target_language: 'en' is not told to this model"):
+    with pytest.raises(ConfigError, match="target_language: 'en'"):
         translator.translate(["w5"], target_language="en")
 
 
@@ -195,7 +195,7 @@ def test_rows_of_ids_hold_the_source_language_themselves(opened: Opened) -> None
     assert told.hypotheses[0].tokens[0] == 12
     marian = opened(Languages(IDS, None, "source"))
     marian.generate([[11, 5, 2]])
-    with pytest.raises(ConfigError, match="among the ids of a source"):
+    with pytest.raises(ConfigError, match=r"target_language: .* ids"):
         marian.generate([[11, 5, 2]], target_language="en")
 
 

@@ -41,7 +41,7 @@ def translator(request: pytest.FixtureRequest) -> Translator:
         ({"top_p": 1.5, "sampling": True}, "top_p: 1.5 is not between 0 and 1"),
         ({"length_penalty": float("nan")}, "length_penalty: nan is not a number"),
         ({"length_penalty": "1"}, "length_penalty: '1' is not a number"),
-        ({"max_length": True}, "max_length: True is not a whole number"),
+        ({"max_length": True}, "max_length: True is not an integer"),
         ({"sampling": 1}, "sampling: 1 is not true or false"),
         ({"batch_type": "bytes"}, "'bytes' is not 'rows' or 'tokens'"),
         ({"callback": 5}, "callback: 5 cannot be called"),
@@ -139,7 +139,7 @@ def test_all_problems_stand_in_one_message(translator: Translator) -> None:
     assert "6 problems" in text
     for part in (
         "unknown option 'lenght_penalty'; did you mean 'length_penalty'?",
-        "batch_size: 'many' is not a whole number",
+        "batch_size: 'many' is not an integer",
         "top_p needs sampling",
         "num_hypotheses 5 exceeds beam_size 4",
         "suppress_tokens: 'nope' is no token",

@@ -150,7 +150,7 @@ def test_a_contradiction_of_the_callers_own_is_still_one(opened: Opened) -> None
         ({"beam_size": 1, "exhaustive": True}, "exhaustive needs beam_size"),
         ({"patience": 2.0, "search_rules": "transformers"}, "patience needs search_rules"),
         ({"min_length": 5, "max_length": 4}, "min_length 5 exceeds max_length 4"),
-        ({"beam_size": "4"}, "beam_size: '4' is not a whole number"),
+        ({"beam_size": "4"}, "beam_size: '4' is not an integer"),
         ({"num_hypotheses": None}, "num_hypotheses: None is not"),
     ]
     for given, named in cases:

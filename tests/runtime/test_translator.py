@@ -115,9 +115,9 @@ def test_stored_version_1_bundle_decodes_as_it_always_did(
     [
         ([5, 17], r"id 17 is not in the vocabulary \(0 to 16\)"),
         ([-1], "id -1 is not in the vocabulary"),
-        (["5"], "'5' is not a whole number"),
-        ([5.0], "5.0 is not a whole number"),
-        ([True], "True is not a whole number"),
+        (["5"], "'5' is not an integer"),
+        ([5.0], "5.0 is not an integer"),
+        ([True], "True is not an integer"),
         ("5 6", "expected a list of ids"),
         ([5] * 65, "65 tokens are more than the 64 that the model takes"),
     ],
@@ -165,7 +165,7 @@ def test_max_length_is_bounded_by_the_model(translator: Translator) -> None:
         ({"max_lenght": 3}, "unknown option 'max_lenght'; did you mean 'max_length'"),
         ({"max_length": -1}, "max_length: -1 is less than 0"),
         ({"batch_size": 0}, "batch_size: 0 is less than 1"),
-        ({"batch_size": 2.0}, "batch_size: 2.0 is not a whole number"),
+        ({"batch_size": 2.0}, "batch_size: 2.0 is not an integer"),
         ({"truncate": "yes"}, "truncate: 'yes' is not true or false"),
     ],
 )

@@ -37,7 +37,7 @@ def test_models_are_named_as_their_folders(several: Server) -> None:
 
 
 def test_one_of_several_has_to_be_named(several: Server) -> None:
-    assert own(several)["error"] == "model: say which one of any, de-en, fr-en, other"
+    assert own(several)["error"] == "model: choose one of any, de-en, fr-en, other"
     for name in ("any", "de-en", "other"):
         assert own(several, model=name)["model"] == name
 
@@ -64,7 +64,7 @@ def test_languages_choose_the_model(
 def test_a_source_that_may_be_several_has_to_be_said(several: Server) -> None:
     answer = several.post("/translate", {"q": "w4", "source": "auto", "target": "en"})
     assert answer.status == 400
-    assert "its language cannot be told; say it: one of de, fr" in answer.json["error"]
+    assert "its language was not detected; give one of de, fr" in answer.json["error"]
 
 
 def test_all_languages_are_listed(several: Server) -> None:

@@ -70,7 +70,7 @@ def test_deepl(keyed: Server, wanted: list[str]) -> None:
         usage = api.get_usage()
         assert usage.character.count >= 7
         assert not usage.any_limit_reached
-        with pytest.raises(deepl.DeepLException, match="formality: this server does not have it"):
+        with pytest.raises(deepl.DeepLException, match="formality: not supported by this server"):
             api.translate_text("w4", target_lang="EN-US", formality="more")
     with (
         contextlib.closing(deepl.DeepLClient("wrong", server_url=keyed.url)) as api,

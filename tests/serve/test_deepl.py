@@ -60,9 +60,9 @@ def test_options_that_ask_for_nothing_are_taken(server: Server, options: dict[st
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"formality": "more", "glossary_id": "x"}, ["formality: this", "glossary_id: this"]),
-        ({"tag_handling": "html"}, ["tag_handling: this server does not have it"]),
-        ({"context": "a letter"}, ["context: this server does not have it"]),
+        ({"formality": "more", "glossary_id": "x"}, ["formality: not ", "glossary_id: not "]),
+        ({"tag_handling": "html"}, ["tag_handling: not supported by this server"]),
+        ({"context": "a letter"}, ["context: not supported by this server"]),
         ({"split_sentences": "2"}, ["split_sentences: '2' is not one of 0, 1, nonewlines"]),
         ({"target_lang": "XX"}, ["no model translates from any language to XX"]),
         ({"target_lang": "", "foo": 1, "style_id": "x"}, ["target_lang: ", "foo: ", "style_id: "]),

@@ -62,7 +62,7 @@ def test_each_text_of_a_request_has_a_language_of_its_own(told: Server) -> None:
 def test_a_language_that_cannot_be_told_is_asked_for(told: Server, text: str) -> None:
     answer = libre(told, text)
     assert answer.status == 400
-    assert "text 0: its language cannot be told; say it" in answer.json["error"]
+    assert "text 0: its language was not detected" in answer.json["error"]
     answer = told.post("/v2/translate", {"text": [GERMAN + GERMAN, text], "target_lang": "FR"})
     assert answer.status == 200  # what is with it tells
 

@@ -172,7 +172,10 @@ def test_wrong_calls_name_every_problem(
     ("body", "said"),
     [
         ({"sources": ["w4"], "targets": []}, "1 sources and 0 targets"),
-        ({"sources": ["w4"], "targets": ["w5"], "options": {"beam_size": 2}}, "chooses none"),
+        (
+            {"sources": ["w4"], "targets": ["w5"], "options": {"beam_size": 2}},
+            "does not choose any",
+        ),
         ({"sources": [""], "targets": ["w5"]}, "pair 0: the source is empty"),
         ({"sources": ["w4"], "targets": ["w5"], "options": {"target_prefix": "w"}}, "target_pref"),
     ],

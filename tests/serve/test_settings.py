@@ -136,7 +136,7 @@ def test_decoding_defaults_are_those_of_every_protocol(
         deepl = {"text": ["w4 w5"], "target_lang": "EN-GB"}
         answer = running.post("/v2/translate", deepl).json
         assert answer["translations"][0]["text"] == wanted(4)[1]
-        assert "as its bundle says" not in running.log.read_text(), "the operator says it"
+        assert "the limit of its bundle" not in running.log.read_text(), "the operator says it"
     monkeypatch.setenv("TFEXPORT_SERVE_MAX_LENGTH", "5")
     monkeypatch.setenv("TFEXPORT_SERVE_CONFIG", str(path))
     with serving(tmp_path) as running:

@@ -202,7 +202,7 @@ def test_cut_translations_are_told_and_counted(units: Server, folder: Path) -> N
 
 def test_a_short_length_of_a_bundle_is_told_at_the_start(units: Server) -> None:
     log = units.log.read_text()
-    assert "short: translations end after 2 tokens, as its bundle says; --max-length" in log
+    assert "short: translations end after 2 tokens, the limit of its bundle; --max-length" in log
     unnamed = "transformers' default, since the model's files name no length; --max-length"
     assert f"marked: translations end after 30 tokens, {unnamed}" in log
 

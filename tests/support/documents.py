@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.support.paths import REPOSITORY
 
 README = REPOSITORY / "README.md"
+QUICK_START_PAGE = REPOSITORY / "docs" / "quick-start.md"
 OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "native/README.md")
 PAGES = [
     README,

@@ -86,7 +86,7 @@ def save_toy(model: Transformer, folder: Path) -> dict[str, Tensor]:
 class ToyOriginal:
     """The family's formulas: pre-norm, its matrices stored as (in, out)."""
 
-    title = "the toy family, written out"
+    title = "the toy family (reference formulas)"
     no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -1,7 +1,7 @@
-"""The README's Quick start, as a newcomer follows it.
+"""docs/quick-start.md, as a newcomer follows it; the README's commands are lines of that page.
 
 Every block is run, in order, in a clean copy of the repository and in environments that the
-README's own pip lines make: nothing is there that these lines do not bring.
+page's own pip lines make: they contain nothing else.
 
 The environments are kept in the repository's folder (.venv-readme-1, .venv-readme-2) while what
 they are made from stays the same. Installing goes by constraints.txt, so that torch is the release
@@ -11,6 +11,7 @@ that everything else is tested with.
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,10 +24,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from tests.support import tutorial
-from tests.support.documents import README, read_blocks
+from tests.support.documents import QUICK_START_PAGE, README, read_blocks
 from tests.support.paths import REPOSITORY
 
-# The newcomer's own model, which the README calls `model`.
+# The newcomer's own model, which the page calls `model`.
 MODEL = """
 import tutorial
 model = tutorial.make(d_model=16, num_heads=8, encoder_layers=1, decoder_layers=1, d_ff=24)
@@ -38,7 +39,7 @@ HIDDEN = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
 
 
 class Newcomer:
-    """Follows the README in one folder, always in the environment that was made last.
+    """Follows the page in one folder, always in the environment that was made last.
 
     Attributes:
         folder: a copy of the repository.
@@ -50,7 +51,7 @@ class Newcomer:
         self.environments: list[Path] = []
 
     def run(self, command: str) -> str:
-        """Run one command of the README; a pip line makes the next environment.
+        """Run one command; a pip line makes the next environment.
 
         Returns:
             What it prints.
@@ -79,7 +80,7 @@ class Newcomer:
         return self._bash(f"set -m\n{here}")
 
     def run_python(self, code: str) -> None:
-        """Run a Python block of the README, behind the newcomer's own code."""
+        """Run a Python block after the newcomer's own code."""
         (self.folder / "block.py").write_text(code, encoding="utf-8")
         self._bash("python block.py")
 
@@ -128,13 +129,11 @@ def newcomer(tmp_path: Path) -> Newcomer:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="the README's commands are for a Unix shell")
+@pytest.mark.skipif(os.name == "nt", reason="the commands are for a Unix shell")
 @pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="needs git's list of files")
 def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
     printed, answers = {}, []
-    for block in read_blocks(README):
-        if block.heading != "Quick start":
-            continue
+    for block in read_blocks(QUICK_START_PAGE):
         if block.language == "python":
             own = MODEL if len(newcomer.environments) == 2 else ""
             newcomer.run_python(own + block.text)
@@ -163,3 +162,41 @@ def test_quick_start_works_as_it_stands(newcomer: Newcomer) -> None:
         assert done.stdout == "Where's the station?\n", done.stderr
     bundles = {"de-en.bundle", "int8.bundle", "my.bundle", "trained.bundle"}
     assert {*bundles, "generate.onnx", "model.ts"} <= made
+
+
+def test_readme_fits_three_screens_and_its_figures_are_those_of_the_performance_page() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    assert len(text.split()) <= 1000
+    assert "proven" not in text
+    performance = (README.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if re.match(r"\| (with|the same)", line)]
+    assert len(rows) == 4
+    figures = [re.findall(r"\| (\d\.\d\d)(?= )", row) for row in rows]
+    for found in figures:
+        assert len(found) == 7
+        assert f"| {' | '.join(found)} |" in performance, found
+    assert "0.45 s against 0.30 s" in performance
+    assert "0.30 s" in text
+    assert "0.45 s" in text
+
+
+def bare(line: str) -> str:
+    """A command without its comment, and not in the background."""
+    return line.partition("  #")[0].rstrip(" &")
+
+
+def commands_of(page: Path) -> list[str]:
+    """Commands of a page's shell blocks in which `tfexport` is used, in order."""
+    blocks = [block for block in read_blocks(page) if not block.language]
+    lines = [bare(line) for block in blocks for line in block.commands]
+    return [line for line in lines if not line.startswith("make ")]
+
+
+@pytest.mark.parametrize("page", [README, REPOSITORY / "docs/index.md"], ids=lambda page: page.stem)
+def test_commands_of_first_pages_run_in_the_order_of_the_quick_start(page: Path) -> None:
+    commands = commands_of(page)
+    assert len(commands) > 3
+    remaining = iter(commands_of(QUICK_START_PAGE))  # which tests/system/test_readme.py runs
+    for line in commands:
+        assert line in remaining, line

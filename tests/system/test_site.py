@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import Once
 from tests.support.browser import open_folder
-from tests.support.documents import README, read_blocks
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 
@@ -146,10 +145,12 @@ def test_markdown_beside_the_pages_is_shown_as_text(site: Path) -> None:
         assert "| --- " not in text
         assert "<h2 id=" in text or name == "CONTRIBUTING"
     readme = Links((site / "repository/README.md.html").read_text(encoding="utf-8"))
-    assert {"../decoding.html", "../_images/web.png"} <= readme.targets
-    assert "measured" in readme.anchors
+    assert {"../quick-start.html", "../development.html#set-up"} <= readme.targets
+    assert "speed" in readme.anchors
     performance = Links((site / "performance.html").read_text(encoding="utf-8"))
-    assert "repository/README.md.html#measured" in performance.targets
+    assert "repository/README.md.html#speed" in performance.targets
+    quick_start = Links((site / "quick-start.html").read_text(encoding="utf-8"))
+    assert "_images/web.png" in quick_start.targets
 
 
 def test_no_page_is_wider_than_a_phone(site: Path, browser: Any) -> None:
@@ -178,20 +179,6 @@ def test_the_menu_shows_the_current_entry(browser: Any) -> None:
     assert 0 < entry.rect["y"] < 800
 
 
-def bare(line: str) -> str:
-    """A command without its comment, and not in the background."""
-    return line.partition("  #")[0].rstrip(" &")
-
-
-def test_commands_of_the_first_page_are_those_of_the_readme() -> None:
-    blocks = [b for b in read_blocks(REPOSITORY / "docs/index.md") if not b.language]
-    commands = [line for block in blocks for line in block.commands]
-    assert len(commands) > 3
-    readme = [bare(line) for b in read_blocks(README) for line in b.commands]
-    for line in commands:
-        assert bare(line) in readme
-
-
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_navigation_leads_to_every_page(site: Path, browser: Any, width: int) -> None:
     set_width(browser, width)
@@ -203,7 +190,7 @@ def test_navigation_leads_to_every_page(site: Path, browser: Any, width: int) ->
     # The menu slides in.
     WebDriverWait(browser, 10).until(lambda browser: link.is_displayed())
     browser.execute_script("arguments[0].click()", link)
-    assert browser.find_element("tag name", "h1").text.startswith("Decode behind HTTP")
+    assert browser.find_element("tag name", "h1").text.startswith("Decode over HTTP")
     tree = browser.find_elements("css selector", ".sidebar-tree a")
     linked = {a.get_attribute("href").partition("#")[0].removeprefix(browser.home) for a in tree}
     written = {

@@ -159,7 +159,7 @@ def test_contradiction_is_a_line_of_the_command_that_says_what_to_set(
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
     assert line.endswith(
         "bos_id is 2, which is 'der' in the source vocabulary, where '<bos>' is 5; if that is the "
-        "one, say --set bos_id=5"
+        "right one, give --set bos_id=5"
     )
 
 

@@ -72,9 +72,9 @@ class _Call:
 def bench(**values: Any) -> None:
     """Decode FILE, or random ids, several times, and print throughput and latency.
 
-    Throughput is sentences a second; latency is the time of a whole batch, which every sentence in
-    it waits for. Runs of all settings are interleaved, so rows of the table can be compared even
-    if other work slows the machine down for a while.
+    Throughput is sentences per second. Latency is the time of a complete batch, which every
+    sentence in it waits for. Runs of all settings are interleaved, so rows of the table can be
+    compared even if other work slows the machine down for a while.
 
     \b
     tfexport bench de-en.bundle german.txt
@@ -87,7 +87,7 @@ def bench(**values: Any) -> None:
     if call.tune and call.threads:
         raise ConfigError("--tune tries the threads itself; leave --threads out")
     if call.ids and call.file is None:
-        raise ConfigError("--ids is of the lines of FILE; leave it out, or name FILE")
+        raise ConfigError("--ids applies to the lines of FILE; omit it, or name FILE")
     keywords = given(call.decoding)
     plans = _plans(call, keywords.pop("batch_type", "rows"))
     if call.file is None:

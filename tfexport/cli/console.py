@@ -111,7 +111,7 @@ def checkpoint_options(command: Command) -> Command:
             "--config",
             metavar="FILE",
             type=click.Path(),
-            help="JSON file with config values. Default: config.json beside the checkpoint.",
+            help="JSON file with config values. Default: config.json next to the checkpoint.",
         ),
     ):
         command = option(command)
@@ -121,8 +121,8 @@ def checkpoint_options(command: Command) -> Command:
 reference_option = click.option(
     "--reference",
     metavar="PACKAGE.FILE:FUNCTION",
-    help="Code of yours to compare with: it is imported (from the current folder first) and run, "
-    "as FUNCTION(input_ids, decoder_input_ids) -> logits, on rows without padding.",
+    help="Your own code to compare with. It is imported (from the current folder first) and run as "
+    "FUNCTION(input_ids, decoder_input_ids) -> logits, on rows without padding.",
 )
 
 
@@ -139,8 +139,8 @@ def verify_options(command: Command) -> Command:
             type=click.Choice(["full", "quick", "none"]),
             default="full",
             show_default=True,
-            help="How much is compared with eager PyTorch. quick: one drawn batch, and the real "
-            "inputs that there are.",
+            help="How much is compared with eager PyTorch. quick: one random batch, and the real "
+            "inputs if there are any.",
         ),
     ):
         command = option(command)

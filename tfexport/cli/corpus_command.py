@@ -64,41 +64,41 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("input")
 @click.argument("output")
-@click.option("--column", metavar="NAME", help="Column that holds the texts, in all formats but "
+@click.option("--column", metavar="NAME", help="Column of the texts, in all formats except "
               "text.  [default: text]")  # fmt: skip
-@click.option("--output-column", metavar="NAME", help="Column for the translations; score and "
-              "error then go into NAME_score and NAME_error.  [default: translation, score and "
-              "error]")  # fmt: skip
+@click.option("--output-column", metavar="NAME", help="Column for the translations; scores and "
+              "errors are then written to NAME_score and NAME_error.  [default: translation, score "
+              "and error]")  # fmt: skip
 @click.option("--format", "file_format", metavar="[text|jsonl|parquet|csv|tsv]",
               type=click.Choice(["text", "jsonl", "parquet", "csv", "tsv"]),
-              help="Format of all files.  [default: what each file's suffix says]")  # fmt: skip
-@click.option("--include", multiple=True, metavar="GLOB", help="Take only files of a folder whose "
-              "name, or path in it, is like GLOB, such as 'page*.jsonl'. Repeatable.  "
-              "[default: all whose suffix says a format]")  # fmt: skip
+              help="Format of all files.  [default: from each file's suffix]")  # fmt: skip
+@click.option("--include", multiple=True, metavar="GLOB", help="Read only files of a folder whose "
+              "name or relative path matches GLOB, such as 'page*.jsonl'. Repeatable.  "
+              "[default: all with the suffix of a format]")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "local", "ray"]), default="auto",
               show_default=True, help="What runs the workers: threads of this process, or Ray, "
-              "which takes seconds to begin and starts lost workers again. 'auto' is 'ray' with "
-              "--address, and 'local' without.")  # fmt: skip
+              "which takes seconds to start and restarts lost workers. 'auto' is 'ray' with "
+              "--address, otherwise 'local'.")  # fmt: skip
 @click.option("--address", metavar="A", help="Address of a running Ray cluster, or 'auto'.  "
-              "[default: this machine alone]")  # fmt: skip
-@click.option("--workers", metavar="N|MIN:MAX", help="Workers, or the fewest and the most that Ray "
-              "starts as there is work.  [default: as many as there are cores for]")  # fmt: skip
+              "[default: this machine only]")  # fmt: skip
+@click.option("--workers", metavar="N|MIN:MAX", help="Number of workers; MIN:MAX lets Ray start "
+              "more as needed.  [default: as many as the cores allow]")  # fmt: skip
 @click.option(
     "--threads-per-worker",
     type=click.IntRange(1, MOST_THREADS),
     default=1,
     show_default=True,
-    help="Cores of a worker, which share one set of weights.",
+    help="Threads of each worker, which share one set of weights.",
 )
 @click.option("--batch-rows", type=click.IntRange(1, 1 << 20), default=2048, show_default=True,
-              help="Rows that a worker sorts by length and decodes together, and that are lost "
-              "with it.")  # fmt: skip
-@click.option("--target-prefix", metavar="TEXT", help="Text that every translation begins with.")
+              help="Rows that a worker sorts by length, decodes and writes together. A worker "
+              "that dies loses these rows only; they are decoded again.")  # fmt: skip
+@click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
-              help="File of the target tokens that each source token allows.")  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed since a run "
-              "has written them, or that none has written.")  # fmt: skip
+              help="File with the target tokens that each source token allows.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace files of OUTPUT that were changed after a run "
+              "wrote them, or that no run wrote.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
 @decoding_options(_OPTIONS)
 @click.pass_context
@@ -106,12 +106,12 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     """Translate INPUT into OUTPUT: a file into a file, a folder of files into a folder.
 
     Files are lines of text, JSON lines, Parquet, CSV or TSV, compressed or not; paths, or URIs such
-    as s3://bucket/folder. All but text keep their columns, and get 'translation', 'score' and
-    'error'. A row that cannot be decoded has its reason in 'error' (of text: an empty line),
-    and the exit status is 1.
+    as s3://bucket/folder. All formats except text keep their columns, and get the columns
+    'translation', 'score' and 'error'. If a row cannot be decoded, the reason is in 'error' (in
+    text files, the line is empty), and the exit status is 1.
 
-    A file of OUTPUT is whole or absent. The same command again goes on where one was killed: what
-    is there, made of the same input by the same bundle with the same options, is not done again.
+    A file of OUTPUT is complete or absent. After an interruption, run the same command again. It
+    skips what was made from the same input by the same bundle with the same options.
 
     \b
     tfexport corpus de-en.bundle pages/ translated/
@@ -191,13 +191,13 @@ def _counts(report: "CorpusReport") -> Iterator[str]:
         )
     if report.passed_over:
         shown = join_some(report.passed_over, 3)
-        yield f"{_files(len(report.passed_over))} passed over: {shown} (--format, --include)"
+        yield f"{_files(len(report.passed_over))} skipped: {shown} (--format, --include)"
     if report.failures:
-        yield f"{_files(report.failures)} could not be translated; see above."
+        yield f"{_files(report.failures)} could not be translated; the reasons are above."
     if report.unfinished:
-        yield f"{_files(report.unfinished)} not begun or not finished"
+        yield f"{_files(report.unfinished)} not started or not finished"
     if report.stopped is not None:
-        yield f"Stopped: {report.stopped}. The same command goes on."
+        yield f"Stopped: {report.stopped}. Run the same command again to continue."
 
 
 def _files(count: int) -> str:
@@ -211,7 +211,7 @@ def _interruptible(last: "list[Advance]") -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit):
         done = f"{last[0].done:.0%} of the input is done. " if last else ""
-        click.echo(f"{done}The same command goes on.", err=True)
+        click.echo(f"{done}Run the same command again to continue.", err=True)
         raise
 
 

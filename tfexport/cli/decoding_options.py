@@ -106,7 +106,7 @@ def language_options(command: Command) -> Command:
     for side, what in (("target", "to translate into"), ("source", "of the input")):
         command = click.option(
             f"--{side}-language", metavar="CODE",
-            help=f"The language {what}, for a model that is told it.  [default: the bundle's]",
+            help=f"The language {what}, for a multilingual model.  [default: the bundle's]",
         )(command)  # fmt: skip
     return command
 
@@ -115,13 +115,13 @@ def engine_option(command: Command) -> Command:
     """Add the option for what computes the model."""
     return click.option(
         "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
-        help="What computes the model; auto is native, of tfexport-native, where that is installed "
-        "and covers the model.",
+        help="What computes the model. auto uses the native engine (tfexport-native) if it is "
+        "installed and supports the model, otherwise onnxruntime.",
     )(command)  # fmt: skip
 
 
 def whole_numbers(name: str) -> click.IntRange:
-    """The click type of a decoding option that is a whole number."""
+    """The click type of a decoding option that is an integer."""
     bounds = SPECS[name].bounds
     assert isinstance(bounds, Wholes)
     return click.IntRange(bounds.least, bounds.most)

@@ -28,7 +28,7 @@ _WITHOUT_TORCH = ("numpy", "onnxruntime", "click", "rich", "tokenizers")
     help="Python of an environment without torch to decode in. Default: this one, torch blocked.",
 )
 def demo(model: str | None, output: str, runtime_python: str | None) -> None:
-    """Export the German-English demo model, prove it equal, and translate without torch.
+    """Export the German-English demo model, compare it, and translate without torch.
 
     Prints translations beside their references with BLEU, and what torch costs: size on disk and
     time to the first translation, with and without it.

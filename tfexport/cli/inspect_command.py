@@ -46,7 +46,7 @@ def inspect(
     layout: str | None,
     as_json: bool,
 ) -> None:
-    """Say what PATH is.
+    """Describe PATH.
 
     Of a checkpoint: layout, config (read, assumed or missing), parameters, every key's fate and
     what stands in the way of exporting it. Of a bundle, after checking its checksums: versions,
@@ -99,7 +99,7 @@ def _print_json(values: dict[str, Any]) -> None:
     try:
         text = json.dumps(values, indent=2, ensure_ascii=False)
     except (RecursionError, ValueError) as error:
-        raise BundleError(f"what it says of itself cannot be printed: {error}.") from None
+        raise BundleError(f"its metadata cannot be printed: {error}.") from None
     click.echo(text)
 
 
@@ -205,7 +205,7 @@ def _module_facts(io: "ModuleIO", longest: int | None) -> dict[str, str]:
     if io.recomputes and longest is not None:
         positions = longest * (longest + 1) // 2
         facts["steps"] = (
-            f"without a state: every step computes its whole prefix again, {positions:,} positions "
+            f"without a state: every step computes the complete prefix, {positions:,} positions "
             f"for {longest:,} tokens, {positions / longest:.1f} times as many as with a cache"
         )
     if io.takes_ids:
@@ -244,7 +244,7 @@ def _parity(parity: Any) -> str:
         found = f"({parity['tokens']} tokens, torch {parity['torch']})"
         return f"{own}equal to {parity['reference']} {found}"
     except (TypeError, LookupError):
-        return f"said in an unknown way: {shown(parity)}"
+        return f"unknown format: {shown(parity)}"
 
 
 def _weights(quantization: Any) -> str:
@@ -257,14 +257,14 @@ def _weights(quantization: Any) -> str:
         if gate is not None:
             share = f"{gate['agreement']:.2%} of {gate['tokens']} tokens"
             agreement = f"{share} are those of float32"
-        return f"{quantization.get('weights')}, {agreement}; kept in float32: {kept}"
+        return f"{quantization.get('weights')}, {agreement}; left in float32: {kept}"
     except (AttributeError, TypeError, ValueError, LookupError):
-        return f"said in an unknown way: {shown(quantization)}"
+        return f"unknown format: {shown(quantization)}"
 
 
 def _domains(opset: Any) -> str:
     if not isinstance(opset, dict):
-        return f"said in an unknown way: {shown(opset)}"
+        return f"unknown format: {shown(opset)}"
     return ", ".join(f"{name or 'ai.onnx'} {shown(version)}" for name, version in opset.items())
 
 

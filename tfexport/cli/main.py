@@ -76,7 +76,7 @@ def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
         return error
     kind, text = error.param.type, error.message.replace("a valid float", "a number")
     if isinstance(kind, click.IntRange):
-        bounds = f"a whole number from {kind.min} to {kind.max}"
+        bounds = f"an integer from {kind.min} to {kind.max}"
         text = text.replace("a valid integer range", bounds)
     return click.BadParameter(text, error.ctx, error.param, error.param_hint)
 

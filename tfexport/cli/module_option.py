@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODULE = click.option(
     "--module",
     metavar="PACKAGE.FILE:FACTORY",
-    help="Instead of --checkpoint: a function that takes nothing and returns the arguments of "
+    help="Instead of --checkpoint: a function without parameters that returns the arguments of "
     "export_module, 'model' among them, as a dict. It is looked up in the current folder first, "
     "and its code is imported and run.",
 )
@@ -66,9 +66,7 @@ def check_sources(checkpoint: str | None, module: str | None) -> None:
         click.UsageError: which it is.
     """
     if checkpoint is None and module is None:
-        raise click.UsageError(
-            "Missing option '--checkpoint', or '--module' for a module of one's own."
-        )
+        raise click.UsageError("Missing option '--checkpoint', or '--module' for a custom module.")
     if checkpoint is not None and module is not None:
         raise click.UsageError("--checkpoint and --module exclude each other.")
 

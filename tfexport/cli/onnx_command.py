@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfexport.export import ExportResult
 
 
-@click.command(short_help="Export a checkpoint to a bundle and prove it equal to eager PyTorch.")
+@click.command(short_help="Export a checkpoint to a bundle and compare it with eager PyTorch.")
 @click.option("--checkpoint", type=click.Path(), help="File or folder to export.")
 @MODULE
 @click.option(
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     "--tokenizer",
     type=click.Path(),
     help="Tokenizer for both sides: a tokenizer.json, a SentencePiece .model, a list of words, "
-    "one a line, or a vocabulary (JSON, pickle, torchtext; FILE:KEY for one of several). Default: "
-    "the one beside the checkpoint, if there is one.",
+    "one per line, or a vocabulary (JSON, pickle, torchtext; FILE:KEY for one of several). "
+    "Default: the one next to the checkpoint, if there is one.",
 )
 @click.option("--source-tokenizer", type=click.Path(), help="Tokenizer for the source side.")
 @click.option("--target-tokenizer", type=click.Path(), help="Tokenizer for the target side.")
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
 @click.option(
     "--reads",
     type=click.Choice(["sentences", "texts"]),
-    help="What a server gives the model at a time; texts for one that summarises, or is told its "
-    "task in front of a text. Default: as its family was trained.",
+    help="Unit that a server passes to the model. Use texts for a model that summarises or that "
+    "reads a task prefix. Default: what the model's family was trained on.",
 )
 @click.option(
     "--graph",
     type=click.Choice(["generate", "forward"]),
     help="Write one self-contained file instead of a bundle: generate decodes greedily in one "
-    "call; forward scores a whole target at once and needs neither special ids nor embeddings.",
+    "call; forward scores a complete target at once and needs neither special ids nor embeddings.",
 )
 @click.option(
     "--attention-biases",
@@ -80,16 +80,16 @@ if TYPE_CHECKING:
 @click.option(
     "--text",
     is_flag=True,
-    help="With --graph generate: text in and text out, through onnxruntime-extensions; only with a "
-    "tokenizer that it reproduces exactly.",
+    help="With --graph generate: text in and text out, through onnxruntime-extensions. The "
+    "tokenizer must be one that it reproduces exactly.",
 )
 @click.option(
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts (or ids), one a line: a bundle is compared on them besides drawn ids. "
-    "With --text: lines on which the tokenizer is compared, besides a built-in selection. With "
-    "--quantize: each with a tab and a reference, for the quality gate.",
+    help="Real source texts (or ids), one per line. A bundle is also compared on these. With "
+    "--text: additional lines on which the tokenizer is compared. With --quantize: each line "
+    "has a tab and a reference translation, to check the quality.",
 )
 @expect_option
 @language_options
@@ -120,10 +120,10 @@ def onnx(
 ) -> None:
     """Export a checkpoint to a bundle, then compare it with eager PyTorch.
 
-    With --module any encoder-decoder module that has the methods of docs/modules.md, compared with
-    its own code.
+    With --module, export any encoder-decoder module that has the methods of docs/modules.md; it is
+    compared with its own code.
 
-    If anything differs, the command fails and no bundle is left behind.
+    If anything differs, the command fails and writes no bundle.
 
     \b
     tfexport onnx --checkpoint model.pt -o de-en.bundle --set num_heads=8 --set pad_id=1 \\

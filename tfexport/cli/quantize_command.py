@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 @click.argument("bundle", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(), help="The new bundle's folder.")
 @click.option("--weights", type=click.Choice(["int8", "int4"]), default="int8", show_default=True,
-              help="Kind of the quantised weights: int8 has a quarter of the size, int4 an eighth "
-              "of the matrices.")  # fmt: skip
+              help="Type of the quantised weights. int8 takes a quarter of the size; int4 takes an "
+              "eighth for the matrices.")  # fmt: skip
 @click.option("--samples", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-              help="Lines of text (or ids), with a tab and a reference if there is one: "
-              "compare with the original on these, and fail if too much changes.")  # fmt: skip
+              help="Lines of text (or ids), each with a tab and a reference if there is one. "
+              "Compare with the original on these, and fail if too much changes.")  # fmt: skip
 @language_options
 @click.option("--force", is_flag=True, help="Replace the output if it is a bundle.")
 def quantize(
@@ -30,8 +30,8 @@ def quantize(
     """Write a copy of BUNDLE with quantised weights.
 
     With --samples, the copy has to predict the original's next token at 97 % of the positions, and
-    may lose 0.3 BLEU; the parameters that change the predictions most stay float32 if that is
-    needed. Without --samples nothing is compared, and a warning says so.
+    may lose at most 0.3 BLEU. If needed, the parameters that change the predictions most stay
+    float32. Without --samples there is no comparison, and a warning.
 
     \b
     tfexport quantize de-en.bundle -o de-en-int8.bundle --samples test.tsv
@@ -57,11 +57,11 @@ def print_quantized(output: str, size: int, weights: str, result: "QuantizeResul
         result: with the comparison; None if there was none.
     """
     if result is not None and result.kept:
-        click.echo(f"kept in float32: {', '.join(result.kept)}", err=True)
+        click.echo(f"left in float32: {', '.join(result.kept)}", err=True)
     quality = result.quality if result is not None else None
     if quality is None:
         click.echo(
-            "Not gated: give --samples to compare the quantised weights with the original.",
+            "Quality not checked. Give --samples to compare the weights with the original.",
             err=True,
         )
     verdict = quality or "not compared with the original"

@@ -64,7 +64,7 @@ class _Call:
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.option("--ids", is_flag=True, help="Lines are space-separated ids; sources as the encoder "
               "sees them, targets without start and end token.")  # fmt: skip
-@click.option("--jsonl", is_flag=True, help="Write a JSON object a line: score, tokens.")
+@click.option("--jsonl", is_flag=True, help="Write one JSON object per line: score, tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object of all pairs "
               "together, with the signature, and lines only into --output.")  # fmt: skip
 @language_options

@@ -54,49 +54,49 @@ def _in_file(option: click.Parameter) -> bool:
 @click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, callback=_read_config,
               help="Read bundles and settings from FILE, which is TOML.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True,
-              help="Address to listen on; 0.0.0.0 is every network.")  # fmt: skip
+              help="Address to listen on; 0.0.0.0 for all interfaces.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-              help="Port to listen on; 0 takes a free one.")  # fmt: skip
+              help="Port to listen on; 0 for any free one.")  # fmt: skip
 @click.option("--uds", type=click.Path(), metavar="PATH",
-              help="Listen on a socket of this machine at PATH instead.")  # fmt: skip
+              help="Listen on a Unix domain socket at PATH instead.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS), default=0, show_default=True,
-              help="Threads of each model; 0 takes all cores that it is allowed.")  # fmt: skip
+              help="Threads of each model; 0 for all available cores.")  # fmt: skip
 @engine_option
 @click.option("--slots", type=click.IntRange(1, 4096), default=32, show_default=True,
-              help="Rows of a model that are decoded at a time.")  # fmt: skip
+              help="Maximum number of rows that a model decodes at the same time.")  # fmt: skip
 @click.option("--max-queue", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
-              help="Requests of a model that may wait; more are answered 503.")  # fmt: skip
+              help="Maximum number of waiting requests per model; more get a 503.")  # fmt: skip
 @click.option("--timeout", type=float, default=60.0, show_default=True,
               help="Seconds from a request's arrival to its answer.")  # fmt: skip
 @click.option("--max-texts", type=click.IntRange(1, 1_000_000), default=256, show_default=True,
-              help="Most texts of a request.")  # fmt: skip
+              help="Maximum number of texts in a request.")  # fmt: skip
 @click.option("--max-characters", type=click.IntRange(1, 100_000_000), default=100_000,
-              show_default=True, help="Most characters of all texts of a request.")  # fmt: skip
+              show_default=True, help="Maximum number of characters in a request.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1, 1_000_000), default=1024, show_default=True,
-              help="Most tokens of a sentence's translation; what the model has no room for, it "
-              "does not write anyway.")  # fmt: skip
+              help="Maximum number of tokens in a sentence's translation. The model's own limit "
+              "applies too.")  # fmt: skip
 @click.option("--max-connections", type=click.IntRange(1, 1 << 20), default=16_384,
-              show_default=True, help="Most connections that are open at a time, or the system's "
-              "limit of open files; more wait to be accepted.")  # fmt: skip
+              show_default=True, help="Maximum number of open connections, or the system's limit "
+              "of open files if that is lower; others wait to be accepted.")  # fmt: skip
 @click.option("--api-key-file", type=click.Path(), metavar="FILE",
-              help="Serve only those who give a key of FILE, which has one a line.")  # fmt: skip
-@click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model "
-              "whose bundle and name do not say them, or those of its own that it serves; several "
-              "are de,fr-en. Repeatable.")  # fmt: skip
+              help="Accept only requests with a key from FILE, one key per line.")  # fmt: skip
+@click.option("--languages", multiple=True, metavar="NAME=de-en", help="Languages of a model, "
+              "if its bundle and name do not contain them, or to restrict the ones it serves; "
+              "several as de,fr-en. Repeatable.")  # fmt: skip
 @click.option("--split-sentences", multiple=True, metavar="NAME=none",
-              help="How texts of a model are split into sentences: at lines, at punctuation only, "
-              "or none; by default as its bundle says what it reads. Repeatable.")  # fmt: skip
+              help="How a model's texts are split into sentences: lines, punctuation or none. The "
+              "default depends on the bundle. Repeatable.")  # fmt: skip
 @click.option("--cors-origin", "cors_origins", multiple=True, metavar="ORIGIN",
-              help="Let pages of an origin such as https://example.org, or '*' for all, call the "
-              "server. Repeatable.")  # fmt: skip
+              help="Allow requests from pages of an origin such as https://example.org, or '*' for "
+              "all. Repeatable.")  # fmt: skip
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="Answer to this name too, or '*' for any, though the server listens to this "
-              "machine alone. Repeatable.")  # fmt: skip
+              help="Accept this name in the Host header too, or '*' for any, while the server "
+              "listens on a loopback address. Repeatable.")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="info",
-              show_default=True, help="Least of what is logged: info has every request, warning "
-              "those that got no result, error faults of the server.")  # fmt: skip
+              show_default=True, help="Minimum level of the log: info for every request, warning "
+              "for requests without a result, error for faults of the server.")  # fmt: skip
 @click.option("--json", is_flag=True,
-              help="Lines about the start as JSON too, as those of the log.")  # fmt: skip
+              help="Print the lines about the start as JSON, like those of the log.")  # fmt: skip
 @decoding_options(_DECODING)
 @click.pass_context
 def serve(
@@ -105,11 +105,11 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve BUNDLEs over HTTP, each as a model named as its folder, without '.bundle'.
 
-    The server speaks JSON of its own, and the protocols of LibreTranslate, DeepL and KServe, so
-    that their clients work with it. SIGTERM ends it when all requests are answered; SIGHUP opens
-    bundles again that were replaced. Decoding options are for requests that give none of their
-    own. Every option may be an environment variable too, TFEXPORT_SERVE_PORT for --port, and stand
-    in the file of --config.
+    The server has its own JSON protocol, and those of LibreTranslate, DeepL and KServe, so that
+    their clients work with it. SIGTERM stops it after all requests are answered. SIGHUP reloads
+    bundles that were replaced. Decoding options are defaults: a request can set its own. Every
+    option can also be an environment variable (TFEXPORT_SERVE_PORT for --port) or a setting in the
+    file of --config.
 
     \b
     tfexport serve de-en.bundle

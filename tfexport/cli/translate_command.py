@@ -67,31 +67,31 @@ class _Call:
     "-o", "--output", type=click.Path(), default="-", help="File to write. Default: stdout."
 )
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@click.option("--resume", is_flag=True, help="Go on with an output that was not finished.")
+@click.option("--resume", is_flag=True, help="Continue an unfinished output.")
 @click.option(
     "--ids",
     is_flag=True,
-    help="Lines are space-separated ids, in (as the encoder sees them: no special tokens are "
-    "added) and out (no start, no end token).",
+    help="Input and output lines are space-separated ids. No special tokens are added to the "
+    "input; the output has no start and no end token.",
 )
 @click.option(
     "--inputs",
     type=click.Path(),
     metavar="ROWS.npz",
-    help="Instead of FILE: arrays, for a bundle of a module of one's own; one an input, with the "
-    "rows first, or one a row: NAME/0, NAME/1, ...",
+    help="Instead of FILE: arrays, for a bundle of a custom module. One array per input, with the "
+    "rows on the first axis, or one per row: NAME/0, NAME/1, ...",
 )
-@click.option("--jsonl", is_flag=True, help="Write a JSON object a line: text, tokens, score.")
+@click.option("--jsonl", is_flag=True, help="Write one JSON object per line: text, tokens, score.")
 @click.option("--alignment", is_flag=True, help="Write 'text ||| 0-0 1-2': source and target "
               "positions.")  # fmt: skip
 @click.option("--attention-plot", type=click.Path(), metavar="IMAGE",
               help="Also draw the attention of every line: IMAGE, then IMAGE-2, ...")  # fmt: skip
-@click.option("--target-prefix", metavar="TEXT", help="Text that every translation begins with.")
+@click.option("--target-prefix", metavar="TEXT", help="Text that every translation starts with.")
 @click.option("--target-prefix-file", type=click.Path(), metavar="FILE",
-              help="File of what each line's translation begins with.")  # fmt: skip
+              help="File with the start of each line's translation.")  # fmt: skip
 @language_options
 @click.option("--vocabulary-map", type=click.Path(), metavar="FILE",
-              help="File of the target tokens that each source token allows.")  # fmt: skip
+              help="File with the target tokens that each source token allows.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(0, MOST_THREADS),
               help="Threads inside an operator; 0: all cores.  [default: 0, or for FILE what "
               "bench --tune found]")  # fmt: skip
@@ -177,7 +177,7 @@ def _contradictions(call: _Call) -> list[Problem]:
     if call.resume and "-" in (call.file, call.output):
         problems.append("--resume needs FILE and --output")
     if call.alignment and call.jsonl:
-        problems.append("--alignment excludes --jsonl, which holds it with --return-attention")
+        problems.append("--alignment excludes --jsonl, which contains it with --return-attention")
     if call.target_prefix is not None and call.target_prefix_file is not None:
         problems.append("--target-prefix excludes --target-prefix-file")
     problems += without_effect({**call.decoding, "force": call.force}, {
@@ -185,7 +185,7 @@ def _contradictions(call: _Call) -> list[Problem]:
         "return_attention": call.jsonl, "return_end_token": call.jsonl or call.ids,
     })  # fmt: skip
     if call.ids and call.decoding.get("replace_unknowns"):
-        problems.append("--replace-unknowns acts on text; with --ids there is none")
+        problems.append("--replace-unknowns needs text, and --ids gives ids")
     return [Problem(None, text) for text in problems]
 
 
@@ -235,8 +235,8 @@ def _how_far(call: _Call, lines: int) -> str:
     done = f"{call.output}: {lines:,} lines were translated by this run."
     if call.file != "-" and Path(call.file).is_file():
         how = " with --resume in place of --force" if call.force else " with --resume"
-        return f"{done} The same command goes on{'' if call.resume else how}."
-    return f"{done} {call.file} can be read only once: begin anew with --force."
+        return f"{done} To continue, run the same command{'' if call.resume else how}."
+    return f"{done} {call.file} can be read only once: start again with --force."
 
 
 def _source(call: _Call) -> Any:
@@ -257,7 +257,7 @@ def _to_file(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter)
             resume=call.resume, force=call.force, tell=report, advance=advance,
         )  # fmt: skip
     if summary.resumed:
-        text = f"{summary.resumed} of {summary.lines} lines were there."
+        text = f"{summary.resumed} of {summary.lines} lines were already translated."
         click.echo(f"{call.output}: {text}", err=True)
     return len(summary.bad)
 
@@ -275,4 +275,4 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
     try:
         return read_numbers(text)
     except InputError as error:
-        raise ConfigError(f"--target-prefix: {error}; --ids asks for ids") from None
+        raise ConfigError(f"--target-prefix: {error}; with --ids it has to be ids") from None

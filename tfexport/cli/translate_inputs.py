@@ -51,7 +51,7 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     io = engine.manifest.module_io
     if io is None:
         raise ConfigError(
-            f"{call.bundle}: takes text or ids, not arrays: --inputs is for a module of one's own."
+            f"{call.bundle}: takes text or ids, not arrays: --inputs is for a custom module."
         )
     keywords = given(call.decoding, ids=not engine.gives_text)
     keywords["return_scores"] = call.jsonl

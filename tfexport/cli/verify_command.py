@@ -30,8 +30,7 @@ from tfexport.cli.spelling import spell
     "--samples",
     type=click.Path(),
     metavar="FILE",
-    help="Real source texts, one a line, or ids of a model that takes ids: compared besides drawn "
-    "ids.",
+    help="Real source texts, one per line, or ids for a model that takes ids: also compared.",
 )
 @expect_option
 @language_options
@@ -40,7 +39,7 @@ from tfexport.cli.spelling import spell
     type=click.Choice(["full", "quick"]),
     default="full",
     show_default=True,
-    help="How much is compared. quick: one drawn batch, and the real inputs that there are.",
+    help="How much is compared. quick: one random batch, and the real inputs if any.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option(

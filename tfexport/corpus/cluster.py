@@ -41,7 +41,7 @@ class WorkerPlan:
     def __post_init__(self) -> None:
         low, high = self._bounds or (1, 1)
         problems = [
-            Problem(name, f"{shown(value)} is not a whole number from 1 to {most}")
+            Problem(name, f"{shown(value)} is not an integer from 1 to {most}")
             for name, value, most in (
                 ("workers", low, MOST_WORKERS),
                 ("workers", high, MOST_WORKERS),
@@ -129,7 +129,9 @@ class WorkerPlan:
             "need one: they would wait for each other for ever. Take "
         )
         if fewer:
-            text += f"{fewer}, or ({fewer}, {high}) to begin with {fewer} and grow as there is room"
+            text += (
+                f"{fewer}, or ({fewer}, {high}) to start with {fewer} and grow when CPUs are free"
+            )
         else:
             text += "1, for which Ray then counts a CPU fewer"
         raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
@@ -213,7 +215,7 @@ def _hint(address: str | None) -> str:
     if address is None or os.environ.get("RAY_AUTH_MODE"):
         return ""
     return (
-        " A cluster that 'ray start' has begun may ask for a token: set RAY_AUTH_MODE=token, and "
+        " A cluster that 'ray start' started may require a token: set RAY_AUTH_MODE=token, and "
         "have the head's ~/.ray/auth_token on this machine."
     )
 

@@ -79,14 +79,14 @@ def find_partitions(
     _check_output(public(output), target_system.get_file_info(target_root), one)
     if one:
         if include:
-            text = f": {public(input_)} is one file, of which nothing is left out."
+            text = f": {public(input_)} is one file; this option is for folders."
             raise ConfigError(Message(Option("include"), text))
         kind, compression = _kind_of(input_, file_format)
         written, packing = _kind_of(output, file_format)
         if written != kind:
             raise ConfigError(
-                f"{public(output)}: its name says {written}, and the input is {kind}: the output "
-                "has the input's format."
+                f"{public(output)}: its name is of the format {written}, and the input is {kind}. "
+                "The output has to have the input's format."
             )
         source = Source(system, root, compression)
         target = Source(target_system, target_root, packing)
@@ -101,8 +101,8 @@ def find_partitions(
     if not taken:
         like = f" whose name is like {join_some([*map(repr, include)])}" if include else ""
         raise InputError(
-            f"{public(input_)}: holds no file{like}; hidden ones, whose name or folder begins with "
-            "'.' or '_', do not count."
+            f"{public(input_)}: contains no file{like}. Hidden files, whose name or folder starts "
+            "with '.' or '_', do not count."
         )
     target = Source(target_system, target_root)
     made, unknown, problems = _partitions(Source(system, root), target, taken, file_format)
@@ -153,7 +153,7 @@ def _remedy() -> Message:
     packed, last = ", ".join(COMPRESSIONS), Option("include")
     return Message(
         f"Suffixes: {_suffixes()}, and with a compression {packed}. ", Option("format"),
-        " says it for all files; ", last, " chooses files of a folder.",
+        " sets the format of all files; ", last, " chooses files of a folder.",
     )  # fmt: skip
 
 
@@ -185,9 +185,9 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
         (kind.name for kind in FORMATS.values() if suffix in kind.suffixes), None
     )
     if kind is None:
-        raise _SuffixError(f"{suffix} says no format")
+        raise _SuffixError(f"{suffix} is not a known suffix")
     if kind == "parquet" and compression:
-        raise InputError("a Parquet file is compressed inside, not as a whole")
+        raise InputError("Parquet is compressed inside the file, so its name has no such suffix")
     return kind, compression
 
 
@@ -204,4 +204,4 @@ def _check_apart(input_: str, output: str, root: str, target_root: str) -> None:
     one, other = PurePosixPath(root), PurePosixPath(target_root)
     if one == other or one in other.parents or other in one.parents:
         listed = join_some([public(input_), public(output)])
-        raise ConfigError(f"{listed}: input and output lie in one another; name another output.")
+        raise ConfigError(f"{listed}: one contains the other; name another output.")

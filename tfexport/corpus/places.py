@@ -106,7 +106,7 @@ def _walk(root: Path, output: Path | None) -> Iterator[str]:
                 yield path.as_posix()
     if wrong:
         raise ConfigError(
-            f"{output}: the output lies in the input, through links: {join_some(wrong)}. Name "
+            f"{output}: the output is inside the input, through links: {join_some(wrong)}. Name "
             "another output, or remove them."
         )
 

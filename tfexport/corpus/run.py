@@ -203,7 +203,7 @@ def require_ray() -> None:
 
 
 class Workers(Protocol):
-    """Those who translate pieces and join partitions, wherever they do so."""
+    """What translates pieces and joins partitions: threads or Ray actors."""
 
     @property
     def cores(self) -> int:

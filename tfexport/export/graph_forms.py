@@ -223,8 +223,8 @@ def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleFor
         progress(f"exporting {form.filename}", done, len(forms))
         if missing := [name for name in form.needs if name not in by_name]:
             raise ExportError(
-                f"{form.filename}: is made from {', '.join(missing)}, which stands behind it in "
-                "graph_forms.BUNDLE_FORMS, or is not there."
+                f"{form.filename}: is made from {', '.join(missing)}, which comes later in "
+                "graph_forms.BUNDLE_FORMS, or is missing."
             )
         graphs[form] = form.export(build, *(by_name[name] for name in form.needs))
         by_name[form.name] = graphs[form]

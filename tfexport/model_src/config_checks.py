@@ -55,7 +55,7 @@ def wrong_types(config: Any) -> Iterable[str]:
         elif value is None and type(None) in get_args(hint):
             continue
         elif isinstance(value, bool) or not isinstance(value, int):
-            yield f"{field.name}: {shown(value)} is not a whole number"
+            yield f"{field.name}: {shown(value)} is not an integer"
         elif value > BOUNDS[field.name]:
             yield f"{field.name}: {shown(value)} is more than {BOUNDS[field.name]}"
         elif value < 0:  # whether 0 will do depends on the key

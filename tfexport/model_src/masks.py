@@ -106,7 +106,7 @@ def bias_from_keep_mask(
     allowed = tuple((b, t, source) for b in (batch, 1) for t in (target, 1))
     names = ("(B, T, S)", "(B, 1, S)", "(1, T, S)", "(1, 1, S)")
     if mask.is_floating_point() or mask.is_complex():
-        raise InputError(f"keep-mask has dtype {mask.dtype}; expected bool or whole numbers.")
+        raise InputError(f"keep-mask has dtype {mask.dtype}; expected bool or integers.")
     _check_shape("keep-mask", mask, names, allowed)
     return bias_from_blocked((mask == 0).unsqueeze(1), fill)
 

@@ -48,7 +48,7 @@ class Wholes:
     def problem(self, value: Any) -> str | None:
         """Say why a value is invalid; None for a valid one."""
         if not is_whole(value):
-            return f"{shown(value)} is not a whole number"
+            return f"{shown(value)} is not an integer"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
         return f"{shown(value)} is more than {self.most}" if value > self.most else None
@@ -303,83 +303,84 @@ class DecodingOptions(_Said):
     """
 
     beam_size: int = option(
-        1, "Hypotheses followed at a time; 1 is greedy search.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Size of the beam; 1 is greedy search.  [default: 1]", Wholes(1, _WIDEST)
     )
     num_hypotheses: int = option(
-        1, "Hypotheses a line; each becomes an output line.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Hypotheses per line; each is an output line.  [default: 1]", Wholes(1, _WIDEST)
     )
     # A length to the power of ten times this is still a float.
     length_penalty: float = option(
         1.0, "Scores are divided by length to this power.  [default: 1]", Reals(-10.0, 10.0)
     )
     coverage_penalty: float = option(
-        0.0, "Weight of a penalty on source tokens that were left out.", Reals(0.0, 1e6)
+        0.0, "Weight of a penalty on untranslated source tokens.", Reals(0.0, 1e6)
     )
     patience: float = option(
         1.0,
-        "A beam ends with this times beam size finished hypotheses.  [default: 1]",
+        "Beam search stops after patience times beam size finished hypotheses.  [default: 1]",
         Reals(0.0, 1e6, inclusive=False),
     )
     early_stopping: bool = option(
-        True, "End a beam early; without, it goes on until no hypothesis can come in any more."
+        True, "Stop beams early; otherwise continue while a better hypothesis is possible."
     )
     search_rules: str = option(
         "tfexport",
-        "Whose rules rank, stop, penalise and ban.  [default: the bundle's, else tfexport]",
+        "Rules of ranking, stopping, penalties and bans.  [default: the bundle's, else tfexport]",
         Choice(("tfexport", "transformers")),
     )
     exhaustive: bool = option(
-        False, "By transformers' rules, go on until no hypothesis can come in any more."
+        False, "With transformers' rules: continue while a better hypothesis is possible."
     )
     renormalize_logits: bool = option(
-        False, "By transformers' rules, beams rank by probabilities after penalties and bans."
+        False, "With transformers' rules: normalise scores after penalties and bans."
     )
-    beam_groups: int = option(
-        1, "Groups of the beam, for hypotheses that differ.  [default: 1]", Wholes(1, _WIDEST)
-    )
+    beam_groups: int = option(1, "Groups of diverse beam search.  [default: 1]", Wholes(1, _WIDEST))
     diversity_penalty: float = option(
-        0.0, "What a token loses for every group that chose it before.", Reals(0.0, 1e6)
+        0.0, "Penalty on a token for each group that chose it before.", Reals(0.0, 1e6)
     )
-    sampling: bool = option(False, "Draw tokens at random instead of taking the best.")
+    sampling: bool = option(False, "Sample tokens instead of taking the best.")
     temperature: float = option(
         1.0,
-        "Sampling divides the logits by this: below 1 it is closer to the best tokens.  "
-        "[default: 1]",
+        "Sampling divides the logits by this; values below 1 favour the best tokens.  [default: 1]",
         Reals(0.0, 1e6, inclusive=False),
     )
-    top_k: int = option(0, "Sample among this many best tokens.", Wholes(0, _LONGEST))
+    top_k: int = option(0, "Sample from this many best tokens.", Wholes(0, _LONGEST))
     top_p: float = option(
-        1.0, "Sample among the fewest tokens of this probability.", Reals(0.0, 1.0)
+        1.0, "Sample from the fewest tokens with this total probability.", Reals(0.0, 1.0)
     )
     seed: int | None = option(
-        None, "Seed of sampling; the same one gives the same lines.", Wholes(0, 2**64 - 1)
+        None, "Seed of sampling; the same seed gives the same lines.", Wholes(0, 2**64 - 1)
     )
-    min_length: int = option(0, "Tokens of a line at least.", Wholes(0, _LONGEST))
-    max_length: int = option(256, "Tokens of a line at most.  [default: 256]", Wholes(0, _LONGEST))
+    min_length: int = option(0, "Minimum number of tokens per line.", Wholes(0, _LONGEST))
+    max_length: int = option(
+        256, "Maximum number of tokens per line.  [default: 256]", Wholes(0, _LONGEST)
+    )
     max_input_length: int | None = option(
-        None, "Longest input in tokens.  [default: the model's own limit]", Wholes(1, _LONGEST)
+        None,
+        "Maximum length of the input in tokens.  [default: the model's limit]",
+        Wholes(1, _LONGEST),
     )
     no_repeat_ngram_size: int = option(
-        0, "No n-gram, a run of this many tokens, comes twice.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many tokens occurs twice.", Wholes(0, _LONGEST)
     )
     encoder_no_repeat_ngram_size: int = option(
-        0, "No n-gram of the source, of this many tokens, comes in the target.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many source tokens occurs in the target.", Wholes(0, _LONGEST)
     )
     # Beyond, logits leave the range of float32.
     repetition_penalty: float = option(
-        1.0, "Above 1, tokens that came before become less likely.", Reals(1e-3, 1e3)
+        1.0, "Above 1, tokens that occurred before become less likely.", Reals(1e-3, 1e3)
     )
     suppress_tokens: Sequence[Token] = option(
         (), "Never choose these tokens, e.g. '▁Herr ▁Frau'.", Tokens()
     )
-    suppress_first_tokens: Sequence[Token] = option((), "Never begin a line with these.", Tokens())
+    suppress_first_tokens: Sequence[Token] = option((), "Never start a line with these.", Tokens())
     suppress_sequences: Sequence[Sequence[Token] | str] = option(
         (), "Never write this sequence of tokens.", Sequences()
     )
-    first_token: Token | None = option(None, "The token that every line begins with.", OneToken())
-    last_token: Token | None = option(
-        None, "The token that ends a line that is as long as it may be.", OneToken()
+    first_token: Token | None = option(
+        None, "Force this token to be the first of every line.", OneToken()
     )
+    last_token: Token | None = option(None, "Force this token at the maximum length.", OneToken())
     disable_unk: bool = option(False, "Never choose the unknown token.")
     end_tokens: Sequence[Token] = option(
         (),
@@ -391,7 +392,7 @@ class DecodingOptions(_Said):
         False, "Write the best first tokens, each with its best continuation."
     )
     min_alternative_probability: float = option(
-        0.0, "Least probability of an alternative's first token.", Reals(0.0, 1.0)
+        0.0, "Minimum probability of an alternative's first token.", Reals(0.0, 1.0)
     )
     return_scores: bool = option(True, None)
     return_token_scores: bool = option(False, "Write the log-probability of every token.")
@@ -402,7 +403,7 @@ class DecodingOptions(_Said):
     attention_head: int | None = option(
         None, "Head of the attention.  [default: the mean over all]", Wholes(0, _LONGEST)
     )
-    replace_unknowns: bool = option(False, "Put the aligned source word for the unknown token.")
+    replace_unknowns: bool = option(False, "Replace unknown tokens by the aligned source word.")
     callback: Callable[[Step], object] | None = option(None, None)
     batch_size: int = option(
         32,

@@ -246,7 +246,7 @@ class Resolver:
         if io is not None:
             if wants:
                 yield Problem(
-                    None, "attention is not in this bundle: a module of one's own gives none"
+                    None, "attention is not in this bundle: a custom module has no such output"
                 )
             return
         if changed.keys() & {"attention_layer", "attention_head"}:
@@ -277,7 +277,7 @@ def check_own(generation: Mapping[str, Any], name: str) -> None:
     """
     problems = check_options(with_own(generation, {}))[1]
     if problems:
-        raise BundleError(join_problems(f"{name}: its own decoding defaults", problems))
+        raise BundleError(join_problems(f"{name}: its decoding defaults", problems))
 
 
 def with_own(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

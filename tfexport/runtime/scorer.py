@@ -58,7 +58,7 @@ class Scorer:
         Of a bundle's own defaults those of searches do not act; a forced first token goes before a
         target that is text.
         """
-        text = " says how to choose tokens, and scoring chooses none"
+        text = " chooses tokens, and scoring does not choose any"
         extra = [
             Problem(None, Message(Option(name), text))
             for name in keywords

@@ -42,7 +42,7 @@ class Placed:
 
 
 UNSAID = Spoken()
-_ONE = "which has one source and one target language"
+_ONE = "has one source and one target language"
 
 
 def place_languages(
@@ -53,8 +53,8 @@ def place_languages(
     Args:
         languages: of the bundle.
         spoken: by the caller.
-        told: the ids that the target begins with and that decoding starts from, if no language is
-            placed there; one of a language is as good as its code.
+        told: ids of the target's first token and of the start token, if the caller gave them. The
+            id of a language there counts as its code.
     """
     if languages is None and spoken.source is None and spoken.target is None:
         return Placed()
@@ -100,9 +100,7 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
                 yield Problem(option, _which(side, known))
         elif place is None:
             if languages is None or default is None:
-                yield Problem(
-                    option, f"{shown(code)} is not told to this model, {_ONE}; leave it out"
-                )
+                yield Problem(option, f"{shown(code)} has no effect: this model {_ONE}; omit it")
             elif code != default:
                 yield Problem(option, f"{shown(code)} is not {default!r}, the model's only one")
         elif code not in known.ids:
@@ -110,11 +108,11 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
             hint = f"did you mean {near!r}?" if near else f"known: {_codes(known)}"
             yield Problem(option, f"{shown(code)} is not a language of the model; {hint}")
         elif spoken.as_ids and of_text:
-            yield Problem(option, "goes among the ids of a source, and here they are given whole")
+            yield Problem(option, "has no effect on ids; put the id of the language among them")
 
 
 def _which(side: str, known: Languages) -> Message:
-    return Message("the model has to be told the ", side, " language: ",
+    return Message("the model needs a ", side, " language: ",
                    Option(f"{side}_language"), f" is one of {_codes(known)}")  # fmt: skip
 
 

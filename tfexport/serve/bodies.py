@@ -195,6 +195,6 @@ def _path(places: tuple[int | str, ...]) -> str:
 def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
     known = list(kind.model_fields)
     if len(places) != 1:
-        return "leave it out"
+        return "omit it"
     near = nearest_name(str(places[0]), known)
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"

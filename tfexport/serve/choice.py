@@ -41,7 +41,7 @@ def choose_named(
     elif len(models.names) == 1:
         (model,) = models
     elif source is None and target is None:
-        raise wrong(f"model: say which one of {join_some(models.names)}")
+        raise wrong(f"model: choose one of {join_some(models.names)}")
     else:
         model = _matching(list(models), source, target)[0]
     _check(model, source, target)

@@ -143,14 +143,14 @@ def _choices(service: Service, texts: Sequence[str], wanted: Wanted) -> list[tup
     sources = sources_of(service.models, wanted.target)
     found = [_find(text, texts, sources) for text in texts]
     problems = [
-        f"text {place}: its language cannot be told; say it: one of {join_some(sources, 12)}"
+        f"text {place}: its language was not detected; give one of {join_some(sources, 12)}"
         for place, one in enumerate(found)
         if one is None
     ]
     if problems and not can_detect():
         raise wrong(
-            f"the language of the texts has to be said: one of {join_some(sources, 12)}; this "
-            f"server does not find it, as {LIBRARY} is not installed"
+            f"give the language of the texts, one of {join_some(sources, 12)}; this server "
+            f"cannot detect it, because {LIBRARY} is not installed"
         )
     if problems:
         raise wrong(problems)

@@ -78,7 +78,7 @@ class _RowFigures:
             return Counter(name, text, ["model"], registry=registry)
 
         self.batch = histogram("tfexport_batch_rows", "Rows of a step.", _ROWS)
-        self.queued = histogram("tfexport_queue_seconds", "A row's wait to be begun.", _SECONDS)
+        self.queued = histogram("tfexport_queue_seconds", "A row's wait before decoding.", _SECONDS)
         self.first = histogram(
             "tfexport_time_to_first_token_seconds", "From a row's arrival to its token.", _SECONDS
         )

@@ -92,7 +92,7 @@ class Model:
             yield Message(
                 f"{self.name}: translations end after {options.max_length} tokens, "
                 + ("transformers' default, since the model's files name no length; "
-                   if by_default else "as its bundle says; "),
+                   if by_default else "the limit of its bundle; "),
                 Option("max_length"), " sets another length",
             )  # fmt: skip
 

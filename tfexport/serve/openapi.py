@@ -84,10 +84,10 @@ def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
     }}  # fmt: skip
     texts = {
         dialect.wrong: "the request is wrong; all problems are named",
-        404: "there is no such thing",
-        413: "there is too much of it", 500: "a fault of the server",
-        503: "the server is full, or stops; Retry-After says when to come again",
-        504: "the time of the request was over",
+        404: "not found",
+        413: "the request is too large", 500: "a fault of the server",
+        503: "the server is full or stopping; retry after the seconds in Retry-After",
+        504: "the request timed out",
     }  # fmt: skip
     if keys:
         texts[dialect.no_key] = "no key, or a wrong one"

@@ -53,7 +53,7 @@ def test_bundle(family: str, seed: int, tmp_path: Path) -> None:
     assert made.report is not None
     assert made.bundle_manifest is not None
     assert "of Hugging Face" in made.report.reference
-    assert made.report.reference.endswith(", written out")
+    assert made.report.reference.endswith(" (reference formulas)")
     assert {"generate", "beam"} <= {it.stage for it in made.report.comparisons}
     runtime = OnnxModel(tmp_path / "m.bundle", made.bundle_manifest)
     batch = padded_batch(model, seed, (limit, 3, 1), target=limit)

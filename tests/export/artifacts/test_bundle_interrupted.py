@@ -132,7 +132,7 @@ def check_what_is_left(
     try:
         translator = Translator(output)
     except BundleError:
-        with pytest.raises(BundleError, match="the previous bundle is whole at"):
+        with pytest.raises(BundleError, match="the previous bundle is complete at"):
             open_bundle(output)
         (aside,) = output.parent.glob(".a.bundle.aside-*")
         aside.rename(output)

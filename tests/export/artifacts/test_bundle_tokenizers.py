@@ -105,7 +105,7 @@ def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path, tiny_checkpoin
         ({"tokenizer": "missing"}, TokenizerError, "no such file"),
         ({"tokenizer": "broken.json"}, TokenizerError, "not a tokenizer.json"),
         ({"tokenizer": "broken.model"}, TokenizerError, "not a SentencePiece model"),
-        ({"tokenizer": "twice"}, TokenizerError, "'a' stands on line 1 and on line 3"),
+        ({"tokenizer": "twice"}, TokenizerError, "'a' is on line 1 and on line 3"),
         (
             {"source_tokenizer": "big"},
             ConfigError,

@@ -64,11 +64,11 @@ for _residual, _seed in (("pre", 199), ("res_post", 189)):
         _model,
         annotated_next(_model),
         ["--set=num_heads=4", f"--set=norm_placement={_residual}"],
-        "The Annotated Transformer, written out",
+        "The Annotated Transformer (reference formulas)",
     )
 torch.manual_seed(175)
 _rms = shake(rmsnorm.RMSNormModel(encoders=1, decoders=1), seed=175, scale=2.0)
-FAMILIES["rmsnorm"] = (_rms, rmsnorm_next(_rms), [], "the RMSNorm Transformer, written out")
+FAMILIES["rmsnorm"] = (_rms, rmsnorm_next(_rms), [], "the RMSNorm Transformer (reference formulas)")
 
 
 def greedy(scores: Callable[[Tensor, Tensor], Tensor], row: list[int]) -> list[int]:

@@ -107,7 +107,7 @@ def test_what_hurts_stays_float32_in_the_file_too(
     assert found[1] == pytest.approx(wanted[1], abs=1e-5)
     shown = CliRunner().invoke(cli, ["inspect", str(file)]).stdout
     assert ", before quantising" in shown
-    assert f"kept in float32: {', '.join(judged.kept)}" in shown
+    assert f"in float32: {', '.join(judged.kept)}" in shown
     facts = json.loads(CliRunner().invoke(cli, ["inspect", str(file), "--json"]).stdout)
     assert facts["quantization"] == made.manifest.quantization
 

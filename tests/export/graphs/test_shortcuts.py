@@ -27,7 +27,7 @@ OPSET = 22
 
 
 class Mixed(nn.Module):
-    """Inputs of several types meet: whole numbers, fractions, true and false."""
+    """Inputs of several types meet: integers, fractions, true and false."""
 
     def forward(self, *tensors: Tensor) -> Tensor:
         ids, mask = tensors

@@ -100,7 +100,7 @@ def test_empty_file_is_refused(
 ) -> None:
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
-    with torch.no_grad(), pytest.raises(InputError, match="holds no line"):
+    with torch.no_grad(), pytest.raises(InputError, match="contains no line"):
         verify_bundle(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
 
 
@@ -133,9 +133,9 @@ def test_samples_and_expected_texts_are_in_the_languages_that_are_named(
     languages: Any = {"source_language": "de", "target_language": "en"}
     report = verify_bundle(told_bundle, tutorial_model, **given, **languages)
     assert report.passed
-    with pytest.raises(ConfigError, match=r"has to be told the source language: .* of de, en"):
+    with pytest.raises(ConfigError, match=r"needs a source language: .* of de, en"):
         verify_bundle(told_bundle, tutorial_model, **given, target_language="en")
-    with pytest.raises(ConfigError, match=r"has to be told the target language: .* of de, en"):
+    with pytest.raises(ConfigError, match=r"needs a target language: .* of de, en"):
         verify_bundle(told_bundle, tutorial_model, **given, source_language="de")
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
         verify_bundle(told_bundle, tutorial_model, **given, **languages | {"target_language": "fr"})

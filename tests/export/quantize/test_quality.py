@@ -83,5 +83,5 @@ def test_samples_are_in_the_languages_that_are_named(
     assert judge._forced == (languages.target_place == "first")  # which is no agreement
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
         open_gate(translator, path, source, "fr")
-    with pytest.raises((ConfigError, InputError), match="the model has to be told the target"):
+    with pytest.raises((ConfigError, InputError), match="the model needs a target"):
         open_gate(translator, path, source, None)

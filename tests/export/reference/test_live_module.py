@@ -185,7 +185,7 @@ def test_module_that_contradicts_itself_about_its_axes_is_not_run() -> None:
     module = own_forwards.make(own_forwards.Seq2SeqTransformer)
     module.transformer.batch_first = True
     _, found = found_for(module, CONFIG)
-    assert found.not_run == "Seq2SeqTransformer does not say whether it is batch_first"
+    assert found.not_run == "Seq2SeqTransformer has no single value of batch_first"
 
 
 def test_own_module_of_the_project_needs_no_such_remark() -> None:

@@ -139,7 +139,7 @@ def test_failure_at_a_length_names_the_shapes(
     with pytest.raises(ConfigError, match=r"AssertionError: too long .* \(1, 33\) and") as raised:
         found.decode_random((1, 33))
     advice = raised.value.message.spelled(spell)
-    assert advice.endswith("too long for it, say so with --set max_positions=….")
+    assert advice.endswith("too long for it, set its limit with --set max_positions=….")
 
 
 def test_module_with_a_known_signature_is_run_by_it(scores: Scores) -> None:

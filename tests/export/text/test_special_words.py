@@ -55,9 +55,9 @@ def test_warning_names_ids_and_words_and_what_to_set(tmp_path: Path) -> None:
     source, target = warned(tmp_path, words)
     assert str(source) == (
         f"{tmp_path / 'vocab.txt'}: bos_id is 2, which is 'der' in the source vocabulary, where "
-        "'<bos>' is 5; if that is the one, say settings=['bos_id=5']"
+        "'<bos>' is 5; if that is the right one, give settings=['bos_id=5']"
     )
-    assert target.message.spelled(spell).endswith("; if that is the one, say --set bos_id=5")
+    assert target.message.spelled(spell).endswith("; if that is the right one, give --set bos_id=5")
     assert "target vocabulary" in str(target)
 
 

@@ -66,10 +66,10 @@ def test_list_of_words_without_a_split_is_copied_as_it_is(folder: Path) -> None:
 
 def test_vocabulary_of_which_is_not_said_how_text_is_split_is_refused(folder: Path) -> None:
     for name in ("vocab.json", "vocab.pkl"):
-        with pytest.raises(TokenizerError, match="does not say how text is split") as caught:
+        with pytest.raises(TokenizerError, match="how text is split") as caught:
             choose_tokenizers(folder / name).check(config())
         told = caught.value.message.spelled(spell)
-        assert "say it with --split, or --source-split and --target-split: whitespace, " in told
+        assert "--split, or --source-split and --target-split: whitespace, " in told
         assert "\n" not in told, "it is said once for both sides"
 
 

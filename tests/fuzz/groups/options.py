@@ -13,7 +13,7 @@ from tfexport.runtime.options import DecodingOptions
 NAMES = tuple(field.name for field in fields(DecodingOptions))
 _BOOLS = {f.name for f in fields(DecodingOptions) if isinstance(f.default, bool)}
 _REALS = {f.name for f in fields(DecodingOptions) if isinstance(f.default, float)}
-# Values that are allowed at least on their own; other options take small whole numbers.
+# Values that are allowed at least on their own; other options take small integers.
 _GOOD: Mapping[str, Callable[[Random], Any]] = {
     "suppress_tokens": lambda rng: [rng.randrange(19) for _ in range(rng.randrange(19))],
     "suppress_sequences": lambda rng: [[rng.randrange(19)] * rng.randint(1, 3), "w5 w6"],

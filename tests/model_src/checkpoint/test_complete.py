@@ -41,7 +41,7 @@ def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_p
     [
         (["num_heads=5"], "5 heads do not divide the 16 query rows"),
         (["num_heads=0"], "num_heads: 0 is not positive"),
-        (["num_heads=4", "d_model=32"], "d_model is 32 in settings, but the weights say 16"),
+        (["num_heads=4", "d_model=32"], "d_model is 32 in settings, but the weights have 16"),
         (["num_heads=4", "num_decoder_layers=3"], "num_decoder_layers is 3 in settings"),
         (["num_heds=4"], "settings: unknown key 'num_heds'; did you mean 'num_heads'?"),
         (["num_heads"], "'num_heads' is not of the form key=value"),
@@ -50,8 +50,11 @@ def test_what_is_missing_is_named_with_the_words_that_set_it(state: State, tmp_p
             "'tanh' is not one of 'relu', 'gelu', 'gelu_tanh', 'quick_gelu', 'silu'",
         ),
         (["num_heads=4", "eos_id=19"], "eos_id: 19 is not an id of the target vocabulary"),
-        (["num_heads=four"], "num_heads: 'four' is not a whole number"),
-        (["num_heads=4", "tie_output=true"], "tie_output is True in settings, but the weights say"),
+        (["num_heads=four"], "num_heads: 'four' is not an integer"),
+        (
+            ["num_heads=4", "tie_output=true"],
+            "tie_output is True in settings, but the weights have",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(
@@ -90,7 +93,7 @@ def test_only_settings_that_fit_the_sizes_are_advised(
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(save(state, tmp_path), settings=["num_heads=4"])
     assert re.findall(r"settings=\['(\w+)=true'\]", str(caught.value)) == advised
-    assert ("Two tables fit, and only the model's code says" in str(caught.value)) is (
+    assert ("Two tables fit, and only the model's code shows" in str(caught.value)) is (
         len(advised) == 2
     )
 

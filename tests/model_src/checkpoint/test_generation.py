@@ -115,9 +115,9 @@ def test_the_old_name_of_a_forced_first_token() -> None:
         ({"do_sample": True, "epsilon_cutoff": 3e-4}, "epsilon_cutoff: 0.0003 is not supported"),
         ({"do_sample": True, "num_beams": 4}, "num_beams: 4 with do_sample"),
         ({"a_new_key": 3}, "a_new_key: not a key of generation that is known"),
-        ({"num_beams": "4"}, "num_beams: '4' is not a whole number from 1 to 1024"),
-        ({"num_beams": True}, "num_beams: True is not a whole number"),
-        ({"max_length": 1}, "max_length: 1 is not a whole number from 2"),
+        ({"num_beams": "4"}, "num_beams: '4' is not an integer from 1 to 1024"),
+        ({"num_beams": True}, "num_beams: True is not an integer"),
+        ({"max_length": 1}, "max_length: 1 is not an integer from 2"),
         ({"early_stopping": "often"}, "early_stopping: 'often' is not true, false or 'never'"),
         ({"length_penalty": 11}, "length_penalty: 11 is not a number from -10 to 10"),
         ({"repetition_penalty": float("nan")}, "repetition_penalty: nan is not a number"),
@@ -146,7 +146,7 @@ def test_whatever_cannot_be_honoured_is_refused_by_name(given: dict[str, Any], s
 def test_all_of_it_is_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"generation_config\.json: 3 problems") as error:
         read_generation(SIZE, {"penalty_alpha": 0.6, "max_length": "x", "unheard_of": 1})
-    for part in ("penalty_alpha", "max_length", "unheard_of", "Take the key out of the file"):
+    for part in ("penalty_alpha", "max_length", "unheard_of", "Remove the key"):
         assert part in str(error.value)
 
 

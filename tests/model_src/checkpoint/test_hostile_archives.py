@@ -26,7 +26,7 @@ def test_dictionary_inside_itself_ends(tmp_path: Path, length: int, zipped: bool
     for i, link in enumerate(links):
         link["model"] = links[(i + 1) % length]
     torch.save(links[0], tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
-    refuse(tmp_path / "a.pt", "lie in one another more than 8 deep")
+    refuse(tmp_path / "a.pt", "more than 8 deep")
 
 
 def test_module_whose_state_dict_is_inside_itself_ends() -> None:

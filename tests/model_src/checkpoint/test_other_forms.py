@@ -84,7 +84,7 @@ def test_folders_without_plain_weights(tmp_path: Path, names: list[str], words: 
 def test_an_adapter_beside_weights_is_not_left_out_silently(tmp_path: Path) -> None:
     torch.save(tutorial.make().state_dict(), tmp_path / "model.pt")
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert "beside its weights, which PEFT would add to them" in refused(tmp_path)
+    assert "in addition to its weights (adapter_config.json" in refused(tmp_path)
     load_checkpoint(tmp_path / "model.pt", {"num_heads": 4})
 
 

@@ -72,9 +72,9 @@ def test_options_beside_a_checkpoint_that_is_read_are_refused(
     with pytest.raises(ConfigError) as caught:
         options.read(found)
     for name in named:
-        assert f"{name} says how to read a checkpoint" in str(caught.value)
+        assert f"{name} sets how to read a checkpoint" in str(caught.value)
     spelled = caught.value.message.spelled(spell)
-    assert ("--format says how" in spelled) == ("layout" in named)
+    assert ("--format sets how" in spelled) == ("layout" in named)
 
 
 def test_special_ids_that_are_missing_are_named(path: Path) -> None:

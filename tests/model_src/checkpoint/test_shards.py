@@ -63,7 +63,7 @@ def test_tensors_elsewhere_are_named(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["../model.pt", "/etc/passwd", "a\\b.bin", "", 3])
 def test_shards_stay_in_the_folder(folder: Path, name: object) -> None:
     write_index(folder, {"a.weight": name})
-    with pytest.raises(CheckpointError, match="is not a file beside it"):
+    with pytest.raises(CheckpointError, match="is not a file in its folder"):
         load_state_dict(folder)
 
 

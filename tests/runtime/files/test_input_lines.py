@@ -18,7 +18,7 @@ def test_ids_stand_between_spaces() -> None:
 )
 def test_words_that_are_no_ids_are_named(word: str) -> None:
     assert not is_number(word)
-    with pytest.raises(InputError, match="is not a whole number"):
+    with pytest.raises(InputError, match="is not an integer"):
         read_numbers(f"4 {word}")
 
 

@@ -78,7 +78,7 @@ def test_a_run_from_a_pipe_is_not_gone_on_with(
         translate_file(
             translator.engine, feed(b"w5\n"), output, LineTask(resolved, LineFormat()), tell=stop
         )
-    with pytest.raises(OutputExistsError, match="was begun from a pipe"):
+    with pytest.raises(OutputExistsError, match=r"out\.txt: .*pipe.*force=True"):
         run(translator, source, output, resume=True)
 
 

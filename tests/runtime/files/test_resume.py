@@ -68,9 +68,9 @@ def test_only_the_same_run_goes_on(translator: Translator, source: Path, tmp_pat
     run(translator, source, output)
     text = output.read_bytes()
     progress_path(output).write_text(json.dumps({"options": {}}) + "\n", encoding="utf-8")
-    with pytest.raises(OutputExistsError, match=r"was begun with another .*options"):
+    with pytest.raises(OutputExistsError, match=r"another .*options.*resumed"):
         run(translator, source, output, resume=True)
-    with pytest.raises(OutputExistsError, match="It is unfinished: resume=True goes on"):
+    with pytest.raises(OutputExistsError, match=r"unfinished: resume=True .*force=True"):
         run(translator, source, output)
     progress_path(output).unlink()
     source.write_bytes(source.read_bytes() + b"\nw5")

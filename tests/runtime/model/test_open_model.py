@@ -56,7 +56,7 @@ def test_unknown_engines_are_refused(tiny_bundle: Path, name: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"module": {}}, "a module of one's own"),
+        ({"module": {}}, "a custom module"),
         ({"files": {}}, r"no weights\.json"),
         ({"files": {}, "quantization": {"weights": "int4"}}, "int4"),
     ],

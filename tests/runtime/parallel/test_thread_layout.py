@@ -47,5 +47,5 @@ def test_four_batches_a_worker_may_wait_unless_it_is_said() -> None:
 def test_every_bad_number_is_named(values: dict[str, Any], names: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         ThreadLayout(**values)
-    assert str(caught.value).count("is not a whole number from") == len(names)
+    assert str(caught.value).count("is not an integer from") == len(names)
     assert all(f"{name}: " in str(caught.value) for name in names)

@@ -149,7 +149,7 @@ translator.translate(["w5"])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threads": 100_000}, "threads: 100000 is not a whole number from 0 to 1024"),
+        ({"threads": 100_000}, "threads: 100000 is not an integer from 0 to 1024"),
         ({"threads": 10**30}, "threads: 10{30} is not"),
         ({"workers": 10**6}, "workers: 1000000 is not"),
         ({"queue_size": -(10**5000)}, "queue_size: a number of more than 60 digits"),

@@ -42,9 +42,9 @@ def test_text_goes_through_the_table(tmp_path: Path) -> None:
     [
         ({"encode": "../../etc/passwd"}, "encode: .* is not the name of a file"),
         ({"decode": "/etc/passwd"}, "decode: "),
-        ({"pieces": {"<unk>": 0, "a": True}}, r"pieces\.a: True is not a whole number"),
+        ({"pieces": {"<unk>": 0, "a": True}}, r"pieces\.a: True is not an integer"),
         ({"pieces": {"<unk>": 0, "a": 2**40}}, r"pieces\.a"),
-        ({"pieces": {"<unk>": 0, "a": 0}}, "both stand for id 0"),
+        ({"pieces": {"<unk>": 0, "a": 0}}, "both have the id 0"),
         ({"pieces": {}}, "unknown: '<unk>' is no piece"),
         ({"pieces": []}, "is not an object"),
         ({"added": [{"content": "a"}]}, r"added\[0\]\.id: missing"),

@@ -57,7 +57,7 @@ def test_spacy_that_is_missing_is_named() -> None:
     [
         ("moses", "'moses' is not a known way to split text; known are whitespace, basic_english"),
         ("", "known are whitespace, basic_english or spacy:LANGUAGE"),
-        ("spacy:de_core_news_sm", "names no language; .*de_core_news_sm has the tokenizer of de"),
+        ("spacy:de_core_news_sm", "names no language.*de_core_news_sm has the tokenizer of de"),
         ("spacy:../model", "names no language"),
         ("spacy:", "names no language"),
     ],

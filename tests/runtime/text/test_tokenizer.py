@@ -103,7 +103,7 @@ def test_half_a_surrogate_pair_is_no_token(tmp_path: Path, kind: str) -> None:
         ("v.pt", lambda p: p.write_bytes(b"PK\3\4\xff\xff"), "a pickle, .* never opened"),
         ("v.model", lambda p: p.write_bytes(pickle.dumps([])), "a pickle, .* never opened"),
         ("v.txt", lambda p: p.write_bytes(b"a\n\xff\n"), "not a list of words in UTF-8"),
-        ("v.txt", lambda p: p.write_text("a\nb\na\n"), "'a' stands on line 1 and on line 3"),
+        ("v.txt", lambda p: p.write_text("a\nb\na\n"), "'a' is on line 1 and on line 3"),
         ("v.txt", lambda p: p.write_text("a\n\nb\n\n\n"), "lines 2 and 4 are both empty"),
         ("v.txt", lambda p: p.mkdir(), "cannot be read"),
     ],

@@ -15,14 +15,21 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.support import tutorial
-from tests.support.documents import PAGES, README, Block, read_blocks, run_in_shell, words
+from tests.support.documents import (
+    PAGES,
+    QUICK_START_PAGE,
+    Block,
+    read_blocks,
+    run_in_shell,
+    words,
+)
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.model_src.checkpoint.read import load_checkpoint
 
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
-QUICK_START = [block for block in BLOCKS if (block.page, block.heading) == (README, "Quick start")]
-# A line that needs not be run again: the README's test exports so; make installs packages.
+QUICK_START = [block for block in BLOCKS if block.page == QUICK_START_PAGE]
+# Lines that need not run again: the quick start's test exports so; make installs packages.
 DONE = [words(command) for block in QUICK_START for command in block.commands] + [
     ["pip", "install", "onnxruntime", "tokenizers"],
     ["npm", "ci", "--ignore-scripts"],

@@ -120,13 +120,13 @@ def test_tensor_that_the_class_has_no_place_for(tmp_path: Path, family: str, nam
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"d_model": 32}, "d_model is 32 in config.json, but the weights say 16"),
-        ({"encoder_layers": 6}, "num_encoder_layers is 6 in config.json, but the weights say 2"),
-        ({"decoder_ffn_dim": 24}, "decoder_d_ff is 0 in config.json, but the weights say 20"),
-        ({"vocab_size": 65}, "source_vocab_size is 65 in config.json, but the weights say 64"),
+        ({"d_model": 32}, "d_model is 32 in config.json, but the weights have 16"),
+        ({"encoder_layers": 6}, "num_encoder_layers is 6 in config.json, but the weights have 2"),
+        ({"decoder_ffn_dim": 24}, "decoder_d_ff is 0 in config.json, but the weights have 20"),
+        ({"vocab_size": 65}, "source_vocab_size is 65 in config.json, but the weights have 64"),
         ({"max_position_embeddings": 50}, "max_positions is 50 in config.json, but the weights"),
         ({"encoder_attention_heads": 3}, "num_heads: 3 heads do not divide the 16 query rows"),
-        ({"encoder_attention_heads": "two"}, "num_heads: 'two' is not a whole number"),
+        ({"encoder_attention_heads": "two"}, "num_heads: 'two' is not an integer"),
         ({"scale_embedding": 1}, "scale_embeddings: 1 is not true or false"),
         ({"normalize_before": True}, "normalize_before is True, but every model of this type"),
         ({"normalize_embedding": False}, "normalize_embedding is False, but every model"),
@@ -139,7 +139,7 @@ def test_tensor_that_the_class_has_no_place_for(tmp_path: Path, family: str, nam
         ({"quantization_config": {"bits": 4}}, "quantized weights are not read"),
         ({"eos_token_id": [2, 3]}, "eos_token_id: [2, 3] is not one id"),
         ({"eos_token_id": 64}, "eos_id: 64 is not an id of the target vocabulary (0 to 63)"),
-        ({"pad_token_id": "x"}, "pad_id: 'x' is not a whole number"),
+        ({"pad_token_id": "x"}, "pad_id: 'x' is not an integer"),
     ],
 )
 def test_config_that_contradicts_the_weights_or_the_class(

@@ -108,10 +108,10 @@ def check_arguments(model: Any, ids: SpecialIds, max_length: Any) -> None:
         if value is None and name == "unk":
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            text = f": {shown(value)} is not a whole number from 0 on"
+            text = f": {shown(value)} is not an integer from 0 on"
             problems.append(Message(Option(f"{name}_id"), text))
     if isinstance(max_length, bool) or not isinstance(max_length, int) or max_length < 1:
-        text = f": {shown(max_length)} is not a whole number from 1 on"
+        text = f": {shown(max_length)} is not an integer from 1 on"
         problems.append(Message(Option("max_length"), text))
     if problems:
         raise ConfigError(join_problems("export_module", problems))

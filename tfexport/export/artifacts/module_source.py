@@ -102,7 +102,7 @@ def _tokenizers(found: Examination, ids: SpecialIds, options: ModuleKeywords) ->
     if source is not None and not found.io.takes_ids:
         raise ConfigError(Message(
             Option("source_tokenizer"), ": the module takes ",
-            ", ".join(each.name for each in found.inputs), " and no text; leave it out.",
+            ", ".join(each.name for each in found.inputs), " and no text; omit it.",
         ))  # fmt: skip
     splits = Splits(options.get("split"), options.get("source_split"), options.get("target_split"))
     if target is None:

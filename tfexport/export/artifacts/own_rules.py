@@ -1,4 +1,4 @@
-"""A model's own way of decoding, as far as files that decode greedily by themselves can keep it."""
+"""A model's decoding defaults, as far as a file that decodes greedily can contain them."""
 
 import contextlib
 import dataclasses
@@ -62,8 +62,8 @@ def check_greedy_file(checkpoint: Checkpoint) -> None:
         lost.append("the target language, which every call names")
     if lost:
         remedy = Message(
-            "A bundle keeps them all (leave ", Option("graph"), " out); or take them out of ",
-            f"{GENERATION_FILE}, if the model need not decode so.",
+            "A bundle contains them all (without ", Option("graph"), "); or remove them from ",
+            f"{GENERATION_FILE}, if the model does not need them.",
         )  # fmt: skip
-        text = f"its own way of decoding is not in a single file: {', '.join(lost)}"
+        text = f"a single file cannot contain these decoding defaults: {', '.join(lost)}"
         raise ConfigError(join_problems(checkpoint.name, [text], remedy))

@@ -29,11 +29,11 @@ def check_input(name: str, ids: Tensor, mask: Tensor, vocab_size: int) -> None:
         if ids.dtype != torch.int64 or ids.dim() != 2:
             raise ValueError(f"{name}: expected int64 ids of shape (batch, length)")
         if ids.numel() > 0 and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
-            raise ValueError(f"{name}: ids must lie from 0 to {vocab_size - 1}")
+            raise ValueError(f"{name}: ids must be from 0 to {vocab_size - 1}")
     elif not ids.is_floating_point() or ids.dim() != 3:
         raise ValueError(f"{name}: expected float vectors of shape (batch, length, d_model)")
     if mask.is_floating_point():
-        raise ValueError(f"{name}: its mask must be int64, 1 = keep, not floats")
+        raise ValueError(f"{name}: its mask must be int64 (1: a token, 0: padding), not floats")
     if mask.dim() != 2 or mask.size(0) != ids.size(0) or mask.size(1) != ids.size(1):
         raise ValueError(f"{name}: its mask must have shape (batch, length), as the ids")
 

@@ -125,7 +125,7 @@ def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[N
         from tfexport.export.graphs.torch_layers import exportable_layers
     except (ImportError, AttributeError) as error:
         raise ExportError(
-            f"torch {torch.__version__} lacks what the export of modules of one's own needs: "
+            f"torch {torch.__version__} lacks what the export of custom modules needs: "
             f"{error}; install an earlier one"
         ) from error
     return exportable_layers(module)

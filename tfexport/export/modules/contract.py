@@ -148,7 +148,7 @@ class UserModule(nn.Module):
         if changed:
             named = self._path(*changed[0])
             raise self.wrong(
-                method, f"changes {named!r} of the module, which it keeps between calls; put that "
+                method, f"changes {named!r} of the module, which persists between calls; put that "
                 "into the state"
             )  # fmt: skip
         return found

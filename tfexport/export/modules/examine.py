@@ -162,8 +162,8 @@ def _check_repeats(runner: Runner, first: Trace, sizes: Sizes) -> None:
     if method is not None:
         raise runner.module.wrong(
             method,
-            "gives other results when it is called again with the same tensors: it draws random "
-            "numbers, or keeps something between calls; put that into the state",
+            "gives different results for the same tensors when it is called again: it uses random "
+            "numbers, or stores something between calls; put that into the state",
         )
     other = runner.run(sizes, first.sizes[BATCH], runner.steps, seed=1)
     if (other.memory, other.states) != (first.memory, first.states):
@@ -183,8 +183,8 @@ def _check_rows_alone(runner: Runner, first: Trace, sizes: Sizes) -> None:
     if _differ(runner, together_and_alone):
         raise runner.module.wrong(
             "encode",
-            "a row gives other logits alone than in a batch, so that its result would depend on "
-            "the rows beside it",
+            "a row has different logits alone and in a batch, so its result would depend on the "
+            "other rows of the batch",
         )
 
 
@@ -326,6 +326,6 @@ def _check_growth(
             raise module.wrong(
                 "step",
                 f"gives tensor {number} of the state as {tuple(new.shape)} after step {step}, not "
-                f"as {tuple(grown)}; an axis has to stay, or to grow by the same amount at every "
-                "step (a window over the past is a mask)",
+                f"as {tuple(grown)}; each axis has to stay the same, or grow by the same amount "
+                "at every step (a window over the past is a mask)",
             )

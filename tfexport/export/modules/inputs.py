@@ -100,7 +100,7 @@ def _problems_of_below(given: Input) -> Iterator[str]:
         return
     number = not isinstance(below, bool) and isinstance(below, int | float if floats else int)
     if not number or not (0 < below < math.inf if floats else below >= 1):
-        expected = "a number above 0" if floats else "a whole number from 1 on"
+        expected = "a number above 0" if floats else "an integer from 1 on"
         yield f"below {shown(below)} is not {expected}"
 
 

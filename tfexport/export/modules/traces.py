@@ -180,8 +180,8 @@ def batch_axes(
             raise module.wrong(
                 method,
                 f"gives tensor {number} as {tensor[0]} at batch {batches[0]} and as {tensor[1]} at "
-                f"batch {batches[1]}: no axis has the batch's size; give every row its own, as "
-                "with x.expand(batch, ...)",
+                f"batch {batches[1]}: no axis has the batch's size; add one with a row for "
+                "each input row, as with x.expand(batch, ...)",
             )
         found.append(axes[0])
     return tuple(found)
@@ -217,8 +217,8 @@ def state_specs(
                 raise module.wrong(
                     "step",
                     f"gives tensor {number} of the state with {runs[0]} as the sizes of axis "
-                    f"{axis} after 0 to {len(runs[0]) - 1} steps; an axis has to stay, or to "
-                    "grow by the same amount at every step",
+                    f"{axis} after 0 to {len(runs[0]) - 1} steps; every axis has to stay the "
+                    "same, or to grow by the same amount at every step",
                 )
         specs.append(TensorSpec(f"past.{number}", first.dtype, tuple(axes)))
     return tuple(specs), growth

@@ -153,7 +153,7 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
         raise InputError(Message(Option(what), f": {path}: {error.strerror}.")) from None
     pairs = [line.partition("\t") for line in lines if line.strip()]
     if not pairs:
-        raise InputError(Message(Option(what), f": {path}: holds no line."))
+        raise InputError(Message(Option(what), f": {path}: contains no line."))
     return [(source, target) for source, _, target in pairs]
 
 

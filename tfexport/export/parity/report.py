@@ -318,9 +318,9 @@ class ParityReport:
             causes.append("the module's step computes something else than its decode")
         elif failure.stage == EXPECTED:
             causes.append(
-                "a setting that the weights do not show (heads, framing, places of norms, "
+                "a setting that the weights do not show (heads, special tokens, places of norms, "
                 "activation, epsilon, scale of the embeddings); the tokenizer or its splitting; "
-                "or your loop decodes otherwise (length limit, beams, lower case)"
+                "or your loop decodes differently (length limit, beams, lower case)"
             )
         else:
             causes.append(

@@ -167,7 +167,7 @@ class _Original:
         graphs = (self._graph(file).graph for file in self.manifest.graphs.values())
         if not any(read_role(value) for graph in graphs for value in graph.initializers.values()):
             raise BundleError(
-                f"{self.path}: its graphs hold no weights whose role is recorded, so that there "
+                f"{self.path}: its graphs do not contain the roles of their weights: there "
                 "is nothing to quantise."
             )
 

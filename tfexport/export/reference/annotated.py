@@ -15,7 +15,7 @@ from tfexport.model_src.config import TransformerConfig
 class AnnotatedReference:
     """Residuals are ``pre``, as in the notebook, or ``res_post``, as in the walkthrough."""
 
-    title = "The Annotated Transformer, written out"
+    title = "The Annotated Transformer (reference formulas)"
     no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:

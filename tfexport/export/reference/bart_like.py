@@ -56,7 +56,7 @@ class BartLikeReference:
     no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.title = f"{LAYOUTS[checkpoint.layout].title}, written out"
+        self.title = f"{LAYOUTS[checkpoint.layout].title} (reference formulas)"
         self._config = checkpoint.config
         self._family = FAMILIES[checkpoint.layout]
         self._state = {

@@ -20,7 +20,7 @@ _NORMS = {
 class FairseqReference(ToolkitReference):
     """Positions count from the padding id, and a table of sinusoids has its halves apart."""
 
-    title = "fairseq's Transformer, written out"
+    title = "fairseq's Transformer (reference formulas)"
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """See ``ToolkitReference``."""

@@ -26,7 +26,7 @@ _NORMS = {
 class JoeyReference(ToolkitReference):
     """A sublayer's input is multiplied by alpha where it is added to the output."""
 
-    title = "JoeyNMT's Transformer, written out"
+    title = "JoeyNMT's Transformer (reference formulas)"
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """See ``ToolkitReference``."""

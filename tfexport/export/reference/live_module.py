@@ -114,5 +114,5 @@ def _is_batch_first(module: nn.Module) -> bool:
     ]
     found = {value for part in parts if isinstance(value := vars(part).get("batch_first"), bool)}
     if len(found) != 1:
-        raise ConfigError(f"{type(module).__name__} does not say whether it is batch_first")
+        raise ConfigError(f"{type(module).__name__} has no single value of batch_first")
     return found.pop()

@@ -17,7 +17,7 @@ _NEVER = -1e9
 class MarianReference(ToolkitReference):
     """Matrices are (in, out); decoding starts from a vector of zeros, the last id here."""
 
-    title = "Marian-NMT's Transformer, written out"
+    title = "Marian-NMT's Transformer (reference formulas)"
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """See ``ToolkitReference``."""

@@ -16,7 +16,7 @@ _ATTENTIONS = {"self": "self_attn", "cross": "context_attn"}
 class OpenNMTReference(ToolkitReference):
     """Pre-norm; vectors are scaled where positions are added."""
 
-    title = "OpenNMT-py's Transformer, written out"
+    title = "OpenNMT-py's Transformer (reference formulas)"
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """See ``ToolkitReference``."""

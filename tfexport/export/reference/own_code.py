@@ -68,7 +68,7 @@ class OwnCodeReference:
             raise self._problem("gives other values each time: is a dropout active in eval mode?")
         self._gives_probabilities = model.config.has_embeddings and _are_probabilities(first)
         limit = Option("settings", ["max_positions=…"])
-        self._advice = Message(" If these are too long for it, say so with ", limit, ".")
+        self._advice = Message(" If these are too long for it, set its limit with ", limit, ".")
 
     def _varies(self, first: Tensor, second: Tensor, inputs: tuple[Tensor, Tensor]) -> bool:
         """Whether two calls on the same ids differ by more than float32 explains."""

@@ -12,7 +12,7 @@ from tfexport.model_src.config import TransformerConfig
 class RMSNormReference:
     """Post-norm, no attention or feed-forward biases, no final norms."""
 
-    title = "the RMSNorm Transformer, written out"
+    title = "the RMSNorm Transformer (reference formulas)"
     no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:

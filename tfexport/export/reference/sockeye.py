@@ -16,7 +16,7 @@ _ATTENTIONS = {
 class SockeyeReference(ToolkitReference):
     """Rows of keys and values alternate, a head at a time; attention has no biases."""
 
-    title = "Sockeye's Transformer, written out"
+    title = "Sockeye's Transformer (reference formulas)"
 
     def embed(self, stack: str, ids: Tensor) -> Tensor:
         """See ``ToolkitReference``."""

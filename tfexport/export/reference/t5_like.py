@@ -21,7 +21,7 @@ _LAST_NORM = "decoder.final_layer_norm.weight"
 class T5LikeReference:
     """Pre-norm without means and biases, scores that are not scaled, biases of distances."""
 
-    title = "T5, written out"
+    title = "T5 (reference formulas)"
     no_original: str | None = None
 
     def __init__(self, checkpoint: Checkpoint) -> None:

@@ -107,7 +107,7 @@ def find_model_tokenizers(
         raise TokenizerError(Message(
             f"{folder}: a {name} puts a start token before every text, and a {model_type} as it is "
             "read here has none. Name the tokenizer's file with ", Option("tokenizer"),
-            " and say how texts are framed with ",
+            " and set the special tokens around a text with ",
             Option("settings", ["bos_id=…", "start_id=…", "add_source_bos=true"]), ".",
         ))  # fmt: skip
     tokenizers = _FINDERS[name](found)

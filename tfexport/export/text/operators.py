@@ -228,7 +228,7 @@ def _byte_level(tokenizer: TokenizerContent) -> dict[str, Any]:
         found = f"{kinds[0]} with {kinds[1]}"
     raise TokenizerError(
         f"{tokenizer.subject}: {found} is not reproduced exactly by onnxruntime-extensions; "
-        "byte-level BPE and SentencePiece are. Ship the tokenizer beside a graph of ids instead."
+        "byte-level BPE and SentencePiece are. Ship the tokenizer with a graph of ids instead."
     )
 
 

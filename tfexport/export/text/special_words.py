@@ -37,7 +37,7 @@ def find_doubts(
         if key == "unk_id" and number is not None and default not in (None, number):
             yield Message(
                 f"unk_id is {number}, and the {side} vocabulary itself gives unknown words the id "
-                f"{default}; if that is right, say ",
+                f"{default}; if that is right, give ",
                 Option("settings", [f"unk_id={default}"]),
             )
         elif number is not None:
@@ -64,7 +64,7 @@ def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> It
     if found:
         place = found[0]
         yield Message(
-            f"{begin}, where {words[place]!r} is {place}; if that is the one, say ",
+            f"{begin}, where {words[place]!r} is {place}; if that is the right one, give ",
             Option("settings", [f"{key}={place}"]),
         )
     elif _role(word) is not None or word[:1].isalnum():
@@ -89,6 +89,6 @@ def _never_found(tokenizer: WordTokenizer) -> Iterator[Message]:
         yield Message(
             f"{len(lost)} of {len(ordinary)} words can never be found, such as "
             f"{lost[0][:_SHOWN]!r}, which is split into {tokenizer.split(lost[0])[:4]!r}; if text "
-            "was split otherwise in training, say how with ",
+            "was split differently in training, choose how with ",
             Option("source_split"),
         )

@@ -179,8 +179,8 @@ class TokenizerFiles:
             split = found.split if split is None else split
             if split is None:
                 raise TokenizerError(Message(
-                    f"{path}: a vocabulary, which does not say how text is split into its words; "
-                    "say it with ", Option("split"), ", or ", Option("source_split"), " and ",
+                    f"{path}: a vocabulary does not define how text is split into its words; "
+                    "set it with ", Option("split"), ", or ", Option("source_split"), " and ",
                     Option("target_split"), f": {KNOWN}.",
                 ))  # fmt: skip
             return Vocabulary(found.words, split)

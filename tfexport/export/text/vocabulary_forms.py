@@ -52,14 +52,14 @@ def choose_entry(value: Any, entry: str | None) -> Any:
         if entries:
             named = join_some([repr(key[:40]) for key in entries])
             raise VocabularyFormError(
-                f"holds {named}, and not one vocabulary; name this side's behind the file and a "
-                f"colon, as in FILE:{next(iter(entries))[:40]}"
+                f"holds {named}, and not one vocabulary; add a colon and the name of this side's, "
+                f"as in FILE:{next(iter(entries))[:40]}"
             )
         return value
     if entry not in entries:
         named = join_some([repr(key[:40]) for key in entries])
         held = f"only {named}" if entries else "but a single value, which goes by no name"
-        raise VocabularyFormError(f"holds nothing that is called {shown(entry)}, {held}")
+        raise VocabularyFormError(f"has no entry {shown(entry)}, {held}")
     return entries[entry]
 
 
@@ -152,7 +152,7 @@ def _by_id(values: Mapping[Any, Any]) -> list[Any]:
         ids = {}
         for word, number in values.items():
             if not _is_id(number):
-                raise VocabularyFormError(f"{shown(word)} stands for {_name(number)}, not an id")
+                raise VocabularyFormError(f"{shown(word)} has the value {_name(number)}, not an id")
             if number in ids:
                 raise VocabularyFormError(
                     f"{shown(ids[number])} and {shown(word)} both have the value {number}; ids are "
@@ -162,7 +162,7 @@ def _by_id(values: Mapping[Any, Any]) -> list[Any]:
     lost = next((number for number in range(len(values)) if number not in ids), None)
     if lost is not None:
         raise VocabularyFormError(
-            f"{len(values)} words have ids that leave {lost} out; ids begin at 0 and have no gap. "
+            f"{len(values)} words have ids that leave {lost} out; ids start at 0 and have no gap. "
             "If these are counts, save the words in the order of their ids"
         )
     return [ids[number] for number in range(len(values))]

@@ -58,7 +58,7 @@ def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Mes
         if _UNKNOWN.fullmatch(word):
             yield Message(
                 f"{noun} {place + first} is {word!r}, and the model has no unk_id, so text with "
-                "any other word would be refused; say ",
+                "any other word would be refused; give ",
                 Option("settings", [f"unk_id={place}"]),
             )
 
@@ -71,5 +71,5 @@ def _never_found(words: Sequence[str]) -> Iterator[str]:
         more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
         yield (
             f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never be found: text is split at "
-            "white space. A word must hold none; for an id that is never used, write <unused0>"
+            "white space. A word must not contain any; for an unused id, write <unused0>"
         )

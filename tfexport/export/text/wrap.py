@@ -86,9 +86,9 @@ def check_reproduced(
         )
     if tokenizers.languages is not None:
         raise TokenizerError(
-            f"{tokenizers.content('source').subject}: its languages are told to the model by ids "
-            "around a text, for which onnxruntime-extensions has no operator. Ship the tokenizer "
-            "beside a graph of ids instead."
+            f"{tokenizers.content('source').subject}: its languages are ids around a text, "
+            "for which onnxruntime-extensions has no operator. Ship the tokenizer with a "
+            "graph of ids instead."
         )
     source, target = tokenizers.load(config)
     head = text_in(tokenizers.content("source"), config)
@@ -123,7 +123,7 @@ def check_reproduced(
             join_problems(
                 f"{subject}: onnxruntime-extensions does not reproduce it",
                 [*problems[:5], *more],
-                "Ship the tokenizer beside a graph of ids instead.",
+                "Ship the tokenizer with a graph of ids instead.",
             )
         )
 

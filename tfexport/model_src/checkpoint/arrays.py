@@ -52,6 +52,6 @@ def _parse(record: bytes) -> npt.NDArray[np.generic]:
     for length in shape:
         count *= length
     if count < 0 or count * dtype.itemsize != len(record) - file.tell():
-        raise ValueError("an array is longer or shorter than it says")
+        raise ValueError("an array is longer or shorter than its header declares")
     flat = np.frombuffer(record, dtype, count, file.tell())
     return flat.reshape(shape, order="F" if by_columns else "C")

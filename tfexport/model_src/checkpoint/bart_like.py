@@ -278,7 +278,7 @@ def first_position(given: Mapping[str, Any]) -> int:
 def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
     """Sentences about tensors that would have another's place but for the prefix."""
     return [
-        f"{name} stands beside {prefix}{name}"
+        f"both {name} and {prefix}{name} are present"
         for name in tensors
         if prefix and f"{prefix}{name}" in tensors
     ]

@@ -72,7 +72,7 @@ def share_tables(
     found = _resolve(tensors, names, shared if one else None, tied, head)
     if one or shared not in tensors:
         return found
-    alone = f"{shared} has no place in a model whose two sides have tables of their own"
+    alone = f"{shared} has no use in a model with a separate table on each side"
     kept = {name: tensor for name, tensor in found.tensors.items() if name != shared}
     return Prepared(kept, {**found.read, shared: ()}, problems=(alone,), notes=found.notes)
 
@@ -98,7 +98,7 @@ def _resolve(
     notes = []
     if not tied and head not in made:
         notes.append(
-            f"tie_word_embeddings is false in config.json, so that no table stands for {head}"
+            f"tie_word_embeddings is false in config.json, so no table takes the place of {head}"
         )
     present = [name for name in (shared, *names) if name is not None and name in tensors]
     if tied and shared is not None and not all(_equal(tensors, present[0], it) for it in present):

@@ -31,8 +31,8 @@ _UNUSUAL = {
     "torch._utils._rebuild_qtensor": "a quantized tensor",
     "torch._utils._rebuild_sparse_tensor": "a sparse tensor",
     "torch._utils._rebuild_nested_tensor": "a nested tensor",
-    "torch._utils._rebuild_wrapper_subclass": "a tensor of a class of its own",
-    "torch._tensor._rebuild_from_type_v2": "a tensor of a class of its own",
+    "torch._utils._rebuild_wrapper_subclass": "a tensor of a subclass",
+    "torch._tensor._rebuild_from_type_v2": "a tensor of a subclass",
     "torch._utils._rebuild_device_tensor_from_numpy": "a tensor of a foreign device",
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": "a tensor of a foreign device",
 }

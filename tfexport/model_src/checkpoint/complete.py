@@ -136,7 +136,7 @@ def _contradictions(
                 Message(
                     f"{key} is {shown(value)} in ",
                     name_origin(overrides.origins[key]),
-                    f", but the weights say {inferred[key]!r}",
+                    f", but the weights have {inferred[key]!r}",
                 )
             )
             values[key] = inferred[key]
@@ -171,7 +171,7 @@ def _half_embeddings(
     source, _ = layout.table.origin_of(SOURCE_TABLE, ())
     return [
         Message(
-            f"{missing}. Two tables fit, and only the model's code says which is used: for "
+            f"{missing}. Two tables fit, and only the model's code shows which is used: for "
             f"{output}, the output layer, give ",
             as_output,
             f"; for {source}, the source embedding, give ",

@@ -168,7 +168,7 @@ def _inner_model(names: list[str]) -> str | None:
             pattern = prefix.replace(".", "\\\\.")
             ignore = ", ".join(f'"^{name}\\\\b"' for name in first)
             return (
-                f"The {len(inside)} keys under {prefix!r} are a model of their own: give "
+                f"The {len(inside)} keys under {prefix!r} are a separate model: give "
                 f'"rename": [["^{pattern}", ""]], "ignore": [{ignore}] in the config.'
             )
     return None

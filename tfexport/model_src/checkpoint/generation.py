@@ -27,8 +27,8 @@ _UNSAID: Mapping[str, Any] = {
 }  # fmt: skip
 DEFAULT_TOP_K = 50  # of its sampling
 REMEDY = (
-    "A bundle decodes as its model's files say, so nothing of them is left out unsaid. Take the "
-    "key out of the file if the model need not decode so."
+    "A bundle decodes with the settings of its model's files, and no setting is ignored silently. "
+    "Remove the key from the file if the model does not need it."
 )
 
 
@@ -209,7 +209,7 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
     ]
     left_out = sorted({key for key in given if key in CHANGE_NOTHING} | {*of_sampling})
     if left_out:
-        yield f"keys of generation that change no token are left out: {', '.join(left_out)}"
+        yield f"generation settings that change no token are ignored: {', '.join(left_out)}"
 
 
 def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:

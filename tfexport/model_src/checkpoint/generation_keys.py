@@ -23,8 +23,8 @@ class Refusal:
     neutral: tuple[Any, ...] = ()
 
 
-_MOVED = "it is code that runs beside the model"
-_NO_BIAS = "no such change of logits is there"
+_MOVED = "it is code that runs in addition to the model"
+_NO_BIAS = "no such change of logits is supported"
 
 NOT_SUPPORTED = {
     "penalty_alpha": Refusal("there is no contrastive search", (0,)),
@@ -90,11 +90,11 @@ class Values:
     problems: list[str] = field(default_factory=list)
 
     def whole(self, key: str, least: int, most: int = _LONGEST) -> int | None:
-        """A whole number between two bounds."""
+        """An integer between two bounds."""
         value: Any = self.given.get(key)
         if _is_whole(value) and least <= value <= most:
             return int(value)
-        self._bad(key, f"a whole number from {least} to {most}")
+        self._bad(key, f"an integer from {least} to {most}")
         return None
 
     def number(self, key: str, low: float, high: float, *, above: bool = False) -> float | None:

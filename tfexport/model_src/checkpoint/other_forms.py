@@ -35,12 +35,12 @@ _KEYS = (
     (r"^base_model\.model\.", f"a model inside PEFT's, {_NOT_MERGED} {_MERGE}"),
     (
         r"\badapter_(down|up)\b|\badapters\.[\w-]+\.\w*(down|up)",
-        "bottleneck adapters, which are layers of their own that no layout has and that nothing "
-        f"merges. If the model is called with them, {MODULE}.",
+        "bottleneck adapters, which are additional layers that no layout has and that cannot be "
+        f"merged. If the model is called with them, {MODULE}.",
     ),
     (
         r"\bprompt_embeddings\b|\bprefix_encoder\b|\bprompt_encoder\b",
-        "prompts or prefixes that were trained, which no layout has and nothing merges: "
+        "trained prompts or prefixes, which no layout has and which cannot be merged: "
         f"{MODULE}.",
     ),
     (
@@ -120,10 +120,10 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
         return _BUNDLE
     names = sorted(path.name for path in folder.iterdir())
     if adapters := [name for name in _ADAPTER_FILES if name in names]:
-        beside = "beside its weights, which PEFT would add to them" if weights else "alone"
+        beside = "in addition to its weights" if weights else "alone"
         return (
             f"holds an adapter such as LoRA {beside} ({', '.join(adapters)}). Merge it into the "
-            "model, and give what is saved then:\n"
+            "model, save it, and export that:\n"
             f"  from peft import AutoPeftModelForSeq2SeqLM\n"
             f"  model = AutoPeftModelForSeq2SeqLM.from_pretrained({folder.name!r})\n"
             "  model.merge_and_unload().save_pretrained('merged')"

@@ -116,7 +116,7 @@ def _config_values(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _skipped(source: Source) -> Message:
     kind = "is of Hugging Face" if describe_config(source.values) else "is not of tfexport"
-    skipped = f"{source.origin} beside it {kind} and was skipped; "
+    skipped = f"{source.origin} next to it {kind} and was skipped; "
     return Message(skipped, Option("config", "FILE"), " names one")
 
 

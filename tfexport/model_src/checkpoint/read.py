@@ -201,10 +201,9 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     if not unread:
         return read_as
     advice = told(
-        " A weight that is not read is one that the model computes with and this layout does "
-        "not: an export without it would be another model. Where it goes by another name, map "
-        "it with the config's 'rename'; only a weight that takes no part in the forward pass "
-        "may be left out, with 'ignore'. A model that computes more than this layout does can be "
-        f"exported too: {MODULE}."
+        " The model computes with every weight, so an export that does not read one would be "
+        "another model. If the weight has another name, map it with the config's 'rename'. If "
+        "the forward pass does not use it, list it in 'ignore'. A model that computes more than "
+        f"this layout can be exported too: {MODULE}."
     )
     return Message(read_as, advice)

@@ -91,7 +91,7 @@ class ReadOptions:
 
     def _refuse_beside(self, checkpoint: Checkpoint) -> None:
         given = [
-            Message(Option(name), " says how to read a checkpoint, and this one has been read")
+            Message(Option(name), " sets how to read a checkpoint, and this one is read already")
             for name in ("config", "settings", "layout")
             if getattr(self, name)
         ]

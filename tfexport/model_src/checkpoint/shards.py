@@ -67,7 +67,7 @@ def _read_map(index: Path, values: Any) -> dict[str, set[str]]:
     files: dict[str, set[str]] = {}
     for key, name in values.items():
         if not isinstance(name, str) or not _is_beside(name):
-            raise CheckpointError(f"{index}: {shown(name)}, of {key}, is not a file beside it.")
+            raise CheckpointError(f"{index}: {shown(name)}, of {key}, is not a file in its folder.")
         files.setdefault(name, set()).add(key)
     if len(files) > _MAX_SHARDS:
         raise CheckpointError(f"{index}: names {len(files)} shards, more than {_MAX_SHARDS}.")

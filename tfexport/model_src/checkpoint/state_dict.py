@@ -208,7 +208,7 @@ def _with_weights_beside(found: StateDict) -> StateDict:
     tensors = {key: it for file in files for key, it in _load_safetensors(file).tensors.items()}
     if not tensors:
         raise CheckpointError(
-            f"{path}: options without weights, and no {path.stem}.safetensors beside it."
+            f"{path}: options without weights, and no {path.stem}.safetensors next to it."
         )
     check_keys(tensors, path)
     return dataclasses.replace(found, tensors=tensors)
@@ -259,7 +259,7 @@ def _refuse_unusual(contents: Contents, path: Path) -> None:
             f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
         )
     if found.unusual:
-        problems = [f"{key or 'the whole'} is {kind}" for key, kind in found.unusual.items()]
+        problems = [f"{key or 'the file'} is {kind}" for key, kind in found.unusual.items()]
         raise CheckpointError(join_problems(str(path), problems, "Save plain dense tensors."))
 
 

@@ -226,14 +226,14 @@ class T5Family:
         tied = config.get("tie_word_embeddings", self.tied)
         if not tied and not has_head:
             return [
-                f"{_HEAD} is missing, and tie_word_embeddings is false, so that no other table "
-                "stands for it"
+                f"{_HEAD} is missing, and tie_word_embeddings is false, so no other table "
+                "takes its place"
             ]
         if tied and own_head and config and not _wrote_5(config):
             return [
                 f"{_HEAD} is another table than shared.weight, although tie_word_embeddings is "
                 "true: transformers 4 computes with shared.weight and transformers 5 with the "
-                "other; say in config.json that it is false, or leave one table out of the file"
+                "other; set it to false in config.json, or remove one table from the file"
             ]
         return []
 

@@ -42,12 +42,12 @@ class Options:
         return default
 
     def integer(self, name: str, default: int | None = None) -> int | None:
-        """A whole number."""
+        """An integer."""
         value = self.values.get(name, default)
         value = default if value is None else value
         if value is None or (isinstance(value, int) and not isinstance(value, bool)):
             return value
-        self.problems.append(f"{name}: {shown(value)} is not a whole number")
+        self.problems.append(f"{name}: {shown(value)} is not an integer")
         return default
 
     def number(self, name: str, default: float) -> float:

@@ -59,7 +59,7 @@ UNSUPPORTED = {
     "xlm-prophetnet": Unsupported("XLM-ProphetNet", _N_GRAM),
     "nllb-moe": Unsupported("NLLB-MoE", _EXPERTS),
     "switch_transformers": Unsupported("Switch Transformers", _EXPERTS),
-    "mvp": Unsupported("MVP", "its prompts stand in front of every attention's keys"),
+    "mvp": Unsupported("MVP", "it prepends prompts to the keys of every attention"),
     "t5gemma": Unsupported(
         "T5Gemma", "its layers are Gemma's: rotary, grouped and soft-capped attention",
         (MODULE, CTRANSLATE2),
@@ -70,7 +70,7 @@ UNSUPPORTED = {
     ),
     "encoder-decoder": Unsupported(
         "an encoder-decoder of two models (such as BERT)",
-        "each half has a mathematics of its own", (MODULE, OPTIMUM),
+        "the two halves compute differently", (MODULE, OPTIMUM),
     ),
     "whisper": Unsupported("Whisper", _SPEECH, (CTRANSLATE2, OPTIMUM, MODULE)),
     "speech_to_text": Unsupported("Speech2Text", _SPEECH, (MODULE, OPTIMUM)),

@@ -86,7 +86,7 @@ def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateD
             inner, guessed = holders[0], True
         path = (*path, inner)
         value = value[inner]
-    raise ValueError(f"dictionaries lie in one another more than {_MAX_DEPTH} deep")
+    raise ValueError(f"dictionaries are nested more than {_MAX_DEPTH} deep")
 
 
 def follow(value: Any, path: Iterable[Any]) -> Any:

@@ -97,17 +97,17 @@ def read_numbers(text: str) -> list[int]:
     """Parse ids that are separated by spaces.
 
     Raises:
-        InputError: naming the first word that is not a whole number.
+        InputError: naming the first word that is not an integer.
     """
     words = text.split()
     wrong = [word for word in words if not is_number(word)]
     if wrong:
-        raise InputError(f"{wrong[0]!r} is not a whole number")
+        raise InputError(f"{wrong[0]!r} is not an integer")
     return [int(word) for word in words]
 
 
 def is_number(word: str) -> bool:
-    """Whether a word is a whole number in ASCII digits, small enough for an id."""
+    """Whether a word is an integer in ASCII digits, small enough for an id."""
     # int() would also take "1_000" and other scripts' digits, and refuse to parse huge numbers.
     digits = word.removeprefix("-")
     return digits.isascii() and digits.isdigit() and len(digits) <= 18

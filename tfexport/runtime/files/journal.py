@@ -100,6 +100,6 @@ def _read_notes(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _damaged(output: Path, path: Path, number: int) -> OutputExistsError:
     return OutputExistsError(Message(
-        f"{output}: its {path.name} is damaged in line {number}, so that the run cannot be gone on "
-        "with. Begin anew with ", Option("force", True), ".",
+        f"{output}: line {number} of {path.name} is damaged, so the run cannot be resumed. "
+        "Start again with ", Option("force", True), ".",
     ))  # fmt: skip

@@ -66,7 +66,7 @@ def _check_free(source: Path | None, output: Path, force: bool, resume: bool) ->
     """As ``check_output``, whoever is writing it."""
     if force and resume:
         raise ConfigError(
-            Message(_FORCE, " begins anew and ", _RESUME, " goes on: give one of them.")
+            Message(_FORCE, " starts again and ", _RESUME, " continues: give one of them.")
         )
     taken = os.path.lexists(output)
     both = taken and source is not None and source.exists() and output.exists()
@@ -78,7 +78,7 @@ def _check_free(source: Path | None, output: Path, force: bool, resume: bool) ->
         hint = Message(_FORCE, " replaces it.")
         if progress_path(output).exists():
             hint = Message(
-                "It is unfinished: ", _RESUME, " goes on with it, ", _FORCE, " begins anew."
+                "It is unfinished: ", _RESUME, " continues it, ", _FORCE, " starts again."
             )
         raise OutputExistsError(Message(f"{output}: already exists. ", hint))
 
@@ -228,7 +228,7 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
     if inputs[0].count < done:
         raise OutputExistsError(Message(
             f"{output}: has {done} lines, and {inputs[0].name} only {inputs[0].count}: it was "
-            "begun with another input. Begin anew with ", _FORCE, ".",
+            "started with another input. Start again with ", _FORCE, ".",
         ))  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
         whole = False
     if not whole:
         raise OutputExistsError(Message(
-            f"{output}: another program has changed it while it was written. Make it anew with ",
+            f"{output}: another program changed it while it was written. Write it again with ",
             _FORCE, ".",
         ))  # fmt: skip
 

@@ -27,12 +27,12 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
-        raise _begin_anew(f"{output}: was begun from a pipe, so it cannot be gone on with. Begin")
+        raise _begin_anew(f"{output}: was started from a pipe, so it cannot be resumed.")
     differing = sorted(key for key in {*began, *made_of} if began.get(key) != made_of.get(key))
     if differing:
         raise _begin_anew(
-            f"{output}: was begun with another {', '.join(differing)}, so it cannot be gone on "
-            "with. Give the same input, bundle and options, or begin"
+            f"{output}: was started with another {', '.join(differing)}, so it cannot be resumed. "
+            "Use the same input, bundle and options."
         )
     return bad
 
@@ -87,8 +87,7 @@ def check_finished(
             if not all(map(_is_alike, expected, islice(file, lines_per_input))):
                 raise _begin_anew(
                     f"{output}: line {(result.number - 1) * lines_per_input + 1} is not what this "
-                    "input, bundle and options give, so it was made in another way. Name another "
-                    "output, or begin"
+                    "input, bundle and options give. Name another output."
                 )
             if result.problem is not None:
                 bad.append(result.number)
@@ -107,12 +106,12 @@ def check_finished(
 def _is_not_ours(output: Path, found: str) -> OutputExistsError:
     return _begin_anew(
         f"{output}: {found}, and no {progress_path(output).name}: it is not an unfinished output "
-        "of this. Name another output, or begin"
+        "of this command. Name another output."
     )
 
 
 def _begin_anew(problem: str) -> OutputExistsError:
-    return OutputExistsError(Message(f"{problem} anew with ", Option("force", True), "."))
+    return OutputExistsError(Message(f"{problem} Or start again with ", Option("force", True), "."))
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:

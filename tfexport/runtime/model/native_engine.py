@@ -26,7 +26,7 @@ DISTRIBUTION = "tfexport-native"
 def why_not_native(manifest: Manifest) -> str:
     """Why the native engine cannot run a bundle; empty if it can, as far as the manifest says."""
     if manifest.module is not None:
-        return "the bundle holds a module of one's own"
+        return "the bundle contains a custom module"
     if (manifest.quantization or {}).get("weights") == "int4":
         return "the native engine reads no int4 weights"
     for name in (WEIGHT_TABLE, WEIGHTS):

@@ -29,7 +29,7 @@ class ThreadLayout:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem(name, f"{shown(value)} is not a whole number from {least} to {most}")
+            Problem(name, f"{shown(value)} is not an integer from {least} to {most}")
             for name, value, least, most in (
                 ("threads", self.threads, 0, MOST_THREADS),
                 ("workers", self.workers, 1, MOST_THREADS),

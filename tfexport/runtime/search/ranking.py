@@ -28,7 +28,7 @@ def hypotheses_per_group(options: DecodingOptions) -> int:
 def stopping_count(options: DecodingOptions) -> int:
     """Finished hypotheses with which early stopping ends a group: beam size of it * patience.
 
-    Rounded to the nearest whole number, and never less than have to be returned.
+    Rounded to the nearest integer, and never less than have to be returned.
     Source: Kasai et al. 2022.
     """
     width = options.beam_size // options.beam_groups

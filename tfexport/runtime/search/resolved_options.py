@@ -73,7 +73,7 @@ class ResolvedOptions(DecodingOptions):
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
-        usual_start: the start token is the one that the graphs of a whole search hold.
+        usual_start: whether the start token is the one in the graphs that search by themselves.
         eos_id: the model's own end token.
         graph_rules: of the bundle's graph of greedy search.
         framing: what stands around a source text's ids; it is not for ids that are given.

@@ -263,7 +263,7 @@ def check_id(value: Any, size: int, least: int = 0) -> int:
         InputError: it is not an integer, or outside the vocabulary.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise InputError(f"{shown(value)} is not a whole number")
+        raise InputError(f"{shown(value)} is not an integer")
     if not least <= value < size:
         raise InputError(f"id {shown(value)} is not in the vocabulary (0 to {size - 1})")
     return int(value)

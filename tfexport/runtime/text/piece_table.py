@@ -85,7 +85,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     places: dict[int, str] = {}
     for piece, place in values["pieces"].items():
         if place in places:
-            yield f"{places[place][:40]!r} and {piece[:40]!r} both stand for id {place}"
+            yield f"{places[place][:40]!r} and {piece[:40]!r} both have the id {place}"
         places[place] = piece
     if values["unknown"] not in values["pieces"]:
         yield f"unknown: {values['unknown'][:40]!r} is no piece"

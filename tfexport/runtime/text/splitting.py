@@ -62,8 +62,8 @@ def _spacy_splitter(language: str) -> Splitter:
     # Only a code: spaCy imports the package that a longer name names.
     if re.fullmatch("[a-z]{2,3}", language) is None:
         raise TokenizerError(
-            f"{shown(name)} names no language; behind {SPACY} stands a code such as de, and not "
-            "the name of a pipeline: de_core_news_sm has the tokenizer of de"
+            f"{shown(name)} names no language. After {SPACY} comes a code such as de, not the "
+            "name of a pipeline; de_core_news_sm has the tokenizer of de"
         )
     try:
         import spacy

@@ -63,11 +63,11 @@ def find_word_problem(words: Sequence[Any]) -> str | None:
     places: dict[str, int] = {}
     for place, word in enumerate(words):
         if not isinstance(word, str):
-            return f"id {place} stands for {shown(word)}, which is no text"
+            return f"id {place} is {shown(word)}, which is not text"
         if word in places:
-            return f"{word[:_SHOWN]!r} stands for id {places[word]} and for id {place}"
+            return f"{word[:_SHOWN]!r} has the id {places[word]} and the id {place}"
         if not is_unicode(word):
-            return f"id {place} stands for {shown(word)}, which is not valid Unicode"
+            return f"id {place} is {shown(word)}, which is not valid Unicode"
         places[word] = place
     return None
 
@@ -96,9 +96,7 @@ def read_words(path: Path) -> list[str]:
 
 def _twice(word: str, first: int, second: int) -> str:
     if word:
-        return (
-            f"{word[:_SHOWN]!r} stands on line {first} and on line {second}; every id is one word"
-        )
+        return f"{word[:_SHOWN]!r} is on line {first} and on line {second}; every id is one word"
     return (
         f"lines {first} and {second} are both empty; every line is one id. If a word of the "
         "vocabulary is a line break, write another in its place, such as <newline>"
@@ -123,8 +121,8 @@ def describe_foreign(path: Path, wanted: str) -> str:
         )
     if begin[:1] == b"{" and _is_word_to_id(path):
         return (
-            f"not {wanted}, but an object from words to ids, which does not say how text is split. "
-            'If words stand between spaces, make a list of words of it: python -c "import json; '
+            f"not {wanted}, but an object from words to ids, which does not define the splitting. "
+            'If words are separated by spaces, make a list of words of it: python -c "import json; '
             f"v = json.load(open('{path.name}', encoding='utf-8')); open('vocab.txt', 'w', "
             "encoding='utf-8').write('\\n'.join(sorted(v, key=v.get)))\""
         )

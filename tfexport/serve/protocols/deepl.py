@@ -55,7 +55,7 @@ def _without(*harmless: Any) -> pydantic.BeforeValidator:
     def check(value: Any) -> Any:
         if value in (None, "", [], [""]) or any(value == known for known in harmless):
             return None
-        raise ValueError("this server does not have it; leave it out")
+        raise ValueError("not supported by this server; omit it")
 
     return pydantic.BeforeValidator(check)
 
@@ -73,7 +73,7 @@ class TranslateCall(Fields):
         str | None, pydantic.BeforeValidator(_as_text), pydantic.AfterValidator(_split)
     ] = pydantic.Field(None, description="by default as the model reads texts")
     preserve_formatting: bool = pydantic.Field(
-        False, description="taken, and without effect: white space is always kept"
+        False, description="accepted without effect: white space is always preserved"
     )
     show_billed_characters: bool = False
     formality: Annotated[Any, _without("default", "prefer_more", "prefer_less")] = None

@@ -155,7 +155,7 @@ def _strings(name: str, raw: bytes) -> list[str]:
 
 def _integers(name: str, raw: bytes) -> NDArray[np.int64]:
     if len(raw) % 8:
-        raise wrong(f"{name}: {len(raw)} bytes are not whole INT64 values")
+        raise wrong(f"{name}: {len(raw)} bytes are not a multiple of 8, the size of INT64")
     return np.frombuffer(raw, "<i8").astype(np.int64)
 
 
@@ -183,7 +183,7 @@ def _as_strings(name: str, flat: list[Any]) -> list[str]:
 
 def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
     if not all(isinstance(value, int) and not isinstance(value, bool) for value in flat):
-        raise wrong(f"{name}: not all of the data is whole numbers")
+        raise wrong(f"{name}: not all of the data are integers")
     try:
         return np.array(flat, np.int64)
     except OverflowError:

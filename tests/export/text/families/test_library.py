@@ -75,7 +75,11 @@ def other(folder: Path, **settings: Any) -> Path:
         ),
         (t5, {"tokenizer_class": "RobertaTokenizer"}, "puts a start token before every text"),
         (t5, {"extra_special_tokens": [5]}, "neither a text nor a token"),
-        (t5, {"added_tokens_decoder": {"9": {"content": "<x>"}}}, "with the id 9, and gets 228"),
+        (
+            t5,
+            {"added_tokens_decoder": {"9": {"content": "<x>"}}},
+            "with the id 9, but would get 228",
+        ),
         (t5, {"tokenizer_class": "PreTrainedTokenizerFast"}, r"tokenizer\.json of the tokenizer"),
         (other, {}, r"type 'BPE'; the tokenizer of this model is Unigram"),
         (nllb, {"src_lang": "xxx_Latn"}, "src_lang 'xxx_Latn' is no language"),

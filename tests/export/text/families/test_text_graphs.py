@@ -21,7 +21,7 @@ CONFIG = TransformerConfig(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (folders.marian_folder, "its languages are told to the model by ids"),
+        (folders.marian_folder, "its languages are ids around a text"),
         (lambda folder: folders.marian_folder(folder, separate=True), "pieces is not reproduced"),
         (folders.byt5_folder, "bytes is not reproduced"),
         (folders.blenderbot_small_folder, "lower_bpe is not reproduced"),

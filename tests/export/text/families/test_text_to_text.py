@@ -146,7 +146,7 @@ def test_samples_are_in_the_languages_that_the_command_names(tmp_path: Path) -> 
              "--samples", samples]  # fmt: skip
     done = invoke(*given, "--no-verify")
     assert done.exit_code == 2
-    assert "the model has to be told the target language: --target-language is" in done.stderr
+    assert "the model needs a target language: --target-language is" in done.stderr
     assert "exporting" not in done.stderr, "it is told before any work"
     assert not (tmp_path / "q.bundle").exists()
     done = invoke(*given, "--source-language=de", "--target-language=fr")

@@ -94,7 +94,9 @@ def test_contradicting_options_and_missing_tensors_are_named(tmp_path: Path) -> 
     torch.save(value, path)
     with pytest.raises(CheckpointError) as raised:
         load_checkpoint(path)
-    assert "d_ff is 99 in checkpoint_best.pt's options, but the weights say 24" in str(raised.value)
+    assert "d_ff is 99 in checkpoint_best.pt's options, but the weights have 24" in str(
+        raised.value
+    )
     assert "encoder.layers.0.fc2.bias [" in str(raised.value)
 
 

@@ -36,7 +36,7 @@ def change(folder: Path, **changes: Any) -> None:
         ({"activation": "tanh"}, r"activation: 'tanh' is not supported"),
         ({"alpha": 3.0}, r"alpha: 1\.0 of the encoder and 3\.0 of the decoder"),
         ({"layer_norm": "rms"}, r"layer_norm: 'rms' is not supported"),
-        ({"num_heads": "two"}, r"num_heads: 'two' is not a whole number"),
+        ({"num_heads": "two"}, r"num_heads: 'two' is not an integer"),
     ],
 )
 def test_option_that_is_not_supported_is_named(

@@ -95,7 +95,7 @@ def test_options_without_weights_are_refused(tmp_path: Path) -> None:
     path, value = saved(tmp_path)
     del value["model"], value["generator"]
     torch.save(value, path)
-    with pytest.raises(CheckpointError, match=r"no model_step_10\.safetensors beside it"):
+    with pytest.raises(CheckpointError, match=r"no model_step_10\.safetensors next to it"):
         load_checkpoint(path)
 
 

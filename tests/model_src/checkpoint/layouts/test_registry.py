@@ -103,7 +103,7 @@ def test_config_of_an_added_layout_beside_another_layout_is_skipped(
     (tmp_path / "config.json").write_text(json.dumps(TOY_CONFIG))
     found = examine_checkpoint(tmp_path, CONFIG.to_dict(), layout="native")
     found.require_usable()
-    assert ["config.json beside it is" in str(note) for note in found.notes] == [True]
+    assert ["config.json next to it is" in str(note) for note in found.notes] == [True]
 
 
 def test_layout_is_found_before_a_config_is_judged(tmp_path: Path) -> None:

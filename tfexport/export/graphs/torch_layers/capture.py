@@ -21,8 +21,7 @@ _VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 _CONSTANT = re.compile(r"^\s*\w+ = \d+\s*$|specialized it to be a constant", re.MULTILINE)
 
 _OF_SIZES = (
-    "compute sizes with x.size(), and replace Python loops over an axis by operations on whole "
-    "tensors"
+    "compute sizes with x.size(), and replace Python loops over an axis by operations on tensors"
 )
 _REMEDIES = (
     (

@@ -272,7 +272,7 @@ def _attention(
                 raise refusal(
                     _FUNCTION,
                     "is_causal=True with add_bias_kv or add_zero_attn",
-                    "leave out is_causal: attn_mask is enough",
+                    "omit is_causal: attn_mask is enough",
                 )
             # torch takes the hint and drops the mask.
             mask = ~torch.ones(query.size(1), key.size(1), dtype=torch.bool).tril()

@@ -35,8 +35,8 @@ def find_m2m100(folder: ModelFolder) -> ModelTokenizers:
     wrong = [token for token in added if tokens.get(token.content, token.id) != token.id]
     if wrong:
         raise TokenizerError(
-            f"{folder.path}: the id of {wrong[0].content} is {wrong[0].id}, and by vocab.json, "
-            f"behind which the languages stand, {tokens[wrong[0].content]}."
+            f"{folder.path}: the id of {wrong[0].content} is {wrong[0].id}, but "
+            f"{tokens[wrong[0].content]} according to vocab.json, after which the languages come."
         )
     unknown = folder.named("unk", "<unk>") or "<unk>"
     if unknown not in vocabulary:

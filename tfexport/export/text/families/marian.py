@@ -30,7 +30,7 @@ def find_marian(folder: ModelFolder) -> ModelTokenizers:
     if folder.config.get("share_encoder_decoder_embeddings") is False and not separate:
         raise TokenizerError(
             f"{folder.path}: config.json has share_encoder_decoder_embeddings false, so each side "
-            "has a vocabulary of its own, and tokenizer_config.json does not say separate_vocabs."
+            "has a separate vocabulary, but tokenizer_config.json does not set separate_vocabs."
         )
     names = [*FILES, *([_SECOND] if separate else [])]
     folder.need(*names)

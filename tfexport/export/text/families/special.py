@@ -63,7 +63,7 @@ def add_special_tokens(
         if found != number:
             raise TokenizerError(
                 f"{folder.path}: the added token {token.content!r} is listed with the id {number}, "
-                f"and gets {found} behind the vocabulary."
+                f"but would get {found} after the vocabulary."
             )
 
 

@@ -74,8 +74,8 @@ _REFUSED_KEYS = {
     r"project_(in|out)_dim\.": "an embedding of another width than the layers",
     r"\.(attn_ln|ffn_layernorm)\.|\.(c_attn|w_resid)$": "NormFormer",
     r"weight_fake_quant|_scale$|_zero_point$|\.activation_post_process": "a quantized layer",
-    r"\.bias_[kv]$": "a learned key or value beside those of the words",
-    r"^models\.": "a model of several language pairs with weights of their own",
+    r"\.bias_[kv]$": "a learned key or value in addition to those of the words",
+    r"^models\.": "a model with separate weights for several language pairs",
 }
 # Markers of a version, tables that are computed, copies of the weights for a fast path of torch,
 # and heads of other tasks.
@@ -159,7 +159,7 @@ def prepare_fairseq(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) ->
         version = tensors.get(f"{stack}.version")
         if norms and version is not None and version.numel() and version.flatten()[0] < oldest:
             read |= dict.fromkeys(norms, ())
-            notes.append(f"the {stack}'s last norm was left out, as fairseq does for its version")
+            notes.append(f"the {stack}'s last norm is omitted, as fairseq does for its version")
     kept = without(tensors, read)
     tables = [f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     learned = {name: kept[name][_PAD + 1 :] for name in tables if name in kept}
