@@ -18,7 +18,7 @@ from tfexport.export import export_bundle, export_graph
 from tfexport.export.reference import StockReference
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import OnnxModel, pad
+from tfexport.runtime.model.onnxruntime_model import OnnxModel, pad
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import greedy, greedy_in_one_call, truncate_at_eos
 

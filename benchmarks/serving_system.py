@@ -14,9 +14,8 @@ from typing import Any
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, scheduler
-from tfexport.runtime.scheduler.batch import Ended
+from tfexport.runtime.scheduler.batch_workers import Ended, Lanes
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
-from tfexport.runtime.scheduler.lanes import Lanes
 from tfexport.runtime.scheduler.submission import Row
 from tfexport.serve import models, server
 from tfexport.serve.service import Service

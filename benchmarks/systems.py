@@ -87,7 +87,7 @@ def generate_graph(setup: Setup) -> Decode:
 def two_graphs(setup: Setup) -> Decode:
     """Onnxruntime on encoder.onnx and decoder.onnx, stepped from Python."""
     from tfexport.bundle import read_manifest
-    from tfexport.runtime.model.bundle_model import OnnxModel
+    from tfexport.runtime.model.onnxruntime_model import OnnxModel
     from tfexport.runtime.search import greedy
 
     model = OnnxModel(path := setup.folder / "a.bundle", read_manifest(path), setup.threads)
@@ -239,7 +239,7 @@ def _stepped(encode: Any, step: Any, empty_cache: Any) -> Decode:
 
 
 def _padded(rows: Rows) -> Any:
-    from tfexport.runtime.model.bundle_model import pad
+    from tfexport.runtime.model.onnxruntime_model import pad
 
     return pad(rows, IDS["pad"])
 

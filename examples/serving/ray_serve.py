@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from tfexport.errors import ConfigError, InputError, QueueFullError
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits
 
 SLOTS = 32  # rows that a replica decodes at a time

@@ -17,9 +17,9 @@ from tfexport.languages import Languages
 from tfexport.runtime import Translator
 from tfexport.runtime.benchmark import Plan, benchmark_rows, measure
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.runtime.parallel import cpu
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 from tests.support.command import invoke
 from tests.support.paths import REPOSITORY, VERSION_1
 from tfexport import __version__
+from tfexport.runtime.benchmark import Signature, of_artifact
 from tfexport.runtime.parallel import cpu
-from tfexport.runtime.signature import Signature, of_artifact
 
 
 def fields(line: str) -> dict[str, str]:
@@ -131,7 +131,7 @@ def test_no_option_breaks_the_line() -> None:
 
 
 def test_all_threads_are_counted_for_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfexport.runtime.signature.usable_cores", lambda: 8)
+    monkeypatch.setattr("tfexport.runtime.benchmark.usable_cores", lambda: 8)
     signed = of_artifact(VERSION_1, threads=0, workers=4)
     assert (signed.threads, signed.workers) == (2, 4)
 

@@ -21,7 +21,7 @@ from tfexport.corpus.ray_workers import PieceWorker, scan
 from tfexport.corpus.row_decoder import Decoded, Row, Task
 from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.stages import Coordinator, Step
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 JOB = Job({"bundle": "b", "options": {}}, COUNTED, 2)
 SUFFIX = {"text": "txt", "jsonl": "jsonl", "parquet": "parquet"}

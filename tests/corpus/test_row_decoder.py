@@ -13,7 +13,7 @@ from tfexport.corpus.row_decoder import Decoded, Row, RowDecoder, Task
 from tfexport.errors import ConfigError, Option, TokenizerError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 DRAW = random.Random(11)
 TEXTS = [

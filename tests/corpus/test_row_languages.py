@@ -21,7 +21,7 @@ from tfexport.errors import ConfigError
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 IDS = {"de": 10, "en": 11, "fr": 12}
 NLLB = Languages(IDS, "before", "first", "de", None)

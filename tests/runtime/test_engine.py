@@ -17,9 +17,8 @@ import pytest
 
 from tfexport.errors import BundleError, InputError
 from tfexport.runtime import Translator
-from tfexport.runtime.call_rows import requests_of
-from tfexport.runtime.engine import Engine, Hypotheses
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.engine import Engine, Hypotheses, requests_of
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler
 from tfexport.runtime.search import Request
 

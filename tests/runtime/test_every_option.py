@@ -13,7 +13,7 @@ from tfexport.errors import ConfigError, InputError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search.resolved_options import (
+from tfexport.runtime.search.request import (
     BEAM_GRAPH_OPTIONS,
     GREEDY_GRAPH_OPTIONS,
     ResolvedOptions,

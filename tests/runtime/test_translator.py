@@ -14,9 +14,8 @@ from tests.support.paths import VERSION_1
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError, ConfigError, InputError, TokenizerError
 from tfexport.runtime import DecodingOptions, Translator
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_stream import LineResult
-from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.files.line_stream import LineFormat, LineResult
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 from tfexport.runtime.search import greedy, greedy_in_one_call
 
 

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 
 from tfexport.runtime import Translator
-from tfexport.runtime.files.journal import progress_path
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_task import LineTask
-from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.files.line_stream import LineFormat, LineTask
+from tfexport.runtime.files.resumable import FileSummary, progress_path, translate_file
 
 LINES = [f"w{4 + i % 13} w{4 + i % 7} w{4 + i % 5}" for i in range(60)]
 BAD = {7: b"\xff\xfe", 31: b"w5 " * 80, 40: b""}  # not UTF-8, too long, empty

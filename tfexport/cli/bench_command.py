@@ -20,7 +20,7 @@ from tfexport.cli.decoding_options import (
     whole_numbers,
 )
 from tfexport.errors import ConfigError
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.benchmark import Plan, Timing
@@ -81,7 +81,7 @@ def bench(**values: Any) -> None:
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.runtime.benchmark import benchmark_rows, measure
-    from tfexport.runtime.spoken import Spoken
+    from tfexport.runtime.language_tokens import Spoken
 
     call = as_call(_Call, values)
     if call.tune and call.threads:
@@ -113,7 +113,7 @@ def _save_layout(bundle: str, plan: "Plan") -> None:
         ClickException: the settings file cannot be written.
     """
     from tfexport.cli.tuning import VARIABLE, tuning_file, write_layout
-    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+    from tfexport.runtime.parallel.cpu import ThreadLayout
 
     click.echo(f"Fastest: {plan.workers} workers of {plan.threads} threads, --batch-size "
                f"{plan.batch_size}.", err=True)  # fmt: skip
@@ -145,7 +145,7 @@ def _plans(call: _Call, batch_type: str) -> "list[Plan]":
 
 def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -> None:
     from tfexport.cli.tuning import machine
-    from tfexport.runtime.signature import of_artifact
+    from tfexport.runtime.benchmark import of_artifact
 
     def sign(plans: "Sequence[Plan]") -> str:
         """Of plans that differ in the size of their batches only."""

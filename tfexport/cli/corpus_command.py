@@ -20,7 +20,7 @@ from tfexport.cli.decoding_options import (
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, join_some
 from tfexport.runtime.options import GIVING_MORE, SPECS
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.corpus import Advance, CorpusReport

@@ -26,7 +26,7 @@ from tfexport.cli.decoding_options import (
 )
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Problem, join_problems
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.files.scores import LineScore
@@ -83,12 +83,12 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     \b
     tfexport score de-en.bundle german.txt english.txt
     """
+    from tfexport.runtime.benchmark import of_artifact
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.scores import ScoreFormat, score_file
-    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.parallel.cpu import ThreadLayout
     from tfexport.runtime.scorer import Scorer
-    from tfexport.runtime.signature import of_artifact
-    from tfexport.runtime.spoken import Spoken
 
     call = as_call(_Call, values)
     _check_files(call)

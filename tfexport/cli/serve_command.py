@@ -12,7 +12,7 @@ from tfexport.cli.decoding_options import decoding_options, engine_option, given
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.runtime.options import SPECS
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.serve import ModelSettings

@@ -22,14 +22,13 @@ from tfexport.cli.spelling import spell
 from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
 from tfexport.errors import ConfigError, InputError, Problem
 from tfexport.runtime.files.input_lines import read_numbers
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS
+from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.runtime.engine import Engine
-    from tfexport.runtime.files.line_stream import LineResult
-    from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.files.line_stream import LineResult, LineTask
     from tfexport.runtime.model.engine_name import EngineName
-    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+    from tfexport.runtime.parallel.cpu import ThreadLayout
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def translate(ctx: click.Context, /, **values: Any) -> None:
 def _layout(call: _Call) -> "ThreadLayout":
     """The numbers of workers and threads: as given, or for a file those of ``bench --tune``."""
     from tfexport.cli.tuning import read_layout
-    from tfexport.runtime.parallel.thread_layout import ThreadLayout
+    from tfexport.runtime.parallel.cpu import ThreadLayout
 
     if call.file != "-" and call.threads is None and call.workers is None:
         return read_layout(Path(call.bundle)) or ThreadLayout()
@@ -156,9 +155,8 @@ def _layout(call: _Call) -> "ThreadLayout":
 
 def _task(call: _Call, engine: "Engine") -> "LineTask":
     """Resolve the options; all problems are reported in one message."""
-    from tfexport.runtime.files.line_format import LineFormat
-    from tfexport.runtime.files.line_task import LineTask
-    from tfexport.runtime.spoken import Spoken
+    from tfexport.runtime.files.line_stream import LineFormat, LineTask
+    from tfexport.runtime.language_tokens import Spoken
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:

@@ -45,8 +45,8 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     """Decode the rows of ``call.inputs``; return how many could not be decoded."""
     from tfexport.atomic import new_file
     from tfexport.runtime.files.array_rows import read_array_rows
-    from tfexport.runtime.files.line_format import LineFormat
-    from tfexport.runtime.spoken import Spoken
+    from tfexport.runtime.files.line_stream import LineFormat
+    from tfexport.runtime.language_tokens import Spoken
 
     io = engine.manifest.module_io
     if io is None:

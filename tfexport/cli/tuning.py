@@ -10,7 +10,7 @@ import click
 from tfexport.atomic import new_file
 from tfexport.bundle import MANIFEST
 from tfexport.errors import ConfigError
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 VARIABLE = "TFEXPORT_TUNING"  # the path of another file
 

@@ -77,7 +77,7 @@ def verify(
         from tfexport.cli.parity_page import save_report
         from tfexport.cli.tables import print_parity, verdict
         from tfexport.export import verify_artifact
-    from tfexport.runtime.signature import of_artifact
+    from tfexport.runtime.benchmark import of_artifact
 
     with progress_bar() as tell:
         if module is not None:

@@ -8,9 +8,9 @@ def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> N
     if not asked or ctx.resilient_parsing:
         return
     import tfexport
+    from tfexport.runtime.benchmark import onnxruntime_version
     from tfexport.runtime.model import native_engine
     from tfexport.runtime.parallel.cpu import instruction_set
-    from tfexport.runtime.signature import onnxruntime_version
 
     click.echo(f"tfexport, version {tfexport.__version__}")
     click.echo(f"onnxruntime {onnxruntime_version()}, {instruction_set()}")

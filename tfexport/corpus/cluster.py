@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
 from tfexport.runtime.options import is_whole
-from tfexport.runtime.parallel.cpu import usable_cores
-from tfexport.runtime.parallel.thread_layout import MOST_THREADS, ThreadLayout
+from tfexport.runtime.parallel.cpu import MOST_THREADS, ThreadLayout, usable_cores
 
 if TYPE_CHECKING:  # threads need no Ray, and importing it takes seconds
     from ray.data import ActorPoolStrategy

@@ -10,7 +10,7 @@ from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.worker import TableWorker, open_decoder
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.typing import Unpack
 
 if TYPE_CHECKING:

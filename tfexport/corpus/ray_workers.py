@@ -24,7 +24,7 @@ from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.stages import Coordinator, PieceTranslator, Step, scan_partition
 from tfexport.corpus.worker import open_decoder
 from tfexport.errors import ClusterError, TfexportError
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 MOST_ATTEMPTS = 5  # workers that may die of a piece
 _WAVE, _SCANS, _JOINS = 1000, 4, 16

@@ -35,8 +35,7 @@ from tfexport.errors import (
 )
 from tfexport.locks import writing
 from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_options
-from tfexport.runtime.parallel.cpu import usable_cores
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.typing import Unpack
 
 _FORMAT_OF_PIECES = 5  # a new number when outputs of the same input would differ

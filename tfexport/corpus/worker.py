@@ -13,7 +13,7 @@ from tfexport.corpus.shipping import ShippedBundle
 from tfexport.corpus.tables import rows_of, schema_problems, with_results
 from tfexport.errors import ConfigError, join_problems
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 
 def open_decoder(folder: Path, layout: ThreadLayout, task: Task) -> RowDecoder:

@@ -10,8 +10,31 @@ from typing import Any, TypedDict, TypeGuard, TypeVar
 
 from tfexport.errors import ConfigError, Message, Option, Problem, join_problems, shown
 from tfexport.near_names import nearest_name
-from tfexport.runtime.step import Step as Step
 from tfexport.typing import Self
+
+# One step of a search, as a caller sees it.
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token of one row, as a callback sees it.
+
+    Attributes:
+        row: index of the input, from 0.
+        hypothesis: index of its sample, from 0.
+        position: of the token in the output, from 0.
+        token: its id; the end token too.
+        log_prob: its natural-log probability.
+        last: whether the row ends with this token.
+    """
+
+    row: int
+    hypothesis: int
+    position: int
+    token: int
+    log_prob: float
+    last: bool
+
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 Token = int | str

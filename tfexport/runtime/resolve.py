@@ -21,7 +21,8 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model_shape import ModelShape
+from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
     DEFAULTS,
@@ -30,8 +31,7 @@ from tfexport.runtime.options import (
     check_options,
     is_whole,
 )
-from tfexport.runtime.search.resolved_options import GraphRules, ResolvedOptions
-from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
+from tfexport.runtime.search.request import GraphRules, ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
 
 _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")

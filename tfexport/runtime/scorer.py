@@ -6,11 +6,11 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.language_tokens import UNSAID, Spoken
 from tfexport.runtime.options import DEFAULTS, ScoringKeywords
-from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions, score_targets
-from tfexport.runtime.spoken import UNSAID, Spoken
 from tfexport.runtime.text.codec import check_rows, without_own_end
 
 _SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations__)

@@ -11,11 +11,17 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 from tfexport.bundle import Manifest
-from tfexport.runtime.call_rows import acts_on_text, cut_ids, requests_from, requests_of
-from tfexport.runtime.engine import Engine, Hypotheses
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_task import LineTask
+from tfexport.runtime.engine import (
+    Engine,
+    Hypotheses,
+    acts_on_text,
+    cut_ids,
+    requests_from,
+    requests_of,
+)
+from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -25,20 +31,13 @@ from tfexport.runtime.options import (
     given_options,
     naming_options,
 )
-from tfexport.runtime.parallel.cpu import usable_cores
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.streaming import stream_text, streamed, translate_texts, unstreamable
 from tfexport.runtime.text.codec import TextCodec, check_rows
-from tfexport.runtime.text_streams import (
-    stream_text,
-    streamed,
-    translate_texts,
-    unstreamable,
-)
 from tfexport.typing import Unpack
 
 Result = TypeVar("Result")

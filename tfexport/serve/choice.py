@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfexport.errors import join_some
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.serve.call import Call
 from tfexport.serve.failures import wrong
 from tfexport.serve.model_languages import UNKNOWN

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from tfexport.runtime.step import Step
-from tfexport.runtime.text.streaming import TextStream
+from tfexport.runtime.options import Step
+from tfexport.runtime.streaming import TextStream
 from tfexport.serve.models import Model
 from tfexport.serve.texts import Rows
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.languages import Languages
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.serve.language_codes import match_code
 from tfexport.serve.settings import PAIR, PAIR_OF_NAME
 

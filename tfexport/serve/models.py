@@ -12,12 +12,11 @@ from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import TRANSFORMERS
 from tfexport.manifest_checks import MANIFEST
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.runtime.options import DEFAULTS
-from tfexport.runtime.parallel.cpu import usable_cores
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
-from tfexport.runtime.spoken import Spoken
 from tfexport.serve import journal
 from tfexport.serve.failures import RequestError, loggable
 from tfexport.serve.metrics import ModelObserver

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tfexport.runtime.call_rows import acts_on_text, requests_of
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.engine import acts_on_text, requests_of
+from tfexport.runtime.language_tokens import Spoken
 from tfexport.serve.call import Call
 from tfexport.serve.models import Model
 from tfexport.serve.row_limits import check_lengths, within_limits

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError
+from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
 from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.spoken import UNSAID, Spoken
-from tfexport.runtime.step import Step
+from tfexport.runtime.streaming import streamed, unstreamable
 from tfexport.runtime.text.codec import WORD_MARKS, check_text
-from tfexport.runtime.text_streams import streamed, unstreamable
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import Model
 from tfexport.serve.row_limits import check_lengths, within_limits

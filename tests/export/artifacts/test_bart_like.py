@@ -19,7 +19,7 @@ from tests.system.peers.test_bart_like import TOLERANCE, draw_config
 from tfexport.errors import InputError
 from tfexport.export import export_bundle
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 pytest.importorskip("transformers", reason="make optional installs it")
 pytestmark = [

@@ -28,7 +28,7 @@ from tfexport.model_src import (
     load_checkpoint,
 )
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import pad
+from tfexport.runtime.model.onnxruntime_model import pad
 
 IDS = [f"--set={key}={value}" for key, value in SETTINGS.items()]
 ROWS = [[5, 6, 7], [3], [9, 4, 4, 8, 16, 11, 3, 5, 6], [12, 13]]

@@ -10,7 +10,7 @@ import torch
 from tests.model_src.checkpoint.layouts.test_t5_like import draw, make, unlike
 from tests.support.hf_models import Padded, log_probs, padded_batch, save_folder
 from tfexport.export import export_bundle
-from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 pytest.importorskip("transformers")
 pytestmark = [

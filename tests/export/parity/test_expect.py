@@ -26,7 +26,7 @@ from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
 from tfexport.progress import silent
 from tfexport.runtime import Translator
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.language_tokens import Spoken
 
 SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]
 

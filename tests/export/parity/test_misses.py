@@ -20,8 +20,8 @@ from tfexport.export.parity.compare import compare_tokens
 from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
 from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.transformer import Transformer
-from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.model.interface import BeamRecord
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 
 def break_weight(bundle: Path, graph: str, name: str, amount: float) -> None:
@@ -112,7 +112,7 @@ def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting
 def test_cache_that_forgets_is_found(
     copy: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfexport.runtime.model.bundle_model import OnnxModel
+    from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
     step = OnnxModel.step
 

@@ -29,7 +29,7 @@ from tfexport.export.ir_tools.rounding import (
     quantize_per_row,
 )
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 ROWS = [[5, 6, 7, 40], [8], [9, 2, 4, 4, 11, 88], [16, 3]]
 

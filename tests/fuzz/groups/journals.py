@@ -8,7 +8,7 @@ from typing import Any
 from tests.fuzz.bundles import command, translator_of, warm_up
 from tests.fuzz.mutate import allowed, dumps, mutate_bytes, mutate_json
 from tests.support.paths import VERSION_1
-from tfexport.runtime.files.journal import progress_path
+from tfexport.runtime.files.resumable import progress_path
 
 LINES = b"w4 w5\n\nw6 w7\n\xff\nw8\nw9 w4\nw10\n"
 
@@ -51,8 +51,7 @@ def run(rng: Random, scratch: Path, bundle: Path) -> None:
 
 
 def _begin(rng: Random, source: Path, output: Path, several: int) -> None:
-    from tfexport.runtime.files.line_format import LineFormat
-    from tfexport.runtime.files.line_task import LineTask
+    from tfexport.runtime.files.line_stream import LineFormat, LineTask
     from tfexport.runtime.files.resumable import translate_file
 
     engine = translator_of(VERSION_1).engine

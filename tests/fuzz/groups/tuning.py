@@ -8,7 +8,7 @@ from random import Random
 from tests.fuzz.bundles import command, warm_up
 from tests.fuzz.mutate import dumps, mutate_bytes, mutate_json
 from tfexport.cli import tuning
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 
 def prepare(bundle: Path) -> None:

@@ -18,7 +18,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.export.text.vocabulary_reader import holds_vocabulary, read_vocabulary_file
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import load_tokenizer
-from tfexport.runtime.text.vocabulary_files import Vocabulary
+from tfexport.runtime.text.vocabulary import Vocabulary
 
 WORDS = ["<unk>", "<pad>", "<bos>", "<eos>", *(f"w{i}" for i in range(4, 13))]
 SPLITS = ("whitespace", "basic_english", "spacy:de", "spacy:", "other", "", None)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.line_files import run, stopped
 from tfexport.errors import OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files.journal import progress_path
+from tfexport.runtime.files.resumable import progress_path
 
 
 @pytest.mark.parametrize(

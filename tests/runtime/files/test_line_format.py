@@ -9,9 +9,7 @@ from tests.support.command import invoke
 from tfexport.cli.spelling import spell
 from tfexport.errors import Message, Option
 from tfexport.runtime import Hypothesis, TranslationResult, Translator
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_stream import LineResult
-from tfexport.runtime.files.line_task import LineTask
+from tfexport.runtime.files.line_stream import LineFormat, LineResult, LineTask
 from tfexport.runtime.files.resumable import translate_file
 
 

@@ -10,8 +10,7 @@ import pytest
 from tests.support.line_files import run
 from tfexport.errors import ConfigError, OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_task import LineTask
+from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
 
 

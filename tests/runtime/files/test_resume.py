@@ -15,10 +15,8 @@ import pytest
 from tests.support.line_files import LINES, run
 from tfexport.errors import OutputExistsError
 from tfexport.runtime import Translator
-from tfexport.runtime.files.journal import progress_path
-from tfexport.runtime.files.line_format import LineFormat
-from tfexport.runtime.files.line_task import LineTask
-from tfexport.runtime.files.resumable import FileSummary, translate_file
+from tfexport.runtime.files.line_stream import LineFormat, LineTask
+from tfexport.runtime.files.resumable import FileSummary, progress_path, translate_file
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from tfexport.runtime.model.bundle_model import pad
-from tfexport.runtime.model.decoder_state import DecoderState
+from tfexport.runtime.model.kv_cache import DecoderState
+from tfexport.runtime.model.onnxruntime_model import pad
 
 
 def _state() -> DecoderState:

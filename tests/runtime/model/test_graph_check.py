@@ -15,7 +15,7 @@ from tests.support.paths import VERSION_1
 from tfexport.bundle import open_bundle, read_manifest, write_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import OnnxModel
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 Change = Callable[[onnx.ModelProto], None]
 

@@ -75,7 +75,9 @@ def test_an_open_bundle_holds_nothing_that_it_has_copied(
 ) -> None:
     weights = tiny_bundle / "weights.bin"
     with monkeypatch.context() as patched:
-        patched.setattr("tfexport.runtime.model.bundle_model.release_mapped_pages", lambda path: 0)
+        patched.setattr(
+            "tfexport.runtime.model.onnxruntime_model.release_mapped_pages", lambda path: 0
+        )
         keeping = Translator(tiny_bundle)
         kept = resident(weights)
     given = mapped_memory.release_mapped_pages(weights)

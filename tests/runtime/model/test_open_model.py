@@ -13,8 +13,7 @@ import pytest
 from tfexport.bundle import Manifest, open_bundle
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
-from tfexport.runtime.model.native_config import uncovered
-from tfexport.runtime.model.native_engine import why_not_native
+from tfexport.runtime.model.native_engine import uncovered, why_not_native
 from tfexport.runtime.model.open_model import choose_engine
 
 INSTALLED = find_spec("tfexport_native") is not None

@@ -8,8 +8,8 @@ import pytest
 
 from tfexport.bundle import open_bundle
 from tfexport.errors import BundleError
-from tfexport.runtime.model.bundle_model import OnnxModel
-from tfexport.runtime.model.slots import Slots
+from tfexport.runtime.model.kv_cache import Slots
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 
 def expected_logits(model: OnnxModel, source: list[int], tokens: list[int]) -> np.ndarray:
@@ -21,7 +21,7 @@ def expected_logits(model: OnnxModel, source: list[int], tokens: list[int]) -> n
 def test_rows_enter_move_repeat_and_leave(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 4)
+    monkeypatch.setattr("tfexport.runtime.model.kv_cache._LEAST_POSITIONS", 4)
     model = OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1)
     draw, slots = random.Random(4), Slots(model, 9)
     rows: list[tuple[list[int], list[int]]] = []  # source and tokens of each
@@ -80,7 +80,7 @@ def test_without_logits_there_are_none(tiny_bundle: Path) -> None:
 def test_buffers_grow_and_memory_of_long_rows_is_given_back(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.runtime.model.slots._LEAST_POSITIONS", 2)
+    monkeypatch.setattr("tfexport.runtime.model.kv_cache._LEAST_POSITIONS", 2)
     slots = Slots(OnnxModel(tiny_bundle, open_bundle(tiny_bundle), 1), 2)
     slots.enter([[5] * 9])
     for _ in range(9):

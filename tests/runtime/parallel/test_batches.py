@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.parallel.batches import BATCHES_AHEAD, make_batches, rows_ahead
+from tfexport.runtime.parallel.workers import BATCHES_AHEAD, make_batches, rows_ahead
 from tfexport.runtime.search import Request
 
 

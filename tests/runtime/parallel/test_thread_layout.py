@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tfexport.errors import ConfigError
-from tfexport.runtime.parallel import thread_layout
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel import cpu
+from tfexport.runtime.parallel.cpu import ThreadLayout
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ from tfexport.runtime.parallel.thread_layout import ThreadLayout
 def test_workers_share_one_pool(
     monkeypatch: pytest.MonkeyPatch, workers: int, threads: int, restricted: bool, size: int
 ) -> None:
-    monkeypatch.setattr(thread_layout, "usable_cores", lambda: 6)
-    monkeypatch.setattr(thread_layout, "are_restricted", lambda: restricted)
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 6)
+    monkeypatch.setattr(cpu, "are_restricted", lambda: restricted)
     assert ThreadLayout(workers, threads).pool_size() == size
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import Step
 from tfexport.runtime.scheduler import Scheduler, Submission
-from tfexport.runtime.step import Step
 
 LONG = {"max_length": 60, "min_length": 59}
 

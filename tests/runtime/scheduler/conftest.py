@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits
 
 

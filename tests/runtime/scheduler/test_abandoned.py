@@ -14,7 +14,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Scheduler, scheduler
 from tfexport.runtime.scheduler.submission import Submission
-from tfexport.runtime.search import Request, batch_steps, dispatch, prefill
+from tfexport.runtime.search import Request, batch, dispatch
 
 LONG: dict[str, Any] = {"max_length": 60, "min_length": 59}
 DYNAMIC: list[dict[str, Any]] = [
@@ -29,7 +29,7 @@ class Steps:
     """Counts the steps of searches, and makes them slow."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, self.begun, advance = 0, threading.Event(), prefill.advance
+        self.count, self.begun, advance = 0, threading.Event(), batch.advance
 
         def slow(*args: Any) -> Any:
             self.count += 1
@@ -37,7 +37,7 @@ class Steps:
             time.sleep(0.02)
             return advance(*args)
 
-        monkeypatch.setattr(batch_steps, "advance", slow)
+        monkeypatch.setattr(batch, "advance", slow)
 
 
 @pytest.fixture(name="steps")

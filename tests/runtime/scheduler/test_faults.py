@@ -12,9 +12,9 @@ from tests.runtime.scheduler.drawn import same
 from tfexport.errors import ClosedSchedulerError, QueueFullError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
+from tfexport.runtime.options import Step
 from tfexport.runtime.scheduler import Scheduler
-from tfexport.runtime.scheduler.entries import SearchEntry
-from tfexport.runtime.step import Step
+from tfexport.runtime.scheduler.continuous import SearchEntry
 
 
 def test_a_callback_that_fails_costs_no_other_caller(

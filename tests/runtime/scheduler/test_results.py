@@ -11,7 +11,7 @@ import pytest
 from tests.runtime.scheduler.drawn import Job, draw_jobs, same
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, Submission
 
 COUNT = int(os.environ.get("SCHEDULED_REQUESTS", "150"))

@@ -15,9 +15,9 @@ from tfexport.bundle import open_bundle, write_manifest
 from tfexport.errors import DeadlineError, QueueFullError
 from tfexport.runtime import Translator
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.options import Step
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Observer, Scheduler
-from tfexport.runtime.step import Step
 
 
 def test_a_full_queue_refuses_at_once(schedule: Callable[..., Scheduler], engine: Engine) -> None:

@@ -9,7 +9,7 @@ from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import ResolvedOptions
-from tfexport.runtime.search.backtrace import Backtrace
+from tfexport.runtime.search.graph_search import Backtrace
 
 BOS, EOS = 1, 2
 Candidate = tuple[int, int, float]

@@ -7,7 +7,7 @@ import pytest
 
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.search.logit_filters import LogitFilters
+from tfexport.runtime.search.logits import LogitFilters
 
 END = 1
 LOGITS = [[2.0, -2.0, 4.0, -4.0, 1.0]]

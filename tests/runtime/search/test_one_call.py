@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import OnnxModel
 from tfexport.runtime.model.interface import BeamRecord
+from tfexport.runtime.model.onnxruntime_model import OnnxModel
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.search import Request, ResolvedOptions, decode
 from tfexport.runtime.search.beam import BeamSearch
-from tfexport.runtime.search.one_call import beam_in_one_call, truncate_at_eos
+from tfexport.runtime.search.graph_search import beam_in_one_call, truncate_at_eos
 
 VOCABULARY, BOS, EOS = 19, 1, 2
 

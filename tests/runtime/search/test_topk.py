@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfexport.runtime.search.topk import log_normalizer, token_log_probs, topk
+from tfexport.runtime.search.logits import log_normalizer, token_log_probs, topk
 
 
 @given(

@@ -15,8 +15,7 @@ from tests.support.table_search import BOS, EOS, log_probs, search
 from tfexport.runtime.options import DecodingOptions
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.search.beam_state import FinishedGroup
-from tfexport.runtime.search.stopping import is_done
+from tfexport.runtime.search.beam import FinishedGroup, is_done
 
 ROW = Request([9, 9])
 RULES: dict[str, Any] = {"search_rules": "transformers"}

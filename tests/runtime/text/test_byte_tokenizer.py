@@ -9,10 +9,10 @@ import pytest
 from tests.support.manifests import manifest
 from tfexport.bundle import Limits, SpecialIds, TokenizerEntry
 from tfexport.errors import TokenizerError
+from tfexport.runtime.streaming import TextStream
 from tfexport.runtime.text.added_tokens import AddedToken
 from tfexport.runtime.text.byte_tokenizer import ByteTable
 from tfexport.runtime.text.codec import TextCodec
-from tfexport.runtime.text.streaming import TextStream
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 

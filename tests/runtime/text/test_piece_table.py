@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.tokenizer_folders import train_pieces
 from tfexport.errors import TokenizerError
+from tfexport.runtime.streaming import TextStream
 from tfexport.runtime.text.added_tokens import AddedToken
-from tfexport.runtime.text.piece_table import PieceTable
-from tfexport.runtime.text.streaming import TextStream
+from tfexport.runtime.text.piece_tokenizer import PieceTable
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
 TABLE = PieceTable(

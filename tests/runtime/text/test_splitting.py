@@ -12,7 +12,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 from tests.system.test_imports import run
 from tfexport.errors import TokenizerError
-from tfexport.runtime.text.splitting import find_splitter
+from tfexport.runtime.text.vocabulary import find_splitter
 
 PAIRS = json.loads((REPOSITORY / "tests/fixtures/torchtext/basic_english.json").read_text())
 
@@ -46,7 +46,7 @@ def test_language_that_spacy_lacks_is_an_error() -> None:
 
 
 def test_spacy_that_is_missing_is_named() -> None:
-    code = "from tfexport.runtime.text.splitting import find_splitter\nfind_splitter('spacy:de')"
+    code = "from tfexport.runtime.text.vocabulary import find_splitter\nfind_splitter('spacy:de')"
     done: subprocess.CompletedProcess[str] = run(code, blocked=("spacy",))
     assert "MissingDependencyError" in done.stderr
     assert "splitting text as spacy:de needs the spacy library. Install it with" in done.stderr

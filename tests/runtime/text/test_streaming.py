@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tfexport.runtime.text.streaming import TextStream
+from tfexport.runtime.streaming import TextStream
 
 
 def test_no_piece_of_a_stream_splits_a_character() -> None:

@@ -19,7 +19,7 @@ from tfexport.runtime.text.tokenizer import (
     SentencePieceTokenizer,
     load_tokenizer,
 )
-from tfexport.runtime.text.vocabulary_files import read_words
+from tfexport.runtime.text.vocabulary import read_words
 
 TOKENIZER: dict[str, Any] = {
     "version": "1.0",

@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tests.support.tokenizer_folders import train_pieces
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.tokenizer import load_tokenizer
-from tfexport.runtime.text.tokenizer_bounds import read_rules
+from tfexport.runtime.text.tokenizer_json import read_rules
 
 DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 5\n"

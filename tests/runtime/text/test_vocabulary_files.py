@@ -8,7 +8,7 @@ import pytest
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.tokenizer import load_tokenizer
-from tfexport.runtime.text.vocabulary_files import Vocabulary, read_vocabulary
+from tfexport.runtime.text.vocabulary import Vocabulary, read_vocabulary
 
 WORDS = ["<unk>", "<pad>", "iglu", "'", "é\u2028", "\n", '"']
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.system.demo.conftest import LIMIT
 from tfexport.runtime import Translator
-from tfexport.runtime.model.bundle_model import pad
+from tfexport.runtime.model.onnxruntime_model import pad
 
 pytestmark = pytest.mark.slow
 BATCH = 32

@@ -20,7 +20,7 @@ from tfexport.corpus.pieces import MAX_PIECE_BYTES, PartitionError, Piece, Scann
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import join_some
 from tfexport.json_checks import is_unicode
-from tfexport.runtime.files.line_format import one_line
+from tfexport.runtime.files.line_stream import one_line
 
 Line = bytes | LongLine
 Record = tuple[bytes, list[str] | str]  # its lines, and its fields, or what is wrong with it

@@ -9,7 +9,7 @@ from tfexport.corpus.pieces import Piece, Scanned, Source
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import InputError
 from tfexport.runtime.files.input_lines import read_line
-from tfexport.runtime.files.line_format import one_line
+from tfexport.runtime.files.line_stream import one_line
 
 
 class Text:

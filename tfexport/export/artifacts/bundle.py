@@ -51,7 +51,7 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
 from tfexport.typing import Unpack
 
 

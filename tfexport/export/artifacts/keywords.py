@@ -15,7 +15,7 @@ from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.near_names import nearest_name
 from tfexport.paths import PathLike
-from tfexport.runtime.spoken import Spoken
+from tfexport.runtime.language_tokens import Spoken
 
 
 class ReadKeywords(TypedDict, total=False):

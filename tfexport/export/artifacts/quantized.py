@@ -30,7 +30,7 @@ from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-from tfexport.runtime.spoken import UNSAID
+from tfexport.runtime.language_tokens import UNSAID
 from tfexport.typing import Unpack
 
 

@@ -30,7 +30,7 @@ from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 from tfexport.progress import Progress, silent
-from tfexport.runtime.model.bundle_model import pad
+from tfexport.runtime.model.onnxruntime_model import pad
 
 BATCHES = (1, 2, 8)
 SOURCE_LENGTHS = (1, 7, 33)

@@ -15,7 +15,7 @@ from tfexport.export.rounding import Noise
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.paths import PathLike
 from tfexport.progress import Progress
-from tfexport.runtime.spoken import UNSAID, Spoken
+from tfexport.runtime.language_tokens import UNSAID, Spoken
 from tfexport.runtime.translator import Translator
 
 MOST_SHOWN = 3

@@ -36,7 +36,7 @@ from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityRep
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.progress import Progress
-from tfexport.runtime.model.module_model import ModuleModel
+from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
 

@@ -23,9 +23,8 @@ from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.progress import Progress, silent
-from tfexport.runtime.spoken import UNSAID, Spoken, place_languages
-from tfexport.runtime.text.codec import TextCodec, check_ids
-from tfexport.runtime.text.framing import Framing
+from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.text.codec import Framing, TextCodec, check_ids
 
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs

@@ -32,9 +32,8 @@ from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.paths import PathLike
 from tfexport.runtime.text.codec import without_own_end
-from tfexport.runtime.text.splitting import KNOWN
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
-from tfexport.runtime.text.vocabulary_files import Vocabulary, read_words
+from tfexport.runtime.text.vocabulary import KNOWN, Vocabulary, read_words
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece", ".spm": "sentencepiece"}
 _NAMES = {

@@ -10,7 +10,7 @@ from typing import Any
 from tfexport.export.text.vocabulary_forms import FoundWords, VocabularyFormError, find_words
 from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.toolkit_words import words_of
-from tfexport.runtime.text.splitting import WHITESPACE
+from tfexport.runtime.text.vocabulary import WHITESPACE
 
 _DICTIONARY = re.compile(r"dict(\.[\w-]+)?\.txt")
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")  # ids that fairseq puts before those of the file

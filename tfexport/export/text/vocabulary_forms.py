@@ -9,7 +9,7 @@ from typing import Any
 
 from tfexport.errors import join_some, shown
 from tfexport.model_src.checkpoint.pickled import Call, Global
-from tfexport.runtime.text.vocabulary_files import find_word_problem
+from tfexport.runtime.text.vocabulary import find_word_problem
 
 _DEEPEST = 8  # objects inside one another
 # Attributes of vocabulary objects, in the order in which they are looked for: ids to words of

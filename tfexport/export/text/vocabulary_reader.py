@@ -21,7 +21,7 @@ from tfexport.export.text.vocabulary_forms import (
 from tfexport.file_access import describe_substitute, open_file
 from tfexport.model_src.checkpoint.pickled import PickleError
 from tfexport.model_src.checkpoint.plain_pickle import read_pickle
-from tfexport.runtime.text.splitting import WHITESPACE
+from tfexport.runtime.text.vocabulary import WHITESPACE
 
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
 _MAX_JSON_BYTES = 2**24

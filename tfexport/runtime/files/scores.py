@@ -17,7 +17,7 @@ from tfexport.runtime.files.input_lines import (
     read_line,
     read_numbers,
 )
-from tfexport.runtime.parallel.batches import rows_ahead
+from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions

@@ -20,11 +20,11 @@ from tfexport.runtime.model.interface import (
     Floats,
     Generated,
     Ids,
+    ModelShape,
     Places,
     Source,
 )
 from tfexport.runtime.model.native_engine import open_native
-from tfexport.runtime.model_shape import ModelShape
 from tfexport.weight_table import WEIGHT_TABLE
 
 if TYPE_CHECKING:

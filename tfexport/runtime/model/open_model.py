@@ -61,8 +61,7 @@ def open_model(
     if engine == "native":
         return NativeModel(folder, manifest, threads)
     # Here, since importing onnxruntime takes a while.
-    from tfexport.runtime.model.bundle_model import OnnxModel
-    from tfexport.runtime.model.module_model import ModuleModel
+    from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel
 
     kind = OnnxModel if manifest.module is None else ModuleModel
     return kind(folder, manifest, threads)

@@ -1,10 +1,14 @@
-"""The machine's processor, and how many of its cores are given to this process."""
+"""The machine's processor, and how workers and their threads are laid out over its cores."""
 
 import math
 import os
 import platform
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from tfexport.errors import ConfigError, Problem, join_problems, shown
+from tfexport.runtime.options import is_whole
 
 PROCESS, CPUINFO = Path("/proc/self"), Path("/proc/cpuinfo")
 # Flags of Linux that matter to products of matrices, least first: of x86 and of ARM.
@@ -100,3 +104,63 @@ def _quota(group: Path) -> float:
     except (ValueError, ZeroDivisionError):  # "max"
         return math.inf
     return share if share > 0 else math.inf  # version 1 says -1 for no limit
+
+
+# Workers and their threads, and the size of the pool that they share.
+
+
+MOST_THREADS = 1024  # twice what the largest machines have
+MOST_WAITING = 1_000_000
+
+
+@dataclass(frozen=True)
+class ThreadLayout:
+    """Numbers of workers, of threads in each, and of batches in their queue.
+
+    Attributes:
+        workers: batches decoded at a time.
+        threads: threads of each worker; 0 divides the usable cores among the workers.
+        queue_size: batches that may be queued or running; None for four for each worker.
+
+    Raises:
+        ConfigError: naming every number that is out of bounds.
+    """
+
+    workers: int = 1
+    threads: int = 0
+    queue_size: int | None = None
+
+    def __post_init__(self) -> None:
+        problems = [
+            Problem(name, f"{shown(value)} is not an integer from {least} to {most}")
+            for name, value, least, most in (
+                ("threads", self.threads, 0, MOST_THREADS),
+                ("workers", self.workers, 1, MOST_THREADS),
+                ("queue_size", 1 if self.queue_size is None else self.queue_size, 1, MOST_WAITING),
+            )
+            if not is_whole(value) or not least <= value <= most
+        ]
+        if not problems and self.threads * self.workers > MOST_THREADS:
+            text = f"{self.workers} workers of {self.threads} threads are more than {MOST_THREADS}"
+            problems.append(Problem(None, text))
+        if problems:
+            raise ConfigError(join_problems("translator", problems))
+
+    @property
+    def most_waiting(self) -> int:
+        """Batches that may be queued or running before a further submission blocks."""
+        return 4 * self.workers if self.queue_size is None else self.queue_size
+
+    def each(self) -> int:
+        """Threads of each worker."""
+        return self.threads or max(1, usable_cores() // self.workers)
+
+    def pool_size(self) -> int:
+        """Threads of onnxruntime's pool, which all workers share; each adds a thread of its own.
+
+        0 leaves the choice to onnxruntime, which sees all cores of the machine, and not how many
+        of them a container may use.
+        """
+        if self.threads == 0 and self.workers == 1 and not are_restricted():
+            return 0
+        return self.workers * (self.each() - 1) + 1

@@ -1,7 +1,7 @@
 """Scheduling of rows of many callers over one model."""
 
-from tfexport.runtime.scheduler.observer import Observer as Observer
 from tfexport.runtime.scheduler.scheduler import Scheduler as Scheduler
 from tfexport.runtime.scheduler.scheduler import SchedulerLimits as SchedulerLimits
 from tfexport.runtime.scheduler.scheduler import SchedulerStats as SchedulerStats
+from tfexport.runtime.scheduler.submission import Observer as Observer
 from tfexport.runtime.scheduler.submission import Submission as Submission

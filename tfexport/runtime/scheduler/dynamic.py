@@ -5,13 +5,12 @@ import time
 from collections.abc import Sequence
 
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.batches import make_batches
+from tfexport.runtime.options import Step
+from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.batch import Ended
-from tfexport.runtime.scheduler.observer import Observer
-from tfexport.runtime.scheduler.submission import Row
+from tfexport.runtime.scheduler.batch_workers import Ended
+from tfexport.runtime.scheduler.submission import Observer, Row
 from tfexport.runtime.search import AbandonedError, ResolvedOptions, decode
-from tfexport.runtime.step import Step
 
 
 class DynamicBatch:

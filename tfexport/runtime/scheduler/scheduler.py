@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from tfexport.errors import BundleError, QueueFullError
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.scheduler.continuous import ContinuousBatch
+from tfexport.runtime.options import Step
+from tfexport.runtime.scheduler.batch_workers import Lanes
+from tfexport.runtime.scheduler.continuous import ContinuousBatch, fits_slots
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
-from tfexport.runtime.scheduler.entries import fits_slots
-from tfexport.runtime.scheduler.lanes import Lanes
-from tfexport.runtime.scheduler.observer import Observer
-from tfexport.runtime.scheduler.submission import Submission
+from tfexport.runtime.scheduler.submission import Observer, Submission
 from tfexport.runtime.search import Request, ResolvedOptions
-from tfexport.runtime.step import Step
 
 _LEAST_SLOTS = 8  # of a batch, where there are several: room for a beam
 

@@ -1,11 +1,9 @@
 """Search: from a model's logits to hypotheses. docs/decoding.md has every definition."""
 
-from tfexport.runtime.search.batch_steps import AbandonedError, Choice, NextStep
+from tfexport.runtime.search.batch import AbandonedError, Choice, NextStep, Prefixes
 from tfexport.runtime.search.dispatch import decode, make_choice
-from tfexport.runtime.search.one_call import greedy_in_one_call, truncate_at_eos
-from tfexport.runtime.search.prefill import Prefixes
-from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.search.graph_search import greedy_in_one_call, truncate_at_eos
+from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.scoring import score_targets
 from tfexport.runtime.search.stepwise import StepwiseSearch, greedy
 

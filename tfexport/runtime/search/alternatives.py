@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from tfexport.runtime.model.interface import Ids, Model
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.logit_filters import LogitFilters
-from tfexport.runtime.search.prefill import Prefilled, prefill
+from tfexport.runtime.search.batch import Prefilled, prefill
+from tfexport.runtime.search.logits import LogitFilters, log_normalizer, topk
 from tfexport.runtime.search.ranking import make_hypothesis
-from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.search.topk import log_normalizer, topk
+from tfexport.runtime.search.request import Request, ResolvedOptions
 
 Decode = Callable[[Model, Sequence[Request], ResolvedOptions], list[list[Hypothesis]]]
 

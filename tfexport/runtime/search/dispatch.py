@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from tfexport.runtime.model.interface import Model
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.alternatives import decode_alternatives
-from tfexport.runtime.search.batch_steps import Choice
+from tfexport.runtime.search.batch import Choice, Prefixes
 from tfexport.runtime.search.beam import BeamChoice, BeamSearch
-from tfexport.runtime.search.one_call import beam_in_one_call, greedy_in_one_call
-from tfexport.runtime.search.prefill import Prefixes
-from tfexport.runtime.search.request import Request
-from tfexport.runtime.search.resolved_options import ResolvedOptions
+from tfexport.runtime.search.graph_search import beam_in_one_call, greedy_in_one_call
+from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
 
 # Tokens of a search that may be given up and yet runs inside a graph, where nothing can stop it.

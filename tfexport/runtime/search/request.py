@@ -1,14 +1,18 @@
-"""One row to decode."""
+"""One row to decode, and its options resolved for one model."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfexport.errors import InputError, Message, Option
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.model.interface import Source
+from tfexport.runtime.model.interface import Ids, Source
+from tfexport.runtime.options import DecodingOptions, changed_options
+from tfexport.runtime.text.codec import PLAIN, Framing
 
 
 @dataclass(frozen=True)
@@ -58,3 +62,187 @@ class Request:
         if self.inputs is None:
             return len(self.ids)
         return max(max(array.shape, default=1) for array in self.inputs.values())
+
+
+# Decoding options, resolved for one model: every token an id, every limit and seed a number.
+
+
+# Options that act before the search or on what it found, so that any search serves them.
+_AROUND_SEARCH = frozenset({
+    "length_penalty", "max_length", "max_input_length", "truncate", "return_scores",
+    "return_end_token", "batch_size", "batch_type",
+})  # fmt: skip
+# The options that the graphs of a whole search implement. A graph takes a batch only if every
+# option in use is listed here: one that was forgotten goes to the stepwise search.
+# The rules of transformers differ in what acts on logits, which no graph knows, and in how a beam
+# stops late, which ``early_stopping`` says.
+GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
+BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
+    "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
+}  # fmt: skip
+# Of these the resolved values count, which ``_fits`` looks at one by one.
+_RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
+_RULES = frozenset({"first_token", "last_token"})  # compared with those that a graph holds
+_ALWAYS_RESOLVED = frozenset({"seed"})  # has a value even if none was given
+
+
+@dataclass(frozen=True)
+class GraphRules:
+    """The defaults of a bundle that its graph of greedy search keeps by itself.
+
+    Attributes:
+        suppress_tokens: ids that it never chooses.
+        first_token: that it begins every row with, or None.
+        last_token: that it ends a row of ``max_length`` tokens with, or None.
+    """
+
+    suppress_tokens: frozenset[int] = frozenset()
+    first_token: int | None = None
+    last_token: int | None = None
+
+    @classmethod
+    def of(cls, generation: Mapping[str, Any]) -> "GraphRules":
+        """Those of a manifest's ``generation``."""
+        suppressed = frozenset(generation.get("suppress_tokens", ()))
+        return cls(suppressed, generation.get("first_token"), generation.get("last_token"))
+
+
+NO_RULES = GraphRules()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedOptions(DecodingOptions):
+    """Options by which a search decodes, under the names of ``DecodingOptions``.
+
+    Made with ``of``; a copy with other values, of ``dataclasses.replace``, is judged by these
+    values as well as by ``given``. Listed here are the options whose resolved values may differ
+    from those that were given.
+
+    Attributes:
+        seed: of the random numbers.
+        max_length: tokens of a row at most, bounded by the model's own limit.
+        suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
+        suppress_sequences: ids of sequences that are never completed.
+        suppress_first_tokens: ids that are never chosen first.
+        first_token: the id that every row begins with, or None; ``begin`` puts it before prefixes.
+        last_token: the id that ends a row of ``max_length`` tokens, or None.
+        end_tokens: ids that end a row; at least one.
+        bos_id: the decoder's start token.
+        usual_start: whether the start token is the one in the graphs that search by themselves.
+        eos_id: the model's own end token.
+        graph_rules: of the bundle's graph of greedy search.
+        framing: what stands around a source text's ids; it is not for ids that are given.
+        given: options that were given and are not the defaults, with the given values.
+        going: asked between steps whether anybody still waits for the rows; None if always.
+    """
+
+    seed: int = 0
+    suppress_tokens: tuple[int, ...] = ()
+    suppress_sequences: tuple[tuple[int, ...], ...] = ()
+    suppress_first_tokens: tuple[int, ...] = ()
+    first_token: int | None = None
+    last_token: int | None = None
+    end_tokens: tuple[int, ...]
+    bos_id: int
+    usual_start: bool = True
+    eos_id: int
+    graph_rules: GraphRules = NO_RULES
+    framing: Framing = PLAIN
+    given: Mapping[str, Any]
+    going: Callable[[], bool] | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        options: DecodingOptions,
+        bos_id: int,
+        end_tokens: tuple[int, ...],
+        max_length: int,
+        suppress_tokens: tuple[int, ...] = (),
+        suppress_sequences: tuple[tuple[int, ...], ...] = (),
+        *,
+        eos_id: int | None = None,
+        seed: int = 0,
+    ) -> "ResolvedOptions":
+        """Options with their resolved values in the place of the given ones.
+
+        Single tokens of ``options`` have to be ids already. ``eos_id`` is the first of
+        ``end_tokens`` by default.
+        """
+        values = vars(options)
+        given = changed_options(values)
+        eos_id = end_tokens[0] if eos_id is None else eos_id
+        values = {
+            **values, "seed": seed, "max_length": max_length, "suppress_tokens": suppress_tokens,
+            "suppress_sequences": suppress_sequences, "end_tokens": end_tokens,
+            "suppress_first_tokens": tuple(values["suppress_first_tokens"]),
+        }  # fmt: skip
+        return cls(**values, bos_id=bos_id, eos_id=eos_id, given=given)
+
+    def __post_init__(self) -> None:
+        """Check nothing: the given options were checked, and limits of a model contradict none."""
+
+    @cached_property
+    def fits_greedy_graph(self) -> bool:
+        """Whether the graph of greedy search implements every option in use, and no other."""
+        rules = GraphRules(frozenset(self.suppress_tokens), self.first_token, self.last_token)
+        return rules == self.graph_rules and self._fits(GREEDY_GRAPH_OPTIONS | _RULES)
+
+    @cached_property
+    def fits_beam_graph(self) -> bool:
+        """Whether the graph of beam search implements every option in use."""
+        suppresses = bool(self.suppress_tokens)
+        return self.beam_size > 1 and not suppresses and self._fits(BEAM_GRAPH_OPTIONS)
+
+    def _fits(self, known: frozenset[str]) -> bool:
+        # By the values too: ``dataclasses.replace`` changes them and leaves ``given`` as it was.
+        in_use = self.given.keys() | (changed_options(vars(self)).keys() - _ALWAYS_RESOLVED)
+        return (
+            in_use - _RESOLVED <= known
+            and self.end_tokens == (self.eos_id,)
+            and not self.suppress_sequences
+            and self.usual_start
+            and self.max_length > 0
+        )
+
+    @cached_property
+    def width(self) -> int:
+        """Rows of the model's batch that a row takes."""
+        return self.num_hypotheses if self.sampling else self.beam_size
+
+    @property
+    def by_transformers(self) -> bool:
+        """Whether the search follows the rules of transformers."""
+        return self.search_rules == "transformers"
+
+    @property
+    def always_allowed(self) -> tuple[int, ...]:
+        """Ids that a shortlist may not leave out."""
+        return self.end_tokens + (() if self.last_token is None else (self.last_token,))
+
+    def begin(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
+        """A prefix with the forced first token before it, if there is one and it is not there.
+
+        Raises:
+            InputError: there is no room for both.
+        """
+        if self.first_token is None or prefix[:1] == (self.first_token,):
+            return prefix
+        last = self.last_token is not None and not prefix
+        if self.max_length <= last:  # a forced last token wins over the first
+            return prefix
+        if len(prefix) >= self.max_length:
+            raise InputError(Message(
+                "target prefix: with the forced first token its ", str(len(prefix) + 1),
+                " tokens are more than ", Option("max_length"), f" {self.max_length}",
+            ))  # fmt: skip
+        return (self.first_token, *prefix)
+
+    def uncounted(self, prefix: tuple[int, ...]) -> int:
+        """How many tokens of a prefix count for no score; a forced first token alone counts."""
+        forced = prefix == (self.first_token,)
+        return len(prefix) if self.by_transformers and not forced else 0
+
+    def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        """Which tokens end a row."""
+        return np.isin(tokens, self.end_tokens)

@@ -9,10 +9,10 @@ import numpy as np
 
 from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.search.prefill import advance
+from tfexport.runtime.search.batch import advance
+from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
-from tfexport.runtime.search.resolved_options import ResolvedOptions
-from tfexport.runtime.search.topk import token_log_probs
+from tfexport.runtime.search.request import ResolvedOptions
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
 

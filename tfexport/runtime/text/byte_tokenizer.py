@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.json_checks import of_type, record, whole
-from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken
-from tfexport.runtime.text.cut_tokenizer import CutTokenizer
-from tfexport.runtime.text.piece_table import read_json, require_none
+from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
+from tfexport.runtime.text.piece_tokenizer import read_json, require_none
 
 _SHAPE = record(
     {

@@ -1,14 +1,124 @@
 """SentencePiece models whose pieces have the ids of a table: Marian, M2M100, PLBart."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfexport.errors import TokenizerError
-from tfexport.runtime.text.cut_tokenizer import CutTokenizer
+from tfexport.errors import TokenizerError, join_problems
+from tfexport.json_checks import every, matching, of_type, one_of, record, whole
+from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
-from tfexport.runtime.text.piece_table import read_piece_table
-from tfexport.runtime.text.vocabulary_files import describe_foreign
+from tfexport.runtime.text.vocabulary import describe_foreign
+
+# Files that give the pieces of a SentencePiece model other ids than the model's own.
+#
+# Such a file names the .model files beside it::
+#
+#     {"encode": "source.model", "decode": "source.model", "pieces": {"▁a": 5, …},
+#      "unknown": "<unk>", "added": [{"content": "</s>", "id": 0, …}], "prefix": true,
+#      "joined": "model", "behind_special": " ", "clean_up": false}
+
+
+_FILE = matching(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", "the name of a file")
+_FLAG, _TEXT = of_type("true or false", bool), of_type("a text", str)
+_SHAPE = record(
+    {
+        "encode": _FILE,
+        "decode": _FILE,
+        "pieces": every(whole(0)),
+        "unknown": _TEXT,
+        "added": ADDED_TOKENS,
+        "prefix": _FLAG,
+        "joined": one_of("model", "text"),
+        "behind_special": one_of("", " "),
+        "clean_up": _FLAG,
+    }
+)
+_SHOWN = 5  # problems of a file that are listed
+
+
+@dataclass(frozen=True)
+class PieceTable:
+    """Ids of the pieces of a SentencePiece model.
+
+    Attributes:
+        encode: the model that splits text; the name of a file beside the table's.
+        decode: the model that joins pieces; likewise.
+        pieces: piece to id.
+        unknown: the piece that stands for those without an id, and for ids without a piece.
+        added: tokens that are found before a text is split.
+        prefix: ``>>xxx<<`` at the beginning of a text is one piece (Marian).
+        joined: "model" if the model's own rules join pieces to text; "text" if they are put
+            together, with spaces for their marks.
+        behind_special: what follows a special token in decoded text, where one is not hidden.
+        clean_up: spaces before punctuation are removed from decoded text.
+    """
+
+    encode: str
+    decode: str
+    pieces: Mapping[str, int]
+    unknown: str
+    added: Sequence[AddedToken]
+    prefix: bool = False
+    joined: str = "model"
+    behind_special: str = ""
+    clean_up: bool = False
+
+    def to_json(self) -> bytes:
+        """The content of a file for ``read_piece_table``."""
+        values = {**vars(self), "added": [token.to_dict() for token in self.added]}
+        return f"{json.dumps(values, ensure_ascii=False, indent=0)}\n".encode()
+
+
+def read_piece_table(path: Path) -> PieceTable:
+    """Read a file of ``PieceTable.to_json``.
+
+    Raises:
+        TokenizerError: the file is unreadable, or not of that form.
+    """
+    values = read_json(path, "a table of pieces")
+    problems = [*_SHAPE("", values)] or [*_contradictions(values)]
+    require_none(path, "a table of pieces", problems)
+    return PieceTable(**{**values, "added": [AddedToken(**token) for token in values["added"]]})
+
+
+def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
+    places: dict[int, str] = {}
+    for piece, place in values["pieces"].items():
+        if place in places:
+            yield f"{places[place][:40]!r} and {piece[:40]!r} both have the id {place}"
+        places[place] = piece
+    if values["unknown"] not in values["pieces"]:
+        yield f"unknown: {values['unknown'][:40]!r} is no piece"
+
+
+def read_json(path: Path, noun: str) -> Any:
+    """The value of a JSON file.
+
+    Args:
+        path: of the file.
+        noun: for messages.
+
+    Raises:
+        TokenizerError: it is unreadable, or no JSON with valid Unicode.
+    """
+    content = read_file(path)
+    try:
+        values = json.loads(content.decode())
+        json.dumps(values, ensure_ascii=False).encode()  # no half of a surrogate pair
+    except (ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path}: not {noun}: {error}") from None
+    return values
+
+
+def require_none(path: Path, noun: str, problems: Sequence[str]) -> None:
+    """Raise a TokenizerError with the first problems of a file, if there are any."""
+    if problems:
+        more = len(problems) - _SHOWN
+        named = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        raise TokenizerError(join_problems(f"{path}: not {noun}", named))
 
 
 class PieceTokenizer(CutTokenizer):

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Protocol
 
 from tfexport.errors import InputError, TokenizerError
+from tfexport.runtime.text.bpe_tokenizers import LowerBpeTokenizer, MosesBpeTokenizer
 from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
-from tfexport.runtime.text.lower_bpe_tokenizer import LowerBpeTokenizer
-from tfexport.runtime.text.moses_bpe_tokenizer import MosesBpeTokenizer
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
-from tfexport.runtime.text.splitting import WHITESPACE, find_splitter
-from tfexport.runtime.text.tokenizer_bounds import read_rules
-from tfexport.runtime.text.vocabulary_files import (
+from tfexport.runtime.text.tokenizer_json import read_rules
+from tfexport.runtime.text.vocabulary import (
+    WHITESPACE,
     Vocabulary,
     describe_foreign,
+    find_splitter,
     read_vocabulary,
     read_words,
 )

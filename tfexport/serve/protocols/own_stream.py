@@ -8,9 +8,9 @@ from typing import Any
 from fastapi.responses import Response, StreamingResponse
 
 from tfexport.errors import TfexportError
+from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Submission
-from tfexport.runtime.step import Step
 from tfexport.serve.call import Call
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.live_text import LiveText

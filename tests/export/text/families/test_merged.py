@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import tokenizer_folders as folders
 from tfexport.errors import MissingDependencyError, TokenizerError
-from tfexport.runtime.text.streaming import TextStream
+from tfexport.runtime.streaming import TextStream
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, shown
-from tfexport.runtime.text.piece_table import read_json
+from tfexport.runtime.text.piece_tokenizer import read_json
 
 NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # in the order of transformers
 _MOST_TOKENS = 100_000

@@ -19,7 +19,7 @@ from tfexport.export.text.families.special import SpecialTokens, add_special_tok
 from tfexport.languages import Languages
 from tfexport.runtime.text.added_tokens import CLEANED
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
-from tfexport.runtime.text.tokenizer_bounds import read_rules
+from tfexport.runtime.text.tokenizer_json import read_rules
 
 _JSON = "tokenizer.json"
 

@@ -15,7 +15,7 @@ from tfexport.export.text.families.pieces import (
     one_of_codes,
 )
 from tfexport.languages import Languages
-from tfexport.runtime.text.piece_table import PieceTable
+from tfexport.runtime.text.piece_tokenizer import PieceTable
 
 FILES = ("vocab.json", "sentencepiece.bpe.model")
 _SPECIAL = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>"}

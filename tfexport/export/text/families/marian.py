@@ -12,7 +12,7 @@ from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.pieces import added_tokens, built_pieces
 from tfexport.languages import Languages
-from tfexport.runtime.text.piece_table import PieceTable
+from tfexport.runtime.text.piece_tokenizer import PieceTable
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 _SECOND = "target_vocab.json"

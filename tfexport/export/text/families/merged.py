@@ -6,7 +6,7 @@ from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.export.text.families.pieces import added_tokens
-from tfexport.runtime.text.merges import LOWER_CASE, MOSES, MergedVocabulary
+from tfexport.runtime.text.bpe_tokenizers import LOWER_CASE, MOSES, MergedVocabulary
 
 _SMALL = {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"}
 _FSMT = {"bos": "<s>", "sep": "</s>", "unk": "<unk>", "pad": "<pad>"}

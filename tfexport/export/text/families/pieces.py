@@ -7,7 +7,7 @@ from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import BuiltTokenizer
 from tfexport.export.text.families.folder import ModelFolder
 from tfexport.runtime.text.added_tokens import AddedToken
-from tfexport.runtime.text.piece_table import PieceTable
+from tfexport.runtime.text.piece_tokenizer import PieceTable
 
 
 def added_tokens(

@@ -8,7 +8,7 @@ from tfexport.export.text.families.pieces import built_pieces, default_language,
 from tfexport.export.text.families.sentencepiece_file import read_pieces
 from tfexport.languages import Languages
 from tfexport.runtime.text.added_tokens import AddedToken
-from tfexport.runtime.text.piece_table import PieceTable
+from tfexport.runtime.text.piece_tokenizer import PieceTable
 
 FILE = "sentencepiece.bpe.model"
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import TokenizerError
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
-from tfexport.runtime.text.vocabulary_files import describe_foreign
+from tfexport.runtime.text.vocabulary import describe_foreign
 
 UNIGRAM, BPE = 1, 2  # types of models
 CONTROL, USER_DEFINED = 3, 4  # types of pieces

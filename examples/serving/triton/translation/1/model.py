@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 from tfexport.errors import TfexportError
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.parallel.thread_layout import ThreadLayout
+from tfexport.runtime.parallel.cpu import ThreadLayout
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, Submission
 
 

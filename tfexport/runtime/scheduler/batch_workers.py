@@ -1,15 +1,48 @@
-"""Lanes: threads that run a batch each, from rows that wait in one queue."""
+"""Worker threads of a scheduler: each runs a batch of rows from one queue."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from tfexport.errors import ClosedSchedulerError
-from tfexport.runtime.scheduler.batch import RunningBatch
-from tfexport.runtime.scheduler.observer import Observer
-from tfexport.runtime.scheduler.submission import Row, Submission
-from tfexport.runtime.scheduler.waiting import WaitingRows
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.scheduler.submission import Observer, Row, Submission, WaitingRows
+
+# The batch that a lane of a scheduler runs.
+
+
+Ended = list[tuple[Row, list[Hypothesis]]]  # rows with their hypotheses
+
+
+class RunningBatch(Protocol):
+    """Rows that are decoded together. Used by one thread."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Rows that are in it."""
+
+    @property
+    def free(self) -> int:
+        """Rows of the model's batch that are free."""
+
+    @property
+    def capacity(self) -> int:
+        """Rows of the model's batch, free or not."""
+
+    def enter(self, rows: Sequence[Row]) -> None:
+        """Take rows in; together they are no wider than ``free``."""
+
+    def step(self) -> Ended:
+        """Go on with all rows, and take those out that have ended."""
+
+    def leave(self) -> None:
+        """Take rows out whose submission is over; late ones fail."""
+
+    def clear(self) -> None:
+        """Take all rows out."""
+
 
 ENCODED_TOKENS = 1024  # of sources that enter between two steps: what running rows wait for
 _SHARE = 8  # of the slots, which rows that enter a full batch wait for

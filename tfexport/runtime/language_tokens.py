@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from tfexport.errors import Message, Option, Problem, join_some, shown
 from tfexport.languages import SOURCE_PLACES, Languages
 from tfexport.near_names import nearest_name
-from tfexport.runtime.text.framing import PLAIN, Framing
+from tfexport.runtime.text.codec import PLAIN, Framing
 
 
 @dataclass(frozen=True)
