@@ -18,11 +18,10 @@ import pytest
 from tests.serve.fuzz_requests import run
 from tests.serve.probe import probing
 from tests.serve.servers import FORM, JSON, Server, request_of, serving, wait_until
-from tfexport.serve import journal
+from tfexport.serve import request_log
 from tfexport.serve.bodies import form_fields
 from tfexport.serve.failures import MOST_PROBLEMS, RequestError, wrong
-from tfexport.serve.protocols.kserve import _rows
-from tfexport.serve.protocols.tensors import Tensor
+from tfexport.serve.protocols.kserve import Tensor, _rows
 
 SECRET = "secret-key"
 
@@ -263,7 +262,7 @@ def test_a_log_that_cannot_be_written_holds_up_nobody(tiny_bundle: Path, kind: s
 def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file:
-        writer = journal._Writer(file.fileno())
+        writer = request_log._Writer(file.fileno())
         writer._lost = 7
         writer.add('{"event": "a"}')
         writer.end()
@@ -272,9 +271,9 @@ def test_lines_that_could_not_be_written_are_counted(tmp_path: Path) -> None:
 
 
 def test_lines_that_nobody_takes_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_MOST_WAITING", 3)
+    monkeypatch.setattr(request_log, "_MOST_WAITING", 3)
     read, written = os.pipe()
-    writer = journal._Writer(written)
+    writer = request_log._Writer(written)
     line = "x" * (1 << 20)  # more than a pipe holds
 
     def add() -> None:

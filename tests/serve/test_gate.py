@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tfexport.errors import DeadlineError
-from tfexport.serve import Service, Settings, gate, journal
+from tfexport.serve import Service, Settings, middleware, request_log
 from tfexport.serve.app import make_app
-from tfexport.serve.body_memory import FREE, BodyMemory
+from tfexport.serve.bodies import FREE, BodyMemory
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError
-from tfexport.serve.gate import Gate
-from tfexport.serve.protocols import own_stream
-from tfexport.serve.protocols.own_results import answer, translation
+from tfexport.serve.middleware import Gate
+from tfexport.serve.protocols import own
+from tfexport.serve.protocols.own import answer, translation
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import Asked, Made, Rows, Translated, prepare
 from tfexport.serve.translating import LONG_BODY, aside, outcome
@@ -164,7 +164,7 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
             rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
             model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None))
             call = Call.begin([], 60.0)
-            events: Any = own_stream._events(model, rows, submission, asyncio.Queue(), call)
+            events: Any = own._events(model, rows, submission, asyncio.Queue(), call)
             waiting = asyncio.ensure_future(anext(events))
             await asyncio.sleep(0.01)
             future.set_exception(DeadlineError("late"))
@@ -200,7 +200,7 @@ def test_work_for_a_call_that_has_ended_is_left() -> None:
 
 
 def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_stream, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(own, "HEARTBEAT", 0.01)
 
     async def run() -> list[str]:
         future: Future[Any] = Future()
@@ -208,7 +208,7 @@ def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
         rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
         observer = SimpleNamespace(cut=lambda rows: None)
         model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None), observer=observer)
-        events: AsyncIterator[str] = own_stream._events(
+        events: AsyncIterator[str] = own._events(
             model, rows, submission, asyncio.Queue(), Call.begin([], 60.0)
         )
         found = [await anext(events), await anext(events)]
@@ -222,7 +222,7 @@ def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_logged_values_stay_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    journal.write("request", problem="a\nb\x1b[31m")
+    request_log.write("request", problem="a\nb\x1b[31m")
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert json.loads(line)["problem"] == "a\nb\x1b[31m"
@@ -239,7 +239,7 @@ def test_a_full_server_refuses_before_it_reads(
     path: str,
     field: str,
 ) -> None:
-    monkeypatch.setattr(gate, "_SECONDS", 0.05)
+    monkeypatch.setattr(middleware, "_SECONDS", 0.05)
     settings = service.settings
     monkeypatch.setattr(service, "read", settings.max_queue + settings.slots)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import FORM, Server, serving
-from tfexport.serve.protocols.answers import ANSWERS
+from tfexport.serve.protocols.response_models import ANSWERS
 
 TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["w4"]}
 EVERYTHING = {"beam_size": 2, "num_hypotheses": 2, "return_attention": True,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.serve.servers import Server
-from tfexport.serve.protocols.pieces import _pieces
+from tfexport.serve.protocols.token_offsets import _pieces
 
 
 def pieces(server: Server, text: str, tokens: list[list[int]], **more: Any) -> Any:

@@ -16,9 +16,8 @@ from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
 from tfexport.runtime import Translator
 from tfexport.runtime.options import SPECS, check_options
-from tfexport.serve.keys import Keys
-from tfexport.serve.settings import ModelSettings, Settings
-from tfexport.serve.settings_file import read_settings
+from tfexport.serve.access import Keys
+from tfexport.serve.settings import ModelSettings, Settings, read_settings
 
 PAGE = REPOSITORY / "docs" / "serving.md"
 KNOWN = ["port", "timeout", "api_key_file", "cors_origins"]

@@ -16,7 +16,7 @@ from tfexport.runtime.parallel.cpu import MOST_THREADS
 
 if TYPE_CHECKING:
     from tfexport.serve import ModelSettings
-    from tfexport.serve.settings_file import SettingsFile
+    from tfexport.serve.settings import SettingsFile
 
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
 # Defaults of what requests ask for: what a result shows is for them to say.
@@ -31,7 +31,7 @@ def _read_config(ctx: click.Context, _: click.Parameter, path: str | None) -> "S
     """Read the settings file first: what it holds are the defaults of the other options."""
     if path is None or ctx.resilient_parsing:
         return None
-    from tfexport.serve.settings_file import read_settings
+    from tfexport.serve.settings import read_settings
 
     names = [name for one in ctx.command.params if (name := one.name) and _in_file(one)]
     found = read_settings(Path(path), names)
@@ -123,8 +123,8 @@ def serve(
         bind,
         bind_path,
         inherited,
-        journal,
         model_name,
+        request_log,
         run,
         url_of,
     )
@@ -134,7 +134,7 @@ def serve(
         raise click.UsageError("Missing argument 'BUNDLE...', or bundles in the file of --config.")
     names = [model_name(bundle) for bundle in served]
     host, port, uds = (values.pop(name) for name in ("host", "port", "uds"))
-    journal.keep(values.pop("log_level"))
+    request_log.keep(values.pop("log_level"))
     decoding = given({name: values.pop(name) for name in _DECODING})
     key_file = values.pop("api_key_file")
     settings = Settings(
@@ -157,12 +157,12 @@ def serve(
 
 def _say(text: str, as_json: bool, **values: Any) -> None:
     """A line about the start, for people or as one of the log."""
-    from tfexport.serve import journal
+    from tfexport.serve import request_log
 
     if as_json:
-        journal.write(**values, message=text)
+        request_log.write(**values, message=text)
     else:
-        journal.say(text)
+        request_log.say(text)
 
 
 def _models(

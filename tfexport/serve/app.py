@@ -13,12 +13,12 @@ from tfexport import __version__
 from tfexport.errors import TfexportError
 from tfexport.serve import openapi
 from tfexport.serve.call import call_of
-from tfexport.serve.dialects import dialect_of
+from tfexport.serve.error_formats import dialect_of
 from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.gate import FAULT, App, Gate
-from tfexport.serve.protocols import deepl, kserve, libretranslate, own, pieces
-from tfexport.serve.protocols.answers import ANSWERS
-from tfexport.serve.protocols.own_results import UNFINISHED
+from tfexport.serve.middleware import FAULT, App, Gate
+from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
+from tfexport.serve.protocols.own import UNFINISHED
+from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
@@ -37,7 +37,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for protocol in (own, pieces, libretranslate, deepl, kserve):
+    for protocol in (own, token_offsets, libretranslate, deepl, kserve):
         app.include_router(protocol.routes(service))
     _add_pages(app)
     _add_probes(app, service)

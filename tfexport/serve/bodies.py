@@ -1,7 +1,8 @@
 """Bodies of requests: JSON or forms, held against a model of their fields."""
 
 import urllib.parse
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 import pydantic
@@ -198,3 +199,35 @@ def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
         return "omit it"
     near = nearest_name(str(places[0]), known)
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+
+
+# The memory that the bodies of all requests have together.
+
+
+FREE = 64 << 10  # bytes of each body that do not count: so long ones keep no short ones out
+
+
+class BodyMemory:
+    """Bytes for bodies, from their arrival to the end of their requests."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    @contextmanager
+    def held(self) -> Iterator[Callable[[int], bool]]:
+        """Give a function that takes a body's bytes so far, and says whether there is room."""
+        taken = 0
+
+        def hold(size: int) -> bool:
+            nonlocal taken
+            more = max(size - FREE, 0) - taken
+            if more > self._left:
+                return False
+            self._left -= more
+            taken += more
+            return True
+
+        try:
+            yield hold
+        finally:
+            self._left += taken

@@ -9,15 +9,9 @@ from typing import Any
 
 from tfexport.errors import join_some
 from tfexport.serve.call import Call
-from tfexport.serve.choice import (
-    Choice,
-    choose_by_languages,
-    choose_only,
-    sources_of,
-    use,
-)
 from tfexport.serve.failures import wrong
 from tfexport.serve.language_codes import Code
+from tfexport.serve.model_choice import Choice, choose_by_languages, choose_only, sources_of, use
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Translated

@@ -17,7 +17,7 @@ from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
-from tfexport.serve import journal
+from tfexport.serve import request_log
 from tfexport.serve.failures import RequestError, loggable
 from tfexport.serve.metrics import ModelObserver
 from tfexport.serve.model_languages import ModelLanguages
@@ -202,7 +202,7 @@ class Models:
             try:
                 new = await asyncio.to_thread(self._reopen, place, old)
             except Exception as error:  # whatever it is: the old one goes on, and the next is tried
-                journal.write("reload", level="error", model=name, error=str(error))
+                request_log.write("reload", level="error", model=name, error=str(error))
                 told(name, "failed")
                 continue
             if new is None:
@@ -210,7 +210,7 @@ class Models:
                 continue
             self._models[name] = new
             old.retire()
-            journal.write("reload", model=name, version=new.version, before=old.version)
+            request_log.write("reload", model=name, version=new.version, before=old.version)
             told(name, "opened")
 
     def close(self) -> None:

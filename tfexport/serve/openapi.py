@@ -9,7 +9,7 @@ import pydantic
 from fastapi import APIRouter
 
 from tfexport.serve.bodies import FORM, JSON, Fields
-from tfexport.serve.dialects import (
+from tfexport.serve.error_formats import (
     DEEPL,
     KSERVE,
     LIBRETRANSLATE,

@@ -24,9 +24,9 @@ from granian.http import HTTP1Settings
 from granian.server.embed import Server as Granian
 
 from tfexport.errors import ConfigError
-from tfexport.serve import journal
+from tfexport.serve import request_log
+from tfexport.serve.access import is_local
 from tfexport.serve.app import make_app
-from tfexport.serve.hosts import is_local
 from tfexport.serve.service import Service
 
 # In which the line and headers of a request have to be there, from the beginning of its connection
@@ -197,7 +197,7 @@ class Server:
             if self._ending is not None and self._ending.done():
                 await asyncio.wait([serving], timeout=TAKING_SECONDS)
             if not serving.done():
-                journal.write(
+                request_log.write(
                     "dropped", level="warning", problem="clients have not taken their answers"
                 )
 
@@ -227,7 +227,7 @@ class Server:
             self._ended.set()
             return
         self._service.stopping = True
-        journal.write("stopping", active=self._service.active)
+        request_log.write("stopping", active=self._service.active)
         self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
@@ -257,12 +257,12 @@ def run(service: Service, bound: socket.socket, begun: Callable[[], object]) -> 
         bound: see ``bind``; it is closed at the end.
         begun: called when connections are accepted.
     """
-    journal.take_over("_granian", "granian", "asyncio")
+    request_log.take_over("_granian", "granian", "asyncio")
     logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding it is young
     server = Server(service, bound, begun)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
-        with journal.in_a_thread():
+        with request_log.in_a_thread():
             asyncio.run(server.serve())
     finally:
         service.close()

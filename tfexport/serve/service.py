@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tfexport.serve.body_memory import BodyMemory
-from tfexport.serve.keys import Keys
+from tfexport.serve.access import Keys
+from tfexport.serve.bodies import BodyMemory
 from tfexport.serve.metrics import Metrics, ModelObserver
 from tfexport.serve.models import Models
 from tfexport.serve.scoring import ScoringPool

@@ -23,7 +23,7 @@ from tfexport.serve.language_codes import Code, language_name
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.protocols.own_results import cut_headers
+from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.translating import aside, check_size

@@ -27,13 +27,13 @@ from tfexport.serve.detection import (
     detect,
     translate_between,
 )
-from tfexport.serve.dialects import LIBRETRANSLATE
+from tfexport.serve.error_formats import LIBRETRANSLATE
 from tfexport.serve.failures import RequestError
 from tfexport.serve.language_codes import language_name, listed_codes
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.protocols.own_results import cut_headers
+from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.translating import aside, check_size

@@ -1,13 +1,22 @@
 """The server's own protocol: JSON, and server-sent events."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pydantic
+import pydantic_core
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from tfexport.errors import TfexportError
+from tfexport.runtime.options import Step
+from tfexport.runtime.results import Hypothesis
+from tfexport.runtime.scheduler import Submission
+from tfexport.runtime.streaming import TextStream
 from tfexport.serve.bodies import (
     JSON,
     StrictFields,
@@ -16,29 +25,266 @@ from tfexport.serve.bodies import (
     check_media_type,
     problems_of,
 )
-from tfexport.serve.call import call_of
-from tfexport.serve.choice import Choice, choose_named, use
-from tfexport.serve.failures import spelled, wrong
+from tfexport.serve.call import Call, call_of
+from tfexport.serve.detection import Answered
+from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
+from tfexport.serve.metrics import Metrics
+from tfexport.serve.model_choice import Choice, choose_named, use
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import describe
-from tfexport.serve.protocols.own_results import (
-    answer,
-    scored,
-    to_json,
-)
-from tfexport.serve.protocols.own_stream import stream
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked
-from tfexport.serve.translating import aside, check_size, translate
+from tfexport.serve.texts import Asked, Made, Rows, Translated, assemble
+from tfexport.serve.translating import aside, begin, check_size, outcome, seen, translate
+
+# Results in the server's own JSON.
+
+
+UNFINISHED = "X-Unfinished-Texts"
+_MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if they are asked for
+
+
+def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
+    """The JSON of translations. One after another, so that others have their turn between two.
+
+    Raises:
+        RequestError: the call's time is over, or its client has left.
+    """
+    made = list[bytes]()
+    for one in found:
+        call.check()
+        made.append(to_json(translation(one, call)))
+    return b'{"model":%b,"translations":[%b]}' % (to_json(model), b",".join(made))
+
+
+def to_json(value: Any) -> bytes:
+    """JSON, in a tenth of the time of Python's own."""
+    return pydantic_core.to_json(value)
+
+
+def translation(found: Translated, call: Call) -> dict[str, Any]:
+    """A text's translation, with all hypotheses if there are several.
+
+    Attention stands beside the tokens of a single sentence. Of several sentences it is listed with
+    each, under ``sentences``.
+
+    Raises:
+        RequestError: the call's time is over, or its client has left.
+    """
+    made = list[dict[str, Any]]()
+    for place in range(len(found.made)):
+        call.check()
+        made.append(_made(found, place))
+    values = {**made[0], "unknown_tokens": found.unknown}
+    if len(made) > 1:
+        values["hypotheses"] = made
+    attends = any(one.hypotheses[0].attention is not None for one in found.sentences)
+    if len(found.sentences) > 1 and attends:
+        values["sentences"] = [
+            _kept(sentence.to_dict(hypotheses=False)) for sentence in found.sentences
+        ]
+    return values
+
+
+def cut_headers(found: Sequence[Answered | Translated]) -> dict[str, str]:
+    """The header that counts texts whose translation was cut; for protocols that cannot say it."""
+    made = [one.found if isinstance(one, Answered) else one for one in found]
+    cut = sum(not one.made[0].finished for one in made)
+    return {UNFINISHED: str(cut)} if cut else {}
+
+
+def scored(found: Hypothesis) -> dict[str, Any]:
+    """The score of a target."""
+    values = found.to_dict()
+    del values["finished"]
+    return values
+
+
+def _made(found: Translated, place: int) -> dict[str, Any]:
+    made = found.made[place]
+    if len(found.sentences) == 1:
+        (sentence,) = found.sentences
+        one = replace(  # of this hypothesis alone
+            sentence, text=sentence.texts[place], texts=sentence.texts[place : place + 1],
+            hypotheses=sentence.hypotheses[place : place + 1],
+        )  # fmt: skip
+        described = one.to_dict()
+        return {**_kept(described), "text": made.text}
+    return _basic(made)
+
+
+def _basic(made: Made) -> dict[str, Any]:
+    score = None if math.isnan(made.score) else made.score
+    values: dict[str, Any] = {
+        "text": made.text, "score": score, "tokens": made.tokens, "finished": made.finished,
+    }  # fmt: skip
+    if made.token_scores is not None:
+        values["token_scores"] = made.token_scores
+    return values
+
+
+def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("text", "score", "tokens", "finished", *_MORE)
+    return {name: values[name] for name in names if name in values}
+
+
+# The text of one translation, in pieces, while its tokens are decoded.
+
+
+class LiveText:
+    """A text's translation so far; its sentences are decoded side by side and shown in order."""
+
+    def __init__(self, model: Model, rows: Rows) -> None:
+        """Begin.
+
+        Args:
+            model: that decodes.
+            rows: of one text.
+        """
+        (self._layout,) = rows.layouts
+        self._options, texts = rows.options, model.engine.texts
+        self._streams, self._waiting = list[TextStream](), list[list[str]]()
+        for request, sentence in zip(rows.requests, self._layout.sentences, strict=True):
+            stream = TextStream(texts.decode, texts.target.whole_words)
+            self._streams.append(stream)
+            prefix = () if request is None else request.prefix
+            begun = [stream.add(token) for token in prefix]
+            self._waiting.append([sentence] if request is None else begun)
+        self._kept = [request is None for request in rows.requests]
+        self._ended = [*self._kept]
+        self._place, self._begun = 0, False  # of the sentence that is shown
+        self._shown = ["", ""]  # of the sentence before it, and of itself
+
+    def add(self, step: Step) -> Iterator[str]:
+        """Take a token; gives what is shown by it."""
+        if self._options.return_end_token or step.token not in self._options.end_tokens:
+            self._waiting[step.row].append(self._streams[step.row].add(step.token))
+        if step.last:
+            self._end(step.row)
+        yield from self._show()
+
+    def end(self) -> Iterator[str]:
+        """All that is not shown yet, the white space at the end too."""
+        for row in range(self._place, len(self._streams)):
+            if not self._ended[row]:
+                self._end(row)
+        yield from self._show()
+        if self._layout.gaps[-1]:
+            yield self._layout.gaps[-1]
+
+    def _end(self, row: int) -> None:
+        self._waiting[row].append(self._streams[row].end())
+        self._ended[row] = True
+
+    def _show(self) -> Iterator[str]:
+        while self._place < len(self._streams):
+            text = "".join(self._waiting[self._place])
+            self._waiting[self._place].clear()
+            gap = ""
+            if not self._begun and (text or self._ended[self._place]):
+                gap, self._begun = self._gap(text), True
+            self._shown[1] += text
+            if gap or text:
+                yield gap + text
+            if not self._ended[self._place]:
+                return
+            self._place, self._begun, self._shown = self._place + 1, False, [self._shown[1], ""]
+
+    def _gap(self, text: str) -> str:
+        """What goes before the sentence that is shown now, which begins with a text."""
+        place = self._place
+        kept = any(self._kept[max(place - 1, 0) : place + 1])
+        return self._layout.gap(place, self._shown[0], text, kept)
+
+
+# Translation of one text as server-sent events.
+
+
+HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_AT_ONCE = 64  # tokens of an event
+_PING = ": ping\n\n"
+
+
+async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
+    """Begin to translate a text; what is wrong is said before the first event."""
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
+
+    def told(step: Step) -> None:
+        loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    rows, submission = await begin(model, asked, call, told)
+    metrics.characters += call.characters
+    events = _events(model, rows, submission, steps, call)
+    return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)
+
+
+async def _events(
+    model: Model, rows: Rows, submission: Submission, steps: "asyncio.Queue[Step]", call: Call
+) -> AsyncIterator[str]:
+    token = None
+    found = asyncio.ensure_future(outcome(submission, call))
+    found.add_done_callback(seen)
+    try:
+        live = await aside(call, lambda: LiveText(model, rows))
+        while not found.done():
+            token = asyncio.ensure_future(steps.get())
+            waiting = {token, found}
+            await asyncio.wait(waiting, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+            if token.done():
+                for piece in _shown(live, token.result(), steps):
+                    yield _event({"text": piece})
+                continue
+            token.cancel()
+            if not found.done():
+                yield _PING
+        hypotheses = found.result()
+        while not steps.empty():
+            for piece in _shown(live, steps.get_nowait(), steps):
+                yield _event({"text": piece})
+        for piece in live.end():
+            yield _event({"text": piece})
+        last = await aside(call, lambda: _whole(model, rows, hypotheses, call))
+        yield f'data: {{"done": true, "translation": {last}}}\n\n'
+    except (RequestError, TfexportError) as error:
+        failure = error if isinstance(error, RequestError) else as_failure(error)
+        if failure is None:
+            raise
+        call.problem = failure.logged
+        yield _event({"error": failure.message, "status": failure.status})
+    finally:
+        found.cancel()
+        if token is not None:
+            token.cancel()
+
+
+def _shown(live: LiveText, step: Step, steps: "asyncio.Queue[Step]") -> Iterator[str]:
+    """What a token shows; in one event with those after it if too many wait to keep up."""
+    pieces = [*live.add(step)]
+    if steps.qsize() >= _AT_ONCE:
+        for _ in range(_AT_ONCE):
+            pieces += live.add(steps.get_nowait())
+    text = "".join(pieces)
+    if text:
+        yield text
+
+
+def _whole(model: Model, rows: Rows, found: Sequence[list[Hypothesis]], call: Call) -> str:
+    (made,) = assemble(model, rows, found)
+    return to_json(translation(made, call)).decode()
+
+
+def _event(values: dict[str, Any]) -> str:
+    return f"data: {json.dumps(values)}\n\n"
+
 
 Kind = TypeVar("Kind", bound=StrictFields)
 Prefixes = Sequence[str | list[int] | None]
 
 
-class Call(StrictFields):
+class CallBody(StrictFields):
     """The fields that both calls have."""
 
     model: str | None = pydantic.Field(None, description="which, if there are several")
@@ -47,7 +293,7 @@ class Call(StrictFields):
     )
 
 
-class TranslateCall(Call):
+class TranslateCall(CallBody):
     """A request to translate."""
 
     texts: Texts = pydantic.Field(description="of any number of sentences and lines")
@@ -60,7 +306,7 @@ class TranslateCall(Call):
     stream: bool = pydantic.Field(False, description="one text, as server-sent events")
 
 
-class ScoreCall(Call):
+class ScoreCall(CallBody):
     """A request to score targets."""
 
     sources: Texts
@@ -155,7 +401,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _choose(service: Service, body: Call, options: _Options) -> Choice:
+def _choose(service: Service, body: CallBody, options: _Options) -> Choice:
     if options.problems:
         raise wrong(options.problems)
     return choose_named(service.models, body.model, options.source, options.target)

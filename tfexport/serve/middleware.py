@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 
-from tfexport.serve import journal
+from tfexport.serve import request_log
+from tfexport.serve.access import check_host, check_origin
 from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.dialects import Dialect, dialect_of, is_work, needs_key
+from tfexport.serve.error_formats import Dialect, dialect_of, is_work, needs_key
 from tfexport.serve.failures import RequestError, busy, late
-from tfexport.serve.hosts import check_host, check_origin
 from tfexport.serve.service import Service
 from tfexport.serve.translating import seen
 
@@ -84,7 +84,7 @@ class Gate:
         self._refused += 1
 
     def _log_refused(self) -> None:
-        journal.write("refused", level="warning", requests=self._refused, problem=CROWDED)
+        request_log.write("refused", level="warning", requests=self._refused, problem=CROWDED)
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
@@ -107,7 +107,7 @@ class Gate:
         except Exception as error:
             # A fault of this program: it costs this request alone.
             call.problem = FAULT
-            journal.write_fault("fault", error, request_id=call.id)
+            request_log.write_fault("fault", error, request_id=call.id)
             await answer.fail(dialect, RequestError(500, FAULT))
 
     def _crowded(self) -> RequestError:
@@ -189,7 +189,7 @@ class Gate:
         if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
         level = {} if status < 400 else {"level": "error" if status == 500 else "warning"}
-        journal.write(
+        request_log.write(
             "request", **level, request_id=call.id, method=method, route=route,
             status=status, seconds=round(seconds, 4), model=call.model or None, texts=call.texts,
             characters=call.characters, problem=call.problem or None,

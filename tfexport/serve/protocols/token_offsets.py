@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from tfexport.errors import InputError
 from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
-from tfexport.serve.choice import Choice, choose_named, use
 from tfexport.serve.failures import spelled, wrong
+from tfexport.serve.model_choice import Choice, choose_named, use
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
