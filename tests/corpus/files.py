@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from tfexport.corpus.columns import Columns
+from tfexport.corpus.filesystem import COMPRESSIONS
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import Source
-from tfexport.corpus.places import COMPRESSIONS
 from tfexport.corpus.row_decoder import Decoded, Row
 
 LOCAL = fs.LocalFileSystem()

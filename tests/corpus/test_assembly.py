@@ -24,7 +24,7 @@ from tests.corpus.runs import (
     scanned,
     with_inputs,
 )
-from tfexport.corpus import assembly, places
+from tfexport.corpus import assembly, filesystem
 from tfexport.corpus.assembly import Assembly, DamagedError, ForeignError, Job, Outcome
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import PartitionError
@@ -148,7 +148,7 @@ def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlie
 
 def test_an_output_whose_record_a_kill_has_prevented_is_a_runs(folder: Path) -> None:
     partition, old = partition_of(folder), Job({"bundle": "old"}, COUNTED, 2)
-    write = places.write_whole
+    write = filesystem.write_whole
 
     def killed(system: Any, path: str, *given: Any, **told: Any) -> Any:
         if path.endswith(".done"):

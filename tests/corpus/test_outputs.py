@@ -21,7 +21,7 @@ from tests.corpus.runs import (
     translated,
     with_inputs,
 )
-from tfexport.corpus import assembly, places
+from tfexport.corpus import assembly, filesystem
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import Source
 
@@ -39,7 +39,7 @@ def named(folder: Path, name: str) -> Partition:
 
 def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody puts another file in its place before the record is written."""
-    write = places.write_whole
+    write = filesystem.write_whole
 
     def write_and_replace(system: Any, path: str, *given: Any, **told: Any) -> Any:
         result = write(system, path, *given, **told)

@@ -11,11 +11,10 @@ import pytest
 from pyarrow import parquet as pq
 
 from tests.corpus.files import COUNTED, damaged, joined, packed, read_all, source_of, texts
-from tfexport.corpus.columns import ADDED
+from tfexport.corpus.columns import ADDED, rows_of, with_results
 from tfexport.corpus.formats import FORMATS, parquet
 from tfexport.corpus.pieces import PartitionError, Source
 from tfexport.corpus.row_decoder import Decoded
-from tfexport.corpus.tables import rows_of, with_results
 
 N = 10
 WORDS = pa.array(["a", "b", None, "", "ü"] * 2)

@@ -11,8 +11,8 @@ import pytest
 from pyarrow import fs
 
 from tests.corpus.files import LOCAL, PACKED
-from tfexport.corpus import places
-from tfexport.corpus.places import (
+from tfexport.corpus import filesystem
+from tfexport.corpus.filesystem import (
     file_system,
     files_in,
     opened,
@@ -68,7 +68,7 @@ def make(folder: Path, *names: str) -> None:
 
 
 def names_in(system: fs.FileSystem, folder: str) -> list[str]:
-    return [places.relative(info.path, folder) for info in files_in(system, folder)]
+    return [filesystem.relative(info.path, folder) for info in files_in(system, folder)]
 
 
 def test_files_of_all_folders_but_hidden_ones_are_found(tmp_path: Path) -> None:

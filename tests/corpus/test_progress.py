@@ -10,8 +10,7 @@ from tests.corpus.files import LOCAL
 from tfexport.corpus.assembly import Outcome
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.pieces import Source
-from tfexport.corpus.progress import Progress
-from tfexport.corpus.report import MOST_NAMED
+from tfexport.corpus.report import MOST_NAMED, Progress
 from tfexport.corpus.stages import Step
 
 

@@ -13,10 +13,9 @@ import pytest
 
 from tests.corpus.files import COUNTED, source_of
 from tests.support.manifests import rewrite
-from tfexport.corpus.columns import Columns
+from tfexport.corpus.columns import Columns, rows_of, schema_problems
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.row_decoder import Decoded, Row, RowDecoder, Task
-from tfexport.corpus.tables import rows_of, schema_problems
 from tfexport.errors import ConfigError
 from tfexport.languages import Languages
 from tfexport.runtime import Translator

@@ -119,7 +119,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     """
     call = as_call(_Call, values)
     from tfexport.corpus import translate_corpus
-    from tfexport.corpus.places import public
+    from tfexport.corpus.filesystem import public
 
     last = list["Advance"]()
     # Ray writes what it has to say to stdout, where only the report belongs.

@@ -15,9 +15,7 @@ from typing import Any
 from pyarrow import fs
 
 from tfexport.corpus.columns import Columns
-from tfexport.corpus.formats import FORMATS
-from tfexport.corpus.partitions import Partition
-from tfexport.corpus.places import (
+from tfexport.corpus.filesystem import (
     BLOCK,
     exists,
     opened,
@@ -25,6 +23,8 @@ from tfexport.corpus.places import (
     remove_folder,
     write_whole,
 )
+from tfexport.corpus.formats import FORMATS
+from tfexport.corpus.partitions import Partition
 from tfexport.errors import Message, Option
 
 SAMPLES = 5  # errors of rows that are kept of a piece, and shown of a partition

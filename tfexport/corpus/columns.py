@@ -1,10 +1,13 @@
-"""The columns that a row is decoded by, and those that its outcome goes into."""
+"""The columns that a row is decoded by and those of its outcome, in tables of Arrow."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfexport.corpus.row_decoder import Row
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import Option, shown
 
 Added = tuple[str, str, str]
@@ -54,3 +57,69 @@ def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> Row:
         text = "; ".join(f"{name}: {shown(told[name])} is not a text" for name in wrong)
         return Row(None, number, problem=text)
     return Row(values[columns.text], number, **told)
+
+
+# Tables of Arrow: the rows in them, and the columns that are added.
+
+
+_TYPES = (pa.string(), pa.float64(), pa.string())
+
+
+def schema_problems(schema: pa.Schema, columns: Columns) -> Iterator[str]:
+    """Why a table cannot be decoded: each problem a sentence."""
+    names = list(schema.names)
+    if columns.text not in names:
+        yield f"has no column {columns.text!r}; it has {', '.join(map(repr, names)) or 'none'}"
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"has columns of one name: {', '.join(map(repr, twice))}"
+    for name in (columns.text, *columns.of_rows):
+        if names.count(name) == 1 and not _is_text(schema.field(name).type):
+            yield f"column {name!r} is of {schema.field(name).type}, and has to be of text"
+    if taken := columns.taken(names):
+        yield taken
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return pa.types.is_null(kind) or any(is_text(kind) for is_text in texts)
+
+
+def rows_of(table: pa.Table, columns: Columns, first: int = 0) -> list[Row]:
+    """The rows of a table, numbered from ``first``."""
+    counted = (columns.text, *columns.of_rows)
+    read = {name: _texts(table[name]) for name in counted if name in table.column_names}
+    return [
+        row_of({name: values[place] for name, values in read.items()}, first + place, columns)
+        for place in range(table.num_rows)
+    ]
+
+
+def _texts(values: pa.ChunkedArray) -> list[str | bytes | None]:
+    """The texts of a column; bytes where they are not UTF-8, which Arrow does not check."""
+    if pa.types.is_dictionary(values.type):
+        values = pc.cast(values, values.type.value_type)
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:
+        raw = pc.cast(values, pa.large_binary()).to_pylist()
+        return [_decoded(value) for value in raw]
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def with_results(table: pa.Table, decoded: Sequence[Decoded], added: Added) -> pa.Table:
+    """The table with columns for translation, score and error."""
+    values = (
+        [row.translation for row in decoded],
+        [row.score for row in decoded],
+        [row.error for row in decoded],
+    )
+    for name, kind, column in zip(added, _TYPES, values, strict=True):
+        table = table.append_column(name, pa.array(column, kind))
+    return table

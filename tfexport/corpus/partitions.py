@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 
 from pyarrow import fs
 
+from tfexport.corpus.filesystem import COMPRESSIONS, file_system, files_in, public, relative
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.pieces import Source
-from tfexport.corpus.places import COMPRESSIONS, file_system, files_in, public, relative
 from tfexport.errors import ConfigError, InputError, Message, Option, join_problems, join_some
 
 _NOT_READ = (".xz", ".zip", ".7z", ".lzma", ".rar", ".tar", ".tgz")

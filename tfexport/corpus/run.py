@@ -14,11 +14,10 @@ from typing import Literal, Protocol, get_args
 from tfexport.corpus.assembly import Job
 from tfexport.corpus.cluster import Bounds, WorkerPlan, connected
 from tfexport.corpus.columns import Columns, added_columns
+from tfexport.corpus.filesystem import file_system, local_path
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Input, Partition, find_partitions
-from tfexport.corpus.places import file_system, local_path
-from tfexport.corpus.progress import Progress
-from tfexport.corpus.report import CorpusReport, Tell
+from tfexport.corpus.report import CorpusReport, Progress, Tell
 from tfexport.corpus.row_decoder import make_task
 from tfexport.corpus.shipping import ship
 from tfexport.corpus.stages import Step

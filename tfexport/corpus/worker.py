@@ -7,10 +7,9 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from tfexport.corpus.columns import Added, Columns
+from tfexport.corpus.columns import Added, Columns, rows_of, schema_problems, with_results
 from tfexport.corpus.row_decoder import Row, RowDecoder, Task
 from tfexport.corpus.shipping import ShippedBundle
-from tfexport.corpus.tables import rows_of, schema_problems, with_results
 from tfexport.errors import ConfigError, join_problems
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.parallel.cpu import ThreadLayout

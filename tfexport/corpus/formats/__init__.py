@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from tfexport.corpus.formats.json_lines import JsonLines
+from tfexport.corpus.formats.lines import JsonLines, Text
 from tfexport.corpus.formats.parquet import Parquet
 from tfexport.corpus.formats.separated import Separated
-from tfexport.corpus.formats.text import Text
 from tfexport.corpus.pieces import Format
 
 FORMATS: Mapping[str, Format] = {

@@ -9,19 +9,19 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from tfexport.corpus.columns import Columns
-from tfexport.corpus.formats.cursors import Cursors, key_of
+from tfexport.corpus.columns import Columns, rows_of, schema_problems, with_results
+from tfexport.corpus.filesystem import BLOCK, opened
 from tfexport.corpus.pieces import (
     MAX_PIECE_BYTES,
+    Cursors,
     PartitionError,
     Piece,
     Scanned,
     Source,
     cut,
+    key_of,
 )
-from tfexport.corpus.places import BLOCK, opened
 from tfexport.corpus.row_decoder import Decoded, Row
-from tfexport.corpus.tables import rows_of, schema_problems, with_results
 from tfexport.errors import join_some
 
 _ROWS_AHEAD = 1024  # that are read at a time
