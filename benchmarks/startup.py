@@ -21,7 +21,7 @@ from tfexport.runtime.parallel.cpu import processor
 REPOSITORY = Path(__file__).parents[1]
 MODEL = REPOSITORY / "examples" / "de-en"
 LINE = "Ich sollte Tom begleiten.\n"
-EAGER = "import sys; from tfexport.cli.demo import print_eager; print_eager(*sys.argv[1:])"
+EAGER = "import sys; from tfexport.cli.demo_command import print_eager; print_eager(*sys.argv[1:])"
 
 
 def seconds(command: list[str], stdin: str = "") -> float:

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from tfexport.cli.bars import ProblemLines
-from tfexport.cli.console import progress_bar
+from tfexport.cli.console import ProblemLines, progress_bar
 
 
 def test_each_step_of_a_command_is_told_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.conftest import SETTINGS
 from tests.support import tutorial
 from tests.support.command import invoke, run
-from tfexport.cli.demo import DEMO, DemoFiles, find_demo
+from tfexport.cli.demo_command import DEMO, DemoFiles, find_demo
 from tfexport.errors import ConfigError
 
 
@@ -39,8 +39,8 @@ def test_demo_outside_a_clone_says_where_its_model_is(tmp_path: Path) -> None:
 def test_installed_package_finds_the_demo_of_the_clone_that_one_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed = tmp_path / "site-packages/tfexport/cli/demo.py"
-    monkeypatch.setattr("tfexport.cli.demo.__file__", str(installed))
+    installed = tmp_path / "site-packages/tfexport/cli/demo_command.py"
+    monkeypatch.setattr("tfexport.cli.demo_command.__file__", str(installed))
     clone = tmp_path / "clone"
     (clone / DEMO).mkdir(parents=True)
     (clone / DEMO / "test.tsv").write_text("ja\tyes\n")

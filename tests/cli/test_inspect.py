@@ -21,7 +21,7 @@ from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
-from tfexport.cli.checkpoint_report import compact
+from tfexport.cli.inspect_command import compact
 from tfexport.errors import TfexportError
 from tfexport.export import export_graph, export_torchscript
 from tfexport.manifest import digest_of

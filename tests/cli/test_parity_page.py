@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import open_folder
-from tfexport.cli.parity_page import save_report
+from tfexport.cli.reports import save_report
 from tfexport.export import ParityReport
 from tfexport.export.parity import STAGES, TOKEN_STAGES, Comparison
 

@@ -1,6 +1,6 @@
 """Tables that commands print."""
 
-from tfexport.cli.tables import parity_table
+from tfexport.cli.reports import parity_table
 from tfexport.export import ParityReport
 from tfexport.export.parity import Comparison
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.documents import read_blocks
 from tests.support.paths import REPOSITORY, VERSION_1
-from tfexport.cli.tables import print_parity
+from tfexport.cli.reports import print_parity
 from tfexport.export import ParityReport
 from tfexport.export.parity import STAGES, Comparison
 

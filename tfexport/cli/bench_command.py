@@ -202,7 +202,7 @@ def _percentile_95(values: Sequence[float]) -> float:
 def _print_table(timings: "Sequence[Timing]") -> None:
     from rich.table import Table
 
-    from tfexport.cli.tables import print_table
+    from tfexport.cli.reports import print_table
 
     table = Table()
     for column in ("workers", "threads", "batch", "sentences/s", "tokens/s", "batch takes, ms",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.bars import LineTimer, bar_console, cut_lines, unknown_tokens
+from tfexport.cli.console import LineTimer, bar_console, cut_lines, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,

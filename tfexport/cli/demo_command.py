@@ -1,15 +1,23 @@
 """``tfexport demo``."""
 
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tfexport.cli.console import human_size, needs, progress_bar
+from tfexport.errors import ConfigError, TfexportError
 
 if TYPE_CHECKING:
-    from tfexport.cli.demo import DemoFiles, TorchFree
     from tfexport.export import ExportResult
+
 
 SHOWN = 8  # sentences
 _WITH_TORCH = ("torch", "safetensors", "tokenizers")
@@ -33,8 +41,6 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
     Prints translations beside their references with BLEU, and what torch costs: size on disk and
     time to the first translation, with and without it.
     """
-    from tfexport.cli.demo import TorchFree, find_demo
-
     files = find_demo(model)
     torch_free = TorchFree(runtime_python)
     with needs("export"):
@@ -48,7 +54,7 @@ def demo(model: str | None, output: str, runtime_python: str | None) -> None:
 def _export(files: "DemoFiles", output: str) -> "ExportResult":
     """Export the checkpoint to a bundle and print the comparison with eager PyTorch."""
     with needs("export"):
-        from tfexport.cli.tables import print_parity, verdict
+        from tfexport.cli.reports import print_parity, verdict
         from tfexport.export import export_bundle
 
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
@@ -65,7 +71,7 @@ def _translate(files: "DemoFiles", bundle: Path, torch_free: "TorchFree") -> Non
     import sacrebleu
     from rich.table import Table
 
-    from tfexport.cli.tables import print_table
+    from tfexport.cli.reports import print_table
 
     click.echo(f"2. Translate {len(files.sources)} test sentences in {torch_free.title}\n")
     with progress_bar() as tell:
@@ -88,8 +94,7 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     """Print sizes on disk and start times, with torch and without."""
     from rich.table import Table
 
-    from tfexport.cli.demo import bundle_size, installed_size, seconds_with_torch
-    from tfexport.cli.tables import print_table
+    from tfexport.cli.reports import print_table
 
     click.echo("3. What torch costs\n")
     with progress_bar() as tell:
@@ -112,3 +117,158 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     )
     costs.add_row("process start to first translation", f"{with_torch:.2f} s", f"{without:.2f} s")
     print_table(costs)
+
+
+# The steps of ``tfexport demo``, without what it prints.
+#
+# The torch-free part runs in a separate process: in another environment's Python if one is named,
+# otherwise in this one with imports of torch blocked.
+
+
+START_RUNS = 3
+DEMO = "examples/de-en"
+_BLOCKED = (
+    "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx'))); "
+    "from tfexport.cli.main import main; main()"
+)
+
+
+@dataclass(frozen=True)
+class DemoFiles:
+    """A demo model's folder, and the sentence pairs of its test set."""
+
+    model: Path
+    sources: list[str]
+    references: list[str]
+
+
+def find_demo(folder: str | None) -> DemoFiles:
+    """Read a demo model's folder: a checkpoint and a ``test.tsv`` of source TAB reference.
+
+    Args:
+        folder: None for the repository's: that of the current folder, else of the clone that this
+            package is run in.
+
+    Raises:
+        ConfigError: the folder holds no ``test.tsv``.
+    """
+    here = Path(DEMO)
+    paths = [Path(folder)] if folder else [here, Path(__file__).resolve().parents[2] / here]
+    found = [path for path in paths if (path / "test.tsv").is_file()]
+    if not found:
+        raise ConfigError(
+            f"{paths[0] / 'test.tsv'}: no such file. The demo's model ships with the repository, "
+            "not with the installed package: run this in the folder of a clone, or name a folder "
+            "of a checkpoint and a test.tsv with --model."
+        )
+    path, test = found[0], found[0] / "test.tsv"
+    pairs = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()]
+    return DemoFiles(path, [pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+
+class TorchFree:
+    """A Python interpreter in which torch cannot be imported."""
+
+    def __init__(self, python: str | None) -> None:
+        self._command = [sys.executable, "-c", _BLOCKED]
+        self.title = "this environment, torch blocked"
+        if python is not None:
+            probe = subprocess.run([python, "-c", "import torch"], capture_output=True)
+            if probe.returncode == 0:
+                raise ConfigError(f"--runtime-python: torch can be imported in {python}.")
+            self._command = [python, "-m", "tfexport"]
+            self.title = "an environment without torch"
+
+    def translate(self, bundle: Path, lines: Sequence[str]) -> list[str]:
+        """Run ``tfexport translate`` on lines.
+
+        Raises:
+            TfexportError: it failed.
+        """
+        done = subprocess.run(
+            [*self._command, "translate", str(bundle)],
+            input="".join(f"{line}\n" for line in lines).encode(),
+            capture_output=True,
+        )
+        if done.returncode:
+            raise TfexportError(f"tfexport translate failed: {done.stderr.decode().strip()}")
+        return done.stdout.decode().split("\n")[:-1]
+
+    def seconds_to_first_line(self, bundle: Path, line: str) -> float:
+        """Median time of a process that starts, translates one line and ends."""
+        return _median_seconds(lambda: self.translate(bundle, [line]))
+
+
+def seconds_with_torch(model: Path, line: str) -> float:
+    """The same time with eager PyTorch: load the checkpoint, decode with nn.Transformer."""
+    code = (
+        "import sys; from tfexport.cli.demo_command import print_eager; "
+        "print_eager(sys.argv[1], sys.argv[2])"
+    )
+    command = [sys.executable, "-c", code, str(model), line]
+    return _median_seconds(lambda: subprocess.run(command, check=True, capture_output=True))
+
+
+def print_eager(model: str, line: str) -> None:
+    """Translate one line with eager PyTorch, greedily and without a cache, and print it."""
+    import torch
+
+    from tfexport.export.reference import StockReference
+    from tfexport.export.text.tokenizer_files import choose_tokenizers, encode_source, kind_of
+    from tfexport.model_src import load_checkpoint
+    from tfexport.runtime.text.tokenizer import load_tokenizer
+
+    checkpoint = load_checkpoint(model)
+    reference = StockReference(checkpoint)
+    config = checkpoint.config
+    file = choose_tokenizers(None, None, None, beside=Path(model)).source
+    assert file is not None
+    tokenizer = load_tokenizer(file, kind_of(file), config.source_vocab_size or 0, config.unk_id)
+    ids = torch.tensor([encode_source(line, tokenizer, config)])
+    mask = torch.ones_like(ids)
+    hidden = reference.encode(ids, mask)
+    prefix = torch.tensor([[config.special_ids.decoder_start]])
+    for _ in range(60):
+        token = reference.decode(hidden, mask, prefix)[:, -1].argmax(-1, keepdim=True)
+        if int(token) == config.special_ids.eos:
+            break
+        prefix = torch.cat([prefix, token], dim=1)
+    print(tokenizer.decode(prefix[0, 1:].tolist()))
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(START_RUNS):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return sorted(seconds)[len(seconds) // 2]
+
+
+def installed_size(requirements: Iterable[str]) -> int:
+    """Bytes on disk of installed packages and all their dependencies."""
+    seen: set[str] = set()
+    pending = list(requirements)
+    total = 0
+    while pending:
+        name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            package = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # needed on other operating systems only
+        for file in package.files or ():
+            located = Path(str(package.locate_file(file)))
+            total += located.stat().st_size if located.is_file() else 0
+        for requirement in package.requires or ():
+            if "extra ==" not in requirement:
+                found = re.match(r"[\w.-]+", requirement)
+                pending += [found.group()] if found else []
+    return total
+
+
+def bundle_size(bundle: Path) -> int:
+    """Bytes of a bundle's files."""
+    return sum(path.stat().st_size for path in bundle.rglob("*") if path.is_file())

@@ -1,36 +1,222 @@
 """``tfexport inspect``."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tfexport.cli.checkpoint_report import checkpoint_facts, print_checkpoint
 from tfexport.cli.console import checkpoint_options, human_size, needs
-from tfexport.cli.file_kinds import ONNX_FILE, name_kind
+from tfexport.cli.spelling import spell
 from tfexport.errors import (
     BundleError,
+    CheckpointError,
     ConfigError,
+    Message,
     MissingDependencyError,
+    Option,
     Problem,
     join_problems,
     join_some,
     shown,
 )
+from tfexport.file_access import describe_substitute, open_file
+
+if TYPE_CHECKING:
+    from tfexport.bundle import Manifest
+    from tfexport.export import ArtifactInfo
+    from tfexport.languages import Languages
+    from tfexport.model_src.checkpoint.read import Examination
+    from tfexport.module_io import ModuleIO
+
+
+# The report of ``tfexport inspect`` on a checkpoint: summary, config, keys, problems.
+
+
+def checkpoint_facts(found: "Examination") -> dict[str, Any]:
+    """The whole report as JSON values."""
+    checkpoint = found.checkpoint
+    values = checkpoint.config.to_dict()
+    missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
+    return {
+        "path": checkpoint.name,
+        "layout": checkpoint.layout,
+        "parameters": _parameters(found),
+        "config": {
+            key: {
+                "value": None if key in missing else value,
+                "origin": _spelled_origin(checkpoint.origins.get(key, "assumed")),
+            }
+            for key, value in values.items()
+        },
+        "keys": {key: list(targets) for key, targets in checkpoint.key_report.items()},
+        "notes": [Message(note).spelled(spell) for note in found.notes],
+        "problems": [
+            Message(problem).spelled(spell) for problem in found.problems + found.config_problems
+        ],
+    }
+
+
+def _spelled_origin(origin: str) -> str:
+    return spell(Option(origin)) if origin == "settings" else origin
+
+
+def _parameters(found: "Examination") -> int:
+    """The number of trained values: without fixed position tables, tied tables counted once."""
+    checkpoint = found.checkpoint
+    fixed = checkpoint.config.positions != "learned"
+    tied = {"source_embedding.tokens.weight"} if checkpoint.config.tie_embeddings else set()
+    tied |= {"output_proj.weight"} if checkpoint.config.tie_output else set()
+    return sum(
+        tensor.numel()
+        for name, tensor in checkpoint.weights.items()
+        if name not in tied and not (fixed and name.endswith("positions.table"))
+    )
+
+
+def print_checkpoint(found: "Examination") -> None:
+    """Print the report as tables; the summary and the problems come last."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from tfexport.cli.reports import print_table
+
+    facts = checkpoint_facts(found)
+    state = found.checkpoint.state_dict
+    kinds = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in state.values()})
+    size = human_size(Path(facts["path"]).stat().st_size)
+    count = len(facts["problems"])
+    config = Table()
+    for column in ("config", "value", "from"):
+        config.add_column(column)
+    for key, fact in facts["config"].items():
+        missing = fact["origin"] == "missing"
+        text = "–" if fact["value"] is None else str(fact["value"])
+        config.add_row(key, text, Text("missing", "bold red") if missing else fact["origin"])
+    print_table(config)
+    keys = Table()
+    keys.add_column("key", overflow="fold")
+    keys.add_column("became", overflow="fold")
+    ignored = {key for key, targets in facts["keys"].items() if not targets and key not in state}
+    for key, targets in compact(facts["keys"]):
+        became = "\n".join(targets)
+        keys.add_row(key, became or ("ignored" if key in ignored else Text("not read", "bold red")))
+    print_table(keys)
+    click.echo(f"{facts['path']}: a checkpoint, {size}, {', '.join(kinds)}")
+    click.echo(f"layout:     {facts['layout']}")
+    click.echo(f"parameters: {facts['parameters']:,}")
+    click.echo(f"problems:   {count or 'none'}")
+    for note in facts["notes"]:
+        click.echo(f"note: {note}")
+    for problem in facts["problems"]:
+        click.echo(f"problem: {problem}")
+
+
+def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
+    """Rows of keys and their targets; keys that differ in layer or head number share a row."""
+    rows = list(key_report.items())
+    for place in range(2):  # the layer, then the head
+        groups: dict[tuple[Any, ...], list[tuple[str, str, list[str]]]] = {}
+        for key, targets in rows:
+            number, general = _without_number(key, place)
+            general_targets = tuple(_without_number(target, place)[1] for target in targets)
+            groups.setdefault((general, general_targets), []).append((number, key, targets))
+        rows = []
+        for (general, general_targets), members in groups.items():
+            numbers = [number for number, _, _ in members]
+            span = f"{{{numbers[0]}…{numbers[-1]}}}"
+            if len(members) > 1:
+                became = [target.replace("{}", span) for target in general_targets]
+                rows.append((general.replace("{}", span), became))
+            else:
+                rows.append(members[0][1:])
+    return rows
+
+
+def _without_number(name: str, place: int) -> tuple[str, str]:
+    """The ``place``-th number in a dotted name, and the name with {} in its place."""
+    found = list(re.finditer(r"(?<=\.)(\d+|\{\d+…\d+\})(?=\.)", name))
+    if place >= len(found):
+        return "", name
+    match = found[place]
+    return match[0], f"{name[: match.start()]}{{}}{name[match.end() :]}"
+
+
+# The kind of a file or folder, from its first bytes and file names, without torch or onnx.
+
+
+ONNX_FILE = "an ONNX file"
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+_BUNDLE = "A bundle is a folder with a manifest.json"
+_EXPECTED = f"{_BUNDLE}; a checkpoint is a file of torch.save or a .safetensors file."
+
+
+def name_kind(path: Path) -> str:
+    """A noun for what may be a checkpoint or an exported file.
+
+    Raises:
+        CheckpointError: it cannot be either; the message says what it is.
+    """
+    if path.is_dir():
+        names = sorted(item.name for item in path.iterdir())
+        if not any(name.endswith(_WEIGHTS) for name in names):
+            held = join_some(names) or "nothing"
+            if (other := describe_substitute(path / "manifest.json")) is not None:
+                raise CheckpointError(f"{path / 'manifest.json'}: {other}")
+            raise CheckpointError(
+                f"{path}: a folder with neither bundle nor checkpoint; it holds {held}. {_EXPECTED}"
+            )
+        return "a folder with a checkpoint"
+    if not path.exists():
+        raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
+    try:
+        with open_file(path) as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
+    if (other := describe_substitute(path)) is not None:
+        raise CheckpointError(f"{path}: {other}")
+    if path.suffix == ".onnx":
+        return ONNX_FILE
+    if path.suffix == ".safetensors":
+        return "a safetensors checkpoint"
+    if head[:1] == b"\x80":
+        return "a pickle, perhaps a checkpoint"
+    if head.startswith(b"PK\x03\x04"):
+        return _name_archive(head)
+    if path.suffix in _WEIGHTS:
+        return "a file that is named like a checkpoint"
+    raise CheckpointError(
+        f"{path}: neither a bundle, a checkpoint nor an exported file: {_name_content(head)}. "
+        f"{_EXPECTED}"
+    )
+
+
+def _name_archive(head: bytes) -> str:
+    if b"/data.pkl" in head or b"/version" in head:
+        return "a PyTorch checkpoint or program"
+    if b".npy" in head:
+        return "an archive of NumPy arrays"
+    return "a zip archive"
+
+
+def _name_content(head: bytes) -> str:
+    if not head:
+        return "it is empty"
+    try:
+        head[:-3].decode()  # the last character may be cut
+    except UnicodeDecodeError:
+        return "it holds bytes of an unknown form"
+    return "it holds text" if b"\0" not in head else "it holds bytes of an unknown form"
+
 
 # Where a language's token goes.
 _PLACES = {
     "before": "before the text", "after": "after the text", "first": "as the first target token",
     "start": "as the start token", "source": "before the text",
 }  # fmt: skip
-
-if TYPE_CHECKING:
-    from tfexport.bundle import Manifest
-    from tfexport.export import ArtifactInfo
-    from tfexport.languages import Languages
-    from tfexport.module_io import ModuleIO
 
 
 @click.command(short_help="Describe a checkpoint, a bundle or a single file.")
@@ -107,7 +293,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
     from rich.table import Table
 
     from tfexport.bundle import open_bundle
-    from tfexport.cli.tables import print_table, settings_lines
+    from tfexport.cli.reports import print_table, settings_lines
     from tfexport.cli.tuning import read_layout
 
     manifest = open_bundle(path)
@@ -235,7 +421,7 @@ def _print_file(path: str, info: "ArtifactInfo", as_json: bool) -> None:
 
 
 def _parity(parity: Any) -> str:
-    from tfexport.cli.tables import NOT_OWN
+    from tfexport.cli.reports import NOT_OWN
 
     if parity is None:
         return "not compared with eager PyTorch"
@@ -271,7 +457,7 @@ def _domains(opset: Any) -> str:
 def _print_config(config: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from tfexport.cli.tables import print_table
+    from tfexport.cli.reports import print_table
 
     values = Table()
     values.add_column("config")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tfexport.atomic import check_new_file
-from tfexport.cli.bars import ProblemLines, file_bar
+from tfexport.cli.console import ProblemLines, file_bar
 from tfexport.cli.decoding_options import (
     SCORING,
     DecodingCommand,

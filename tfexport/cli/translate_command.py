@@ -4,11 +4,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from tfexport.cli.bars import ProblemLines, cut_lines, file_bar, unknown_tokens
+from tfexport.atomic import naming
+from tfexport.cli.console import ProblemLines, cut_lines, file_bar, needs, unknown_tokens
 from tfexport.cli.decoding_options import (
     DecodingCommand,
     as_call,
@@ -19,8 +20,7 @@ from tfexport.cli.decoding_options import (
     without_effect,
 )
 from tfexport.cli.spelling import spell
-from tfexport.cli.translate_inputs import check_inputs_call, translate_inputs
-from tfexport.errors import ConfigError, InputError, Problem
+from tfexport.errors import ConfigError, InputError, Problem, join_problems
 from tfexport.runtime.files.input_lines import read_numbers
 from tfexport.runtime.parallel.cpu import MOST_THREADS
 
@@ -29,6 +29,99 @@ if TYPE_CHECKING:
     from tfexport.runtime.files.line_stream import LineResult, LineTask
     from tfexport.runtime.model.engine_name import EngineName
     from tfexport.runtime.parallel.cpu import ThreadLayout
+    from tfexport.runtime.text.codec import TextCodec
+
+
+# ``tfexport translate --inputs``: rows of arrays, for a bundle that holds a user's module.
+
+
+# Options of lines of text that rows of arrays have not.
+_OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
+
+
+def check_inputs_call(call: Any) -> None:
+    """Refuse options that do not go with ``--inputs``.
+
+    Raises:
+        ConfigError: naming all of them.
+    """
+    problems = [
+        Problem(None, f"--{name.replace('_', '-')} is of lines; --inputs gives rows of arrays")
+        for name in _OF_LINES
+        if getattr(call, name)
+    ]
+    if call.file != "-":
+        problems.append(Problem(None, f"{call.file}: give either a file of lines or --inputs"))
+    if call.decoding.get("replace_unknowns"):
+        problems.append(Problem(None, "--replace-unknowns acts on the words of a text"))
+    texts = without_effect({**call.decoding, "force": call.force}, {
+        "force": call.output != "-", "return_token_scores": call.jsonl,
+        "return_attention": call.jsonl,
+    })  # fmt: skip
+    problems += [Problem(None, text) for text in texts]
+    if problems:
+        raise ConfigError(join_problems("translate", problems))
+
+
+def translate_inputs(call: Any, engine: "Engine") -> int:
+    """Decode the rows of ``call.inputs``; return how many could not be decoded."""
+    from tfexport.atomic import new_file
+    from tfexport.runtime.files.array_rows import read_array_rows
+    from tfexport.runtime.files.line_stream import LineFormat
+    from tfexport.runtime.language_tokens import Spoken
+
+    io = engine.manifest.module_io
+    if io is None:
+        raise ConfigError(
+            f"{call.bundle}: takes text or ids, not arrays: --inputs is for a custom module."
+        )
+    keywords = given(call.decoding, ids=not engine.gives_text)
+    keywords["return_scores"] = call.jsonl
+    prefix = call.target_prefix
+    if prefix is not None and not engine.gives_text:
+        from tfexport.runtime.files.input_lines import read_numbers
+
+        prefix = read_numbers(prefix)
+    spoken = Spoken(call.source_language, call.target_language, as_ids=True)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], spoken=spoken)
+    rows = read_array_rows(call.inputs, io.inputs)
+    line_format = LineFormat(
+        call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell
+    )
+
+    def write(file: TextIO) -> int:
+        return _write(call, engine, rows, options, start, line_format.write, file)
+
+    if call.output == "-":
+        return write(sys.stdout)
+    with (
+        new_file(call.output, call.force) as path,
+        Path(path).open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        return write(file)
+
+
+def _write(
+    call: Any,
+    engine: "Engine",
+    rows: list[dict[str, Any]],
+    options: Any,
+    prefix: tuple[int, ...],
+    lines: Callable[[Any], list[str]],
+    file: TextIO,
+) -> int:
+    from tfexport.runtime.files.array_rows import decode_rows
+
+    bad, problems = 0, ProblemLines(call.inputs, " row ")
+    for result in decode_rows(engine, rows, options, prefix):
+        if result.problem is not None:
+            bad += 1
+            problem = result.problem.spelled(spell)
+            problems.add(result.number, problem)
+        for line in lines(result):
+            file.write(line + "\n")
+    problems.end()
+    return bad
 
 
 @dataclass(frozen=True)
@@ -200,8 +293,6 @@ class _Reporter:
         self._problems, self._longest = ProblemLines(call.file), task.options.max_length
         self._plot: Callable[[LineResult], object] | None = None
         if call.attention_plot:
-            from tfexport.cli.attention_plot import Plotter
-
             self._plot = Plotter(call.attention_plot, engine.texts, call.ids)
 
     def __call__(self, line: "LineResult") -> None:
@@ -274,3 +365,56 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
         return read_numbers(text)
     except InputError as error:
         raise ConfigError(f"--target-prefix: {error}; with --ids it has to be ids") from None
+
+
+# Images of cross-attention: one row per target token, one column per source token.
+
+
+MAX_IMAGES = 100  # of one run
+FORMATS = (".png", ".svg", ".pdf")
+
+
+class Plotter:
+    """A callback that draws one image for each line."""
+
+    def __init__(self, image: str, texts: "TextCodec", ids: bool) -> None:
+        with needs("plot"):
+            import matplotlib
+
+        matplotlib.use("agg")  # files, not windows
+        self._path, self._texts, self._ids = Path(image), texts, ids
+        if self._path.suffix not in FORMATS:
+            raise ConfigError(f"--attention-plot: {image!r} does not end in {', '.join(FORMATS)}")
+
+    def __call__(self, line: "LineResult") -> None:
+        """Draw the attention of a line's best hypothesis, unless that is empty."""
+        if line.result is None or line.number > MAX_IMAGES:
+            return
+        best = line.result.hypotheses[0]
+        if best.attention is None or not best.attention.size:
+            return
+        from matplotlib.figure import Figure
+
+        rows, columns = best.attention.shape
+        figure = Figure(figsize=(1.5 + 0.4 * columns, 1.2 + 0.32 * rows), layout="constrained")
+        axes = figure.add_subplot()
+        picture = axes.imshow(best.attention, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        texts = self._texts
+        source = [str(i) if self._ids else texts.source.piece(i) for i in line.result.source_tokens]
+        target = [str(i) if self._ids else texts.target.piece(i) for i in best.tokens]
+        axes.set_xticks(range(columns), source, rotation=60, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(rows), target)
+        axes.xaxis.tick_top()
+        axes.set_xlabel("source")
+        axes.set_ylabel("target")
+        figure.colorbar(picture, label="attention")
+        path = self._name(line.number)
+        with naming(path):
+            figure.savefig(path, dpi=150)
+        if line.number == MAX_IMAGES:
+            click.echo(f"--attention-plot: drew the first {MAX_IMAGES} lines.", err=True)
+
+    def _name(self, number: int) -> Path:
+        if number == 1:
+            return self._path
+        return self._path.with_stem(f"{self._path.stem}-{number}")

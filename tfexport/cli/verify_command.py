@@ -74,8 +74,7 @@ def verify(
     with needs("export"):
         import torch  # noqa: F401 - so that torch is named first if several are missing
 
-        from tfexport.cli.parity_page import save_report
-        from tfexport.cli.tables import print_parity, verdict
+        from tfexport.cli.reports import print_parity, save_report, verdict
         from tfexport.export import verify_artifact
     from tfexport.runtime.benchmark import of_artifact
 

@@ -32,7 +32,7 @@ import onnx_ir as ir
 import pytest
 import torch
 import torch._dynamo
-import tfexport.cli.tables
+import tfexport.cli.reports
 from tests.conftest import compare_few_shapes
 from tfexport.cli.main import main
 from tfexport.export import graph_forms

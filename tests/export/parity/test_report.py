@@ -1,6 +1,6 @@
 """Reports of comparisons: their order, their notes, and what a manifest keeps of them."""
 
-from tfexport.cli.tables import parity_table
+from tfexport.cli.reports import parity_table
 from tfexport.export.parity import STAGES, Comparison, ParityReport
 
 
