@@ -27,12 +27,12 @@ from tfexport.file_access import describe_substitute, open_file, refuse_name
 from tfexport.locks import check_unlocked
 from tfexport.manifest import FORMAT as FORMAT
 from tfexport.manifest import FORMAT_VERSION as FORMAT_VERSION
+from tfexport.manifest import MANIFEST as MANIFEST
 from tfexport.manifest import REEXPORT, FileEntry, parse_manifest
 from tfexport.manifest import Limits as Limits
 from tfexport.manifest import Manifest as Manifest
 from tfexport.manifest import SpecialIds as SpecialIds
 from tfexport.manifest import TokenizerEntry as TokenizerEntry
-from tfexport.manifest_checks import MANIFEST as MANIFEST
 
 WEIGHTS = "weights.bin"
 MAX_MANIFEST_BYTES = 4 << 20  # one of 10,000 parameters takes 1 MB

@@ -25,8 +25,9 @@ tree is a bug and keeps its traceback. What is doubtful, but may be meant, is a 
 """
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
@@ -271,3 +272,20 @@ def join_problems(
     if len(problems) > 1:
         return Message(text, "\n", remedy)
     return Message(text, " " if str(text).endswith(".") else ". ", remedy)
+
+
+# Suggestions for misspelt names.
+
+
+LONGEST = 80  # characters that are compared, since the given name may be of any length
+
+
+def nearest_name(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most similar to a misspelt one; None if none is similar enough.
+
+    Args:
+        name: as given.
+        known: the valid names.
+        cutoff: the least similarity, from 0 to 1 (equal).
+    """
+    return next(iter(get_close_matches(name[:LONGEST], list(known), n=1, cutoff=cutoff)), None)

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from tfexport.paths import PathLike
+from tfexport.typing import PathLike
 
 _HEAD = 1024
 _LFS = re.compile(rb"version https?://(git-lfs\.github\.com|hawser\.github\.com)/spec/v\d")

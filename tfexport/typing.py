@@ -1,10 +1,30 @@
-"""``Self`` and ``Unpack``; ``typing`` has them from Python 3.11 on."""
+"""Types in signatures: ``Self`` and ``Unpack``, paths, and the progress callback."""
 
+import os
 import sys
+from collections.abc import Callable
+from typing import TypeAlias
 
 if sys.version_info >= (3, 11):
-    from typing import Self, Unpack
+    from typing import Self as Self
+    from typing import Unpack as Unpack
 else:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self as Self
+    from typing_extensions import Unpack as Unpack
 
-__all__ = ["Self", "Unpack"]
+
+# The type of a path in signatures: text, or an object of ``pathlib``.
+
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+
+# The progress callback that long work reports to: the same for exporting and decoding.
+
+
+# Called with the name of the current step, how many parts of it are done, and how many it has.
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+def silent(step: str, done: int, total: int) -> None:
+    """Show nothing: the callback of callers that gave none."""

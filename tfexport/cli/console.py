@@ -12,7 +12,7 @@ import click
 
 from tfexport.cli.spelling import spell
 from tfexport.errors import MissingDependencyError, TfexportWarning, join_some, missing_dependency
-from tfexport.progress import Progress
+from tfexport.typing import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tfexport.generation_checks import OPTIONS as OWN_OPTIONS
+from tfexport.manifest import OPTIONS as OWN_OPTIONS
 from tfexport.runtime.files.input_lines import is_number
 from tfexport.runtime.model.engine_name import ENGINES
 from tfexport.runtime.options import (

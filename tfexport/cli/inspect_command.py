@@ -27,9 +27,9 @@ from tfexport.file_access import describe_substitute, open_file
 if TYPE_CHECKING:
     from tfexport.bundle import Manifest
     from tfexport.export import ArtifactInfo
+    from tfexport.graph_io import ModuleIO
     from tfexport.languages import Languages
     from tfexport.model_src.checkpoint.read import Examination
-    from tfexport.module_io import ModuleIO
 
 
 # The report of ``tfexport inspect`` on a checkpoint: summary, config, keys, problems.

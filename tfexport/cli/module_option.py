@@ -11,7 +11,7 @@ from tfexport.cli.console import needs, plain_warnings, print_result, progress_b
 from tfexport.cli.quantize_command import print_quantized
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
-from tfexport.progress import Progress
+from tfexport.typing import Progress
 
 if TYPE_CHECKING:
     from tfexport.export import ParityReport

@@ -44,7 +44,7 @@ from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import RelativeVectors
 from tfexport.model_src.transformer import Transformer
-from tfexport.progress import Progress
+from tfexport.typing import Progress
 
 
 class GraphBuild:

@@ -24,7 +24,7 @@ from tfexport.export.parity.module import (
     compare_module_generate,
     compare_steps,
 )
-from tfexport.progress import Progress
+from tfexport.typing import Progress
 
 
 @dataclass(frozen=True)

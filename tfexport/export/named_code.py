@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfexport.errors import ConfigError, Message, Problem, shown
-from tfexport.near_names import nearest_name
+from tfexport.errors import ConfigError, Message, Problem, nearest_name, shown
 
 _FORM = "expected package.file:function, such as my_model:reference"
 _MOST = 300  # characters of a user's own exception

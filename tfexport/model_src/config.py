@@ -6,9 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from tfexport.bundle import SpecialIds
-from tfexport.errors import ConfigError, join_problems, join_some, shown
+from tfexport.errors import ConfigError, join_problems, join_some, nearest_name, shown
 from tfexport.model_src.config_checks import wrong_types, wrong_values
-from tfexport.near_names import nearest_name
 
 Norm = Literal["layer", "annotated", "rms"]
 NormPlacement = Literal["post", "pre", "res_post"]

@@ -16,8 +16,6 @@ from typing import Any
 import tfexport
 from tfexport.bundle import MANIFEST, read_manifest
 from tfexport.errors import InputError, Message, join_problems
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
 from tfexport.runtime.language_tokens import UNSAID, Spoken
@@ -29,6 +27,7 @@ from tfexport.runtime.parallel.cpu import instruction_set, usable_cores
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.search import Request
 from tfexport.runtime.translator import Translator
+from tfexport.typing import PathLike, Progress, silent
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
 WARM_BATCHES = 2  # that are decoded before anything is timed

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
-from tfexport.errors import Message, Option, Problem, join_some, shown
+from tfexport.errors import Message, Option, Problem, join_some, nearest_name, shown
 from tfexport.languages import SOURCE_PLACES, Languages
-from tfexport.near_names import nearest_name
 from tfexport.runtime.text.codec import PLAIN, Framing
 
 

@@ -8,8 +8,15 @@ from dataclasses import dataclass, field, fields
 from inspect import Parameter, signature
 from typing import Any, TypedDict, TypeGuard, TypeVar
 
-from tfexport.errors import ConfigError, Message, Option, Problem, join_problems, shown
-from tfexport.near_names import nearest_name
+from tfexport.errors import (
+    ConfigError,
+    Message,
+    Option,
+    Problem,
+    join_problems,
+    nearest_name,
+    shown,
+)
 from tfexport.typing import Self
 
 # One step of a search, as a caller sees it.

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import pydantic
 import pydantic_core
 
-from tfexport.near_names import nearest_name
+from tfexport.errors import nearest_name
 from tfexport.serve.call import header
 from tfexport.serve.failures import RequestError, loggable, wrong
 

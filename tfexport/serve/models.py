@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
-from tfexport.manifest import TRANSFORMERS
-from tfexport.manifest_checks import MANIFEST
+from tfexport.manifest import MANIFEST, TRANSFORMERS
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.language_tokens import Spoken
 from tfexport.runtime.options import DEFAULTS

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tfexport.errors import ConfigError, Problem, join_problems, join_some, shown
-from tfexport.near_names import nearest_name
+from tfexport.errors import ConfigError, Problem, join_problems, join_some, nearest_name, shown
 from tfexport.runtime.model.engine_name import ENGINES, EngineName
 from tfexport.serve.sentences import JOINS, SPLITS, Join, Split
 

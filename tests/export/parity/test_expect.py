@@ -24,9 +24,9 @@ from tfexport.export import (
 )
 from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
-from tfexport.progress import silent
 from tfexport.runtime import Translator
 from tfexport.runtime.language_tokens import Spoken
+from tfexport.typing import silent
 
 SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]
 

@@ -49,10 +49,8 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
 from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def export_bundle(
         output: the bundle's folder.
         verify: compare the bundle with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: see ``BundleKeywords`` and ``WholeBundleKeywords``.
 
     Raises:
@@ -209,7 +207,7 @@ def verify_bundle(
     Args:
         bundle: its folder.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read, and what is compared; see ``VerifyKeywords``.
 
     Raises:

@@ -21,7 +21,7 @@ from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.graph_forms import file_forms
 from tfexport.export.parity import ParityReport
 from tfexport.model_src.config import TransformerConfig
-from tfexport.paths import PathLike
+from tfexport.typing import PathLike
 
 BUNDLE = "bundle"
 TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"

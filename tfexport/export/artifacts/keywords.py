@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from tfexport.errors import ConfigError, Message, Option, Problem, shown
+from tfexport.errors import ConfigError, Message, Option, Problem, nearest_name, shown
 from tfexport.export.artifacts.option_rules import LANGUAGES
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.named_code import load_named
 from tfexport.export.quantize.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
-from tfexport.near_names import nearest_name
-from tfexport.paths import PathLike
 from tfexport.runtime.language_tokens import Spoken
+from tfexport.typing import PathLike
 
 
 class ReadKeywords(TypedDict, total=False):

@@ -46,9 +46,7 @@ from tfexport.export.parity.report import ParityReport
 from tfexport.export.passes.share_weights import share_transposed, share_weights
 from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 from tfexport.export.rounding import suited_threads
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack, silent
 
 RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
 
@@ -171,7 +169,7 @@ def verify_module(
         path: the bundle's folder.
         model: the module.
         inputs: of ``encode``, as for ``export_module``.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         examples: rows of real inputs; they are compared too.
         samples: a file of real source texts, or ids; see ``ModuleKeywords``.
         expect: a file of sources and texts; see ``ModuleKeywords``.

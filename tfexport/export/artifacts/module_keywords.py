@@ -11,8 +11,7 @@ from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
 from tfexport.export.quantize.graphs import KINDS
-from tfexport.paths import PathLike
-from tfexport.progress import Progress
+from tfexport.typing import PathLike, Progress
 
 
 class ModuleKeywords(TypedDict, total=False):
@@ -42,7 +41,7 @@ class ModuleKeywords(TypedDict, total=False):
             only in any case.
         verify: compare with the module's own code, and fail if it differs; "quick" for less.
         force: replace what exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
     """
 
     unk_id: int | None

@@ -26,9 +26,7 @@ from tfexport.export.modules.places import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
 from tfexport.export.rounding import suited_threads
-from tfexport.paths import PathLike
-from tfexport.progress import silent
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Unpack, silent
 
 _METHODS = ("encode", "start", "step", "decode")
 

@@ -24,7 +24,7 @@ from tfexport.export.parity.plan import FULL, read_level
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
-from tfexport.progress import Progress
+from tfexport.typing import Progress
 
 
 @dataclass(frozen=True)

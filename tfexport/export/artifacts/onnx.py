@@ -19,9 +19,7 @@ from tfexport.export.artifacts.quantized import export_quantized_bundle, export_
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantize.bundle import QuantizeResult
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
-from tfexport.paths import PathLike
-from tfexport.progress import Progress
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack
 
 
 class OnnxKeywords(WholeBundleKeywords, total=False):

@@ -38,9 +38,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenize
 from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack, silent
 
 _MAX_FILE_BYTES = 2**31 - 1  # protobuf's limit for one message
 
@@ -87,7 +85,7 @@ def export_graph(
         graph: "generate", which decodes greedily, or "forward", which scores a whole target.
         verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a file that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read and the graph is written; see ``GraphKeywords`` and
             ``BundleKeywords``.
 
@@ -246,7 +244,7 @@ def verify_graph(
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

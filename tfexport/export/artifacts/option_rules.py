@@ -6,7 +6,7 @@ from typing import Any
 from tfexport.atomic import check_new_file
 from tfexport.bundle import check_output
 from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.paths import PathLike
+from tfexport.typing import PathLike
 
 GENERATE, FORWARD = "generate", "forward"
 TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")

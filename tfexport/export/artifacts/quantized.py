@@ -28,10 +28,8 @@ from tfexport.export.parity.plan import read_level
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
 from tfexport.runtime.language_tokens import UNSAID
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
 def export_quantized_bundle(
@@ -52,7 +50,7 @@ def export_quantized_bundle(
         weights: "int8" or "int4".
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: of ``export_bundle``; ``samples`` and their languages are also those of
             ``quantize_bundle``.
 
@@ -101,7 +99,7 @@ def export_quantized_graph(
         samples: see ``quantize_bundle``.
         verify: compare with eager PyTorch before quantising, and fail if they differ.
         force: replace a file that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read and the graph is written; see
             ``QuantizedGraphKeywords`` and ``BundleKeywords``.
 

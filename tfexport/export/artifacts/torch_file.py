@@ -40,9 +40,7 @@ from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 from tfexport.model_src.transformer import Transformer
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
 def export_torchscript(
@@ -65,7 +63,7 @@ def export_torchscript(
             with ``forward``, ``encode``, ``step`` and ``generate``.
         verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
         force: replace a file that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:
@@ -109,7 +107,7 @@ def verify_torchscript(
     Args:
         path: the file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read; see ``ReadKeywords``.
 
     Raises:

@@ -12,9 +12,7 @@ from tfexport.export.artifacts.onnx_file import verify_graph
 from tfexport.export.artifacts.torch_file import verify_torchscript
 from tfexport.export.parity import ParityReport
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
-from tfexport.paths import PathLike
-from tfexport.progress import Progress
-from tfexport.typing import Unpack
+from tfexport.typing import PathLike, Progress, Unpack
 
 
 def verify_artifact(
@@ -32,7 +30,7 @@ def verify_artifact(
     Args:
         path: a bundle's folder, or a file.
         checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
         **options: how the checkpoint is read, and what is compared; see ``VerifyKeywords``.
 
     Raises:

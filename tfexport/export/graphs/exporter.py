@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
-from tfexport import graph_io, slot_io
+from tfexport import graph_io
 from tfexport.errors import ExportError
 from tfexport.export.graphs.kernels import as_place, fit_kernels, run_once
 from tfexport.export.graphs.shortcuts import shortcuts
@@ -36,8 +36,8 @@ _EXAMPLE = {
     graph_io.PAST: 4,
     graph_io.BEAMS: 6,
     graph_io.ROWS: 12,
-    slot_io.BUFFER: 7,
-    slot_io.SOURCE_BUFFER: 9,
+    graph_io.BUFFER: 7,
+    graph_io.SOURCE_BUFFER: 9,
 }
 
 

@@ -20,7 +20,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from tfexport.collecting import no_collecting
+from tfexport.gc_pause import no_collecting
 
 _ATEN = torch.ops.aten
 # Operator to the one that torch decomposes it into.

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.ir_tools.operators import GROUP_QUERY_ATTENTION
+from tfexport.graph_io import slot_width
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.relative import RelativeBias, RelativePositions, RotaryPositions
-from tfexport.slot_io import slot_width
 
 
 class SlotPlaces:

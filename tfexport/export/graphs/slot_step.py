@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor, nn
 
-from tfexport import slot_io
+from tfexport import graph_io
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.input_checks import checked_ids
 from tfexport.export.graphs.loops import set_outputs
@@ -55,8 +55,8 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
         steps: a model that was built with ``SlotAttention``, and the rules of its greedy search.
         opset: of the standard operators.
     """
-    spec = slot_io.step_graph(steps.cache, steps.vocab_size)
-    inputs = tuple(tensor for tensor in spec.inputs if tensor.name != slot_io.RETURN_LOGITS)
+    spec = graph_io.step_graph(steps.cache, steps.vocab_size)
+    inputs = tuple(tensor for tensor in spec.inputs if tensor.name != graph_io.RETURN_LOGITS)
     best, _logits, *present = spec.outputs
     states = TensorSpec("states", "float32", (BATCH, 1, steps.record_width))
     traced = GraphSpec(spec.name, inputs, (best, states, *present))
@@ -66,7 +66,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
         for value in node.outputs:
             value.shape = None
     weights = steps.insert_projection(graph, graph, opset)
-    asked = ir.val(slot_io.RETURN_LOGITS, ir.DataType.BOOL, [])
+    asked = ir.val(graph_io.RETURN_LOGITS, ir.DataType.BOOL, [])
     graph.inputs.insert(3, asked)
     table, bias = weights
     if steps.rules.suppress_tokens:  # the logits are the model's: a caller may allow these tokens

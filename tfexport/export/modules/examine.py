@@ -31,8 +31,7 @@ from tfexport.export.modules.traces import (
     state_specs,
 )
 from tfexport.export.rounding import LEAST_ALLOWED, Rounding, allow, difference
-from tfexport.graph_io import BATCH
-from tfexport.module_io import ModuleIO
+from tfexport.graph_io import BATCH, ModuleIO
 from tfexport.module_rows import Array, stack_rows
 
 STEPS = 5

@@ -8,8 +8,7 @@ from typing import Any
 
 from tfexport import graph_io
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.graph_io import BATCH, TensorSpec
-from tfexport.module_io import DTYPES, RESERVED
+from tfexport.graph_io import BATCH, DTYPES, RESERVED, TensorSpec
 from tfexport.module_rows import Array, read_row
 
 _AXES_OF_GRAPHS = (

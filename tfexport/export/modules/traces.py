@@ -10,8 +10,7 @@ from torch import Tensor
 from tfexport import graph_io
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.draw import Sizes
-from tfexport.graph_io import BATCH, PAST, TensorSpec
-from tfexport.module_io import Growth
+from tfexport.graph_io import BATCH, PAST, Growth, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from tfexport.export.rounding import (
 from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
-from tfexport.progress import Progress, silent
 from tfexport.runtime.model.onnxruntime_model import pad
+from tfexport.typing import Progress, silent
 
 BATCHES = (1, 2, 8)
 SOURCE_LENGTHS = (1, 7, 33)

@@ -13,10 +13,9 @@ from tfexport.export.parity.plan import read_pairs
 from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
 from tfexport.export.rounding import Noise
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.paths import PathLike
-from tfexport.progress import Progress
 from tfexport.runtime.language_tokens import UNSAID, Spoken
 from tfexport.runtime.translator import Translator
+from tfexport.typing import PathLike, Progress
 
 MOST_SHOWN = 3
 # Whether the tokens that were decoded from source ids come from a near tie of the eager code; the

@@ -35,10 +35,10 @@ from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
-from tfexport.progress import Progress
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
 from tfexport.runtime.model.session import named_failures, open_session
 from tfexport.runtime.search import greedy
+from tfexport.typing import Progress
 
 BATCHES = (1, 3)
 MOST_TOKENS = 256  # that one row decodes, up to ``max_length``

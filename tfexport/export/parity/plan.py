@@ -21,10 +21,9 @@ from tfexport.errors import (
 from tfexport.export.parity.report import SAMPLES, SENTENCES
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
 from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
 from tfexport.runtime.text.codec import Framing, TextCodec, check_ids
+from tfexport.typing import PathLike, Progress, silent
 
 FULL, QUICK, NONE = "full", "quick", "none"
 MOST_ROWS = 32  # of real inputs

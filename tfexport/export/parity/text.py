@@ -12,8 +12,8 @@ from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.model_src.checkpoint.read import Checkpoint
-from tfexport.progress import Progress
 from tfexport.runtime.search import truncate_at_eos
+from tfexport.typing import Progress
 
 BATCH = 8
 

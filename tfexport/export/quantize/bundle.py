@@ -38,9 +38,8 @@ from tfexport.export.quantize.quality import (
     open_gate,
     require_samples,
 )
-from tfexport.paths import PathLike
-from tfexport.progress import Progress, silent
 from tfexport.runtime import Translator
+from tfexport.typing import PathLike, Progress, silent
 from tfexport.weight_table import read_weight_table
 
 MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
@@ -94,7 +93,7 @@ def quantize_bundle(
         source_language: of the samples, for a model that is told it.
         target_language: of the references, for a model that is told it.
         force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.progress``.
+        progress: called at every step; see ``tfexport.typing``.
 
     Raises:
         QualityError: the gate failed.

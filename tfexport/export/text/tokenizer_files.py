@@ -30,10 +30,10 @@ from tfexport.export.text.word_list import find_vocabulary_problems, find_word_p
 from tfexport.file_access import describe_substitute
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
-from tfexport.paths import PathLike
 from tfexport.runtime.text.codec import without_own_end
 from tfexport.runtime.text.tokenizer import Tokenizer, WordTokenizer, check_size, load_tokenizer
 from tfexport.runtime.text.vocabulary import KNOWN, Vocabulary, read_words
+from tfexport.typing import PathLike
 
 _KINDS = {".json": "tokenizers", ".model": "sentencepiece", ".spm": "sentencepiece"}
 _NAMES = {

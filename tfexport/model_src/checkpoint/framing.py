@@ -7,8 +7,7 @@ A framing stands for several config values at once: ``framing=tutorial`` among t
 from collections.abc import Mapping
 from typing import Any
 
-from tfexport.errors import shown
-from tfexport.near_names import nearest_name
+from tfexport.errors import nearest_name, shown
 
 FRAMING = "framing"  # a key of configs, beside those of the model
 FRAMINGS: dict[str, dict[str, Any]] = {

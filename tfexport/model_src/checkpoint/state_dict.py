@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from tfexport.collecting import no_collecting
 from tfexport.errors import CheckpointError, join_problems, join_some
 from tfexport.file_access import describe_substitute, open_file, refuse_name
+from tfexport.gc_pause import no_collecting
 from tfexport.model_src.checkpoint import claims, marian_file
 from tfexport.model_src.checkpoint.archive import (
     Contents,

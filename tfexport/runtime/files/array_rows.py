@@ -13,11 +13,11 @@ import numpy as np
 from tfexport import graph_io
 from tfexport.errors import InputError, Message, join_problems, shown
 from tfexport.graph_io import TensorSpec
-from tfexport.paths import PathLike
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.line_stream import LineResult
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
+from tfexport.typing import PathLike
 
 Rows = list[dict[str, Any]]
 _REMEDY = (

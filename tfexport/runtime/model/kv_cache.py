@@ -11,7 +11,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from tfexport import graph_io, slot_io
+from tfexport import graph_io
 from tfexport.errors import BundleError
 from tfexport.graph_io import CacheShape
 from tfexport.runtime.model.interface import Floats, Ids, Source
@@ -117,7 +117,7 @@ class Slots:
         self.rows, self.capacity = 0, capacity
         self._past = _Buffers(self._cache, "decoder", capacity)
         self._cross = _Buffers(self._cache, "encoder", capacity)
-        inner = self._cache.num_heads * slot_io.slot_width(self._cache.head_dim)
+        inner = self._cache.num_heads * graph_io.slot_width(self._cache.head_dim)
         self._last = {
             name: np.zeros((capacity, 1, inner), np.float32) for name in self._cross.names
         }
@@ -236,15 +236,15 @@ class Slots:
     def _bind(self, rows: int, return_logits: bool) -> Binding:
         inputs: dict[str, NDArray[Any]] = {
             graph_io.INPUT_IDS: self._tokens[:rows],
-            slot_io.POSITIONS: self._positions[:rows],
-            slot_io.SOURCE_LENGTHS: self._source_lengths[:rows],
-            slot_io.RETURN_LOGITS: np.array(return_logits),
+            graph_io.POSITIONS: self._positions[:rows],
+            graph_io.SOURCE_LENGTHS: self._source_lengths[:rows],
+            graph_io.RETURN_LOGITS: np.array(return_logits),
             **self._cross.inputs(rows),
             **self._past.inputs(rows),
             **{f"last.{name}": array[:rows] for name, array in self._last.items()},
         }
         outputs: dict[str, NDArray[Any]] = {
-            slot_io.BEST: self._best[:rows],
+            graph_io.BEST: self._best[:rows],
             graph_io.LOGITS: self._logits[: rows if return_logits else 0],
             **self._past.outputs(rows),
             **self._cross.outputs(rows),
@@ -256,7 +256,7 @@ class _Buffers:
     """Keys and values of all layers, (N, H, M, D') each."""
 
     def __init__(self, cache: CacheShape, kind: str, capacity: int) -> None:
-        width = slot_io.slot_width(cache.head_dim)
+        width = graph_io.slot_width(cache.head_dim)
         self._shape = (capacity, cache.num_heads, _LEAST_POSITIONS, width)
         pairs = [f"{layer}.{kind}.{part}" for layer in range(cache.num_layers)
                  for part in ("key", "value")]  # fmt: skip

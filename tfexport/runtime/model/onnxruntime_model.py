@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from tfexport import graph_io, slot_io
+from tfexport import graph_io
 from tfexport.bundle import WEIGHTS, FileStamps, Manifest
-from tfexport.module_io import POSITION
+from tfexport.graph_io import POSITION
 from tfexport.module_rows import read_row, stack_rows
 from tfexport.runtime.model.interface import BeamRecord, Floats, Generated, Ids, ModelShape, Source
 from tfexport.runtime.model.kv_cache import DecoderState, Slots
@@ -62,7 +62,7 @@ class OnnxModel:
             graph_io.SHORTLIST: graph_io.shortlist_graph(self._cache),
             graph_io.GENERATE: graph_io.generate_graph(self._cache, can_skip_scores=True),
             graph_io.BEAM: graph_io.beam_graph(),
-            slot_io.STEP: slot_io.step_graph(self._cache, self.vocab_size),
+            graph_io.STEP: graph_io.step_graph(self._cache, self.vocab_size),
         }
 
     def _session(self, role: str) -> Graph:
@@ -155,7 +155,7 @@ class OnnxModel:
     @property
     def has_slots(self) -> bool:
         """Whether rows can stand at positions of their own; see ``Slots``."""
-        return slot_io.STEP in self._files
+        return graph_io.STEP in self._files
 
     def running_rows(self, capacity: int) -> Slots:
         """See ``interface.Model``; only if ``has_slots``.
@@ -167,7 +167,7 @@ class OnnxModel:
 
     def slot_graph(self) -> tuple[Graph, graph_io.CacheShape]:
         """The graph of a step of such rows, and the shape of their caches."""
-        return self._session(slot_io.STEP), self._cache
+        return self._session(graph_io.STEP), self._cache
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
         """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along.

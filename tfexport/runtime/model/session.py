@@ -19,8 +19,7 @@ from onnxruntime import InferenceSession
 from tfexport.bundle import WEIGHTS, without_links
 from tfexport.errors import BundleError, join_problems
 from tfexport.file_access import refuse_name
-from tfexport.graph_io import CROSS_ATTENTIONS, GENERATE, GraphSpec, TensorSpec
-from tfexport.module_io import DTYPES
+from tfexport.graph_io import CROSS_ATTENTIONS, DTYPES, GENERATE, GraphSpec, TensorSpec
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 
 # Checks of a graph's inputs and outputs against the names, types and axes of its role.
