@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
 Weights = dict[str, Tensor]
 NORMS = {"self_attn": "self_attn_residual", "cross_attn": "cross_attn_residual"}

@@ -23,8 +23,9 @@ from tfexport.export.named_code import load_named
 from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import Eager, EagerRun, grid
 from tfexport.export.parity.report import Comparison, ParityReport
-from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
+from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.model_src.transformer import Transformer
 
 Weights = dict[str, Tensor]

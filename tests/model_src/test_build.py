@@ -5,7 +5,7 @@ from typing import Any
 from tests.conftest import SETTINGS
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
 
 class OtherAttention(Attention):

@@ -8,15 +8,16 @@ import torch
 from torch import nn
 
 from tfexport.model_src.attention import Attention
+from tfexport.model_src.embedding import NoPositions, PositionTable, sinusoidal_table
 from tfexport.model_src.layer import (
+    AnnotatedLayerNorm,
     PostNormResidual,
     PreNormResidual,
     Residual,
     ResPostNormResidual,
+    RMSNorm,
 )
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_causality, blocked_by_padding
-from tfexport.model_src.norm import AnnotatedLayerNorm, RMSNorm
-from tfexport.model_src.position import NoPositions, PositionTable, sinusoidal_table
 
 
 def test_attention_equals_torch_with_padding_and_causality() -> None:

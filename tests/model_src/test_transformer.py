@@ -14,7 +14,7 @@ from tests.support import tutorial
 from tests.support.oracle import Oracle
 from tests.support.originals.weights import shake
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer, load_checkpoint
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 SIZES: dict[str, Any] = {
     "d_model": 8,

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from tfexport.export.reference.formulas import attend, causal, sinusoids
 from tfexport.export.reference.original import Original
 from tfexport.model_src import Checkpoint, KeyTable, Layout, Transformer, TransformerConfig
-from tfexport.model_src.checkpoint.conversions import Shape
+from tfexport.model_src.checkpoint.keymap import Shape
 
 CONFIG = TransformerConfig(
     d_model=8, num_heads=2, num_encoder_layers=2, num_decoder_layers=1, d_ff=12, pad_id=0,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tfexport.export import ArtifactInfo
     from tfexport.graph_io import ModuleIO
     from tfexport.languages import Languages
-    from tfexport.model_src.checkpoint.read import Examination
+    from tfexport.model_src.checkpoint.checkpoint import Examination
 
 
 # The report of ``tfexport inspect`` on a checkpoint: summary, config, keys, problems.
@@ -251,7 +251,8 @@ def inspect(
             if kind != ONNX_FILE:
                 import torch  # noqa: F401 - so that torch is named first if several are missing
             from tfexport.export import read_info
-            from tfexport.model_src.checkpoint.read import BUNDLE_IDS, examine_checkpoint
+            from tfexport.model_src.checkpoint.read import examine_checkpoint
+            from tfexport.model_src.config import BUNDLE_IDS
     except MissingDependencyError as error:
         raise MissingDependencyError(f"{path}: {kind}; {error}") from error
     info = read_info(path)

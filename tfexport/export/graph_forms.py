@@ -40,7 +40,7 @@ from tfexport.export.parity.report import NATIVE, ParityReport
 from tfexport.export.parity.slots import compare_slots
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.relative import RelativeVectors
 from tfexport.model_src.transformer import Transformer

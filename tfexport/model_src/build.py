@@ -9,23 +9,27 @@ from torch import nn
 
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.config import EmbeddingNorm, NormPlacement, TransformerConfig
-from tfexport.model_src.embedding import Embedding, NoEmbedding
-from tfexport.model_src.feed_forward import FeedForward, GatedFeedForward, QuickGELU
-from tfexport.model_src.layer import (
-    DecoderLayer,
-    EncoderLayer,
-    PostNormResidual,
-    PreNormResidual,
-    Residual,
-    ResPostNormResidual,
-)
-from tfexport.model_src.norm import AnnotatedLayerNorm, RMSNorm
-from tfexport.model_src.position import (
+from tfexport.model_src.embedding import (
+    Embedding,
+    NoEmbedding,
     NoPositions,
     PositionTable,
     halves_table,
     sinusoidal_table,
     t2t_table,
+)
+from tfexport.model_src.layer import (
+    AnnotatedLayerNorm,
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    PostNormResidual,
+    PreNormResidual,
+    QuickGELU,
+    Residual,
+    ResPostNormResidual,
+    RMSNorm,
 )
 from tfexport.model_src.relative import (
     RelativeBias,

@@ -1,4 +1,4 @@
-"""Residual connections and the two kinds of layer.
+"""The two kinds of layer: residual connections, normalisation, and the feed-forward sublayer.
 
 Axes: B batch, T target, S source, P past, H heads, D head size, E model width.
 """
@@ -7,7 +7,50 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.model_src.attention import Attention
-from tfexport.model_src.feed_forward import FeedForward
+
+# The position-wise feed-forward sublayer.
+
+
+class FeedForward(nn.Module):
+    """down(dropout(activation(up(x)))). Source: Vaswani et al. 2017, section 3.3."""
+
+    def __init__(
+        self, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+    ) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.activation = activation
+        self.dropout = nn.Dropout(dropout)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, E) to (B, T, E)."""
+        x = self.down_proj(self.dropout(self.activation(self.up_proj(x))))
+        return x
+
+
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x). Source: Hendrycks and Gimpel 2016, section 2; Marian-NMT's gelu."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+class GatedFeedForward(FeedForward):
+    """down(dropout(activation(gate(x)) * up(x))). Source: Shazeer 2020."""
+
+    def __init__(
+        self, d_model: int, d_ff: int, activation: nn.Module, bias: bool, dropout: float
+    ) -> None:
+        super().__init__(d_model, d_ff, activation, bias, dropout)
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, E) to (B, T, E)."""
+        gate = self.activation(self.gate_proj(x))
+        x = self.down_proj(self.dropout(gate * self.up_proj(x)))
+        return x
 
 
 class Residual(nn.Module):
@@ -172,3 +215,40 @@ class DecoderLayer(nn.Module):
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         x = self.feed_forward_residual.leave(x, y)
         return x, key, value, weights
+
+
+# Normalisation over the last axis, in the three forms that checkpoints use.
+
+
+class AnnotatedLayerNorm(nn.Module):
+    """weight * (x - mean) / (std + eps) + bias, std unbiased and eps outside the root.
+
+    Not torch.nn.LayerNorm: that one divides by n and adds eps under the root.
+    Source: the LayerNorm of The Annotated Transformer (Rush 2018).
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-6, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., E) to (..., E)."""
+        centred = x - x.mean(-1, keepdim=True)
+        variance = centred.pow(2).sum(-1, keepdim=True) / (x.size(-1) - 1)
+        y = self.weight * centred / (variance.sqrt() + self.eps)
+        return y if self.bias is None else y + self.bias
+
+
+class RMSNorm(nn.Module):
+    """weight * x / sqrt(mean(x^2) + eps). Source: Zhang and Sennrich 2019."""
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., E) to (..., E)."""
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from tfexport.errors import ConfigError, InputError
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.build import build_transformer, initialise
-from tfexport.model_src.checkpoint.conversions import THIRDS
-from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
+from tfexport.model_src.checkpoint.keymap import THIRDS, KeyTable, convert_weights
 from tfexport.model_src.config import Activation, TransformerConfig
 from tfexport.model_src.masks import (
     bias_from_blocked,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support import tutorial
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 
 def test_manifest_of_a_file_is_an_attribute_that_it_lacks() -> None:

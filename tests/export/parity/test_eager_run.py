@@ -23,8 +23,8 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.generate import attention_weights
 from tfexport.export.parity.plan import QUICK, Plan
 from tfexport.export.rounding import Weights
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.support.originals.weights import shake
 from tfexport.export.reference import Found, OwnCodeReference, build_reference, find_reference
 from tfexport.export.reference.live_module import evaluated
 from tfexport.model_src import TransformerConfig, build_transformer
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
 HEADS = {**CONFIG, "num_heads": 4}

@@ -16,7 +16,7 @@ from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError
 from tfexport.export.parity.eager_run import Eager
 from tfexport.export.reference import find_reference
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
 Scores = Callable[[Tensor, Tensor], Any]

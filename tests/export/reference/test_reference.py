@@ -14,10 +14,10 @@ from tests.support.originals import annotated
 from tfexport.export.reference import build_reference, find_original
 from tfexport.export.reference.formulas import sinusoids
 from tfexport.model_src import TransformerConfig, build_transformer, load_checkpoint
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.position import sinusoidal_table
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
+from tfexport.model_src.embedding import sinusoidal_table
 
 EMBEDDINGS = {
     "source": "src_tok_emb.embedding.weight",

@@ -13,9 +13,8 @@ from tests.support import tutorial
 from tfexport.cli.spelling import spell
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.foreign import describe_config, is_ours
 from tfexport.model_src.checkpoint.read import examine_checkpoint
-from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED
+from tfexport.model_src.checkpoint.unsupported import UNSUPPORTED, describe_config, is_ours
 
 MARIAN = {
     "architectures": ["MarianMTModel"], "model_type": "marian", "transformers_version": "5.0",

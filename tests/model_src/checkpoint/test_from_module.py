@@ -7,7 +7,7 @@ import torch
 
 from tests.support import tutorial
 from tfexport.errors import ConfigError
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 
 def test_live_module_says_what_its_state_dict_cannot() -> None:

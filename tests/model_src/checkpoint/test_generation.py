@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tfexport.errors import ConfigError
-from tfexport.model_src.checkpoint.generation import read_generation
+from tfexport.model_src.checkpoint.generation_config import read_generation
 
 MARIAN = {
     "vocab_size": 58101, "eos_token_id": 0, "decoder_start_token_id": 58100, "num_beams": 6,

@@ -14,7 +14,7 @@ import torch
 
 from tests.model_src.checkpoint.hostile_files import in_archive, pickle_of, refuse
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.state_dict import load_state_dict
+from tfexport.model_src.checkpoint.weight_files import load_state_dict
 
 BOTH = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
@@ -30,7 +30,7 @@ def test_dictionary_inside_itself_ends(tmp_path: Path, length: int, zipped: bool
 
 
 def test_module_whose_state_dict_is_inside_itself_ends() -> None:
-    from tfexport.model_src.checkpoint.wrappers import flatten
+    from tfexport.model_src.checkpoint.state_dict import flatten
 
     state: dict[str, Any] = {"x": torch.zeros(1)}
     state["model"] = state

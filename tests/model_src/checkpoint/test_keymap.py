@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.conversions import (
+from tfexport.model_src.checkpoint.keymap import (
     POSITION_TABLE,
     THIRDS,
     UNCHANGED,
     Convert,
+    KeyTable,
     Shape,
     Split,
+    convert_weights,
 )
-from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
 
 TABLE = KeyTable(
     {

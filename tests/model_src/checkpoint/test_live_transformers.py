@@ -9,8 +9,8 @@ from torch import nn
 
 from tests.support.hf_models import FAMILIES, make_model, save_folder
 from tfexport.export.reference.live_module import LiveModule
-from tfexport.model_src.checkpoint.from_module import checkpoint_of
 from tfexport.model_src.checkpoint.read import load_checkpoint
+from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.state_dict import find_file, load_state_dict
+from tfexport.model_src.checkpoint.weight_files import find_file, load_state_dict
 
 PARTS = {
     "model-00001-of-00002.safetensors": {"a.weight": torch.ones(2, 3), "b.weight": torch.zeros(4)},

@@ -14,7 +14,7 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.state_dict import load_state_dict
+from tfexport.model_src.checkpoint.weight_files import load_state_dict
 
 WEIGHTS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(300)}
 

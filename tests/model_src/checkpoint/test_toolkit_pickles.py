@@ -16,11 +16,11 @@ import torch
 from tests.model_src.checkpoint.hostile_files import at_once, in_archive, pickle_of, refuse
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.archive import Contents
-from tfexport.model_src.checkpoint.inert import plain_value
-from tfexport.model_src.checkpoint.pickled import Call, Global, PickleError
-from tfexport.model_src.checkpoint.state_dict import load_state_dict
-from tfexport.model_src.checkpoint.stored_tensors import read_tensors
+from tfexport.model_src.checkpoint.pickle_checks import read_tensors
+from tfexport.model_src.checkpoint.pickle_files import Contents
+from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleError
+from tfexport.model_src.checkpoint.toolkit_pickles import plain_value
+from tfexport.model_src.checkpoint.weight_files import load_state_dict
 
 BOTH = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 

@@ -27,7 +27,7 @@ def unusual() -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", ["meta", "quantized", "sparse", "sparse_csr", "nested"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_tensor_without_plain_values_is_named(tmp_path: Path, kind: str) -> None:
-    from tfexport.model_src.checkpoint.wrappers import flatten
+    from tfexport.model_src.checkpoint.state_dict import flatten
 
     state = {**tutorial.make().state_dict(), "generator.weight": unusual()[kind]}
     word = kind.removesuffix("_csr")

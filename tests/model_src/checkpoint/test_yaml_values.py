@@ -6,7 +6,7 @@ import pytest
 
 from tests.model_src.checkpoint.hostile_files import at_once
 from tfexport.errors import CheckpointError
-from tfexport.model_src.checkpoint.yaml_values import parse_yaml, read_yaml
+from tfexport.model_src.checkpoint.toolkit_files import parse_yaml, read_yaml
 
 
 def test_tags_are_left_out() -> None:

@@ -15,7 +15,7 @@ from tests.support.hf_models import change_json, make_model, save_folder
 from tests.support.tokenizer_folders import model_file_folder
 from tfexport.export import export_bundle
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.generation import read_generation
+from tfexport.model_src.checkpoint.generation_config import read_generation
 from tfexport.runtime import Hypothesis, Translator
 from tfexport.runtime.resolve import with_own
 

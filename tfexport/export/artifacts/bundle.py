@@ -46,7 +46,7 @@ from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle, read_l
 from tfexport.export.passes.share_weights import share_weights
 from tfexport.export.passes.weight_table import record_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages

@@ -5,8 +5,9 @@ from typing import Any
 
 from tfexport.errors import ConfigError, Message, Option
 from tfexport.export.artifacts.own_rules import start_as_files_say
-from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
+from tfexport.model_src.config import BUNDLE_IDS
 
 
 def read_for_decoding(

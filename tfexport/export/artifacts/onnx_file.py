@@ -36,7 +36,7 @@ from tfexport.export.quiet import quiet
 from tfexport.export.text.operators import OLDEST_OPSET
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.typing import PathLike, Progress, Unpack, silent
 

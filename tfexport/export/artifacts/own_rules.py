@@ -12,8 +12,8 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.export.text.model_tokenizers import find_beside
-from tfexport.model_src.checkpoint.generation import GENERATION_FILE
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 
 # Defaults that graphs keep (see greedy_rules), or that do not act on greedy search.
 _KEPT = frozenset({

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tfexport.bundle import Manifest
 from tfexport.export.parity import ParityReport
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,9 @@ from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level
 from tfexport.export.quiet import quiet
-from tfexport.model_src.checkpoint.read import BUNDLE_IDS, Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
+from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.model_src.transformer import Transformer
 from tfexport.typing import PathLike, Progress, Unpack, silent
 

@@ -23,8 +23,7 @@ from tfexport.export.passes.names import Parameter, set_parameters
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
-from tfexport.model_src.embedding import Embedding
-from tfexport.model_src.position import PositionTable
+from tfexport.model_src.embedding import Embedding, PositionTable
 from tfexport.model_src.transformer import Transformer
 
 # Sizes of the example inputs. None is 1, since torch.export makes such an axis a constant without

@@ -13,7 +13,7 @@ from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import NATIVE, Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import GraphSpec
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.model.native_engine import why_not_native
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.model.onnxruntime_model import OnnxModel

@@ -26,7 +26,7 @@ from tfexport.export.rounding import (
     log_probs,
     suited_threads,
 )
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.onnxruntime_model import pad

@@ -12,7 +12,7 @@ from tfexport.export.parity.eager_run import THREADS, Eager, make_case
 from tfexport.export.parity.plan import read_pairs
 from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
 from tfexport.export.rounding import Noise
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.language_tokens import UNSAID, Spoken
 from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress

@@ -14,7 +14,7 @@ from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.model.session import open_session
 

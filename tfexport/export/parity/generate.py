@@ -23,7 +23,7 @@ from tfexport.export.parity.eager_run import (
 from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.model.interface import Generated
 from tfexport.runtime.model.session import open_session
 

@@ -11,7 +11,7 @@ from tfexport.export.parity.eager_run import Eager, make_case, run_batches
 from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.search import truncate_at_eos
 from tfexport.typing import Progress
 

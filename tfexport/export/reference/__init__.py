@@ -21,9 +21,9 @@ from tfexport.export.reference.module import ModuleReference
 from tfexport.export.reference.original import Original, Reference
 from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
 from tfexport.export.reference.stock import StockReference
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.read import Checkpoint
 from tfexport.model_src.transformer import Transformer
 
 

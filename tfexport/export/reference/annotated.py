@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal, linear, sinusoids
 from tfexport.export.reference.original import Original
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
 

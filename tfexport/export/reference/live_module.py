@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tfexport.errors import ConfigError
 from tfexport.export.reference.signatures import Call, find_known
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
 
 class LiveModule:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
 

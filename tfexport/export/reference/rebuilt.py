@@ -12,7 +12,7 @@ from tfexport.export.reference.formulas import (
     sinusoids,
 )
 from tfexport.export.reference.original import Original
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tfexport.errors import ExportError
 from tfexport.export.reference.formulas import ACTIVATIONS, causal, linear
 from tfexport.export.reference.original import Original
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
 _BIAS = "layer.0.SelfAttention.relative_attention_bias.weight"

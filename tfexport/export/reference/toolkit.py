@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tfexport.export.reference.formulas import ACTIVATIONS, attend, causal
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
 
 Affine = tuple[Tensor, Tensor | None]  # a matrix (out, in) and a bias

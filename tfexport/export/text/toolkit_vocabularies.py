@@ -9,7 +9,7 @@ from typing import Any
 
 from tfexport.export.text.vocabulary_forms import FoundWords, VocabularyFormError, find_words
 from tfexport.file_access import open_file
-from tfexport.model_src.checkpoint.toolkit_words import words_of
+from tfexport.model_src.checkpoint.toolkit_pickles import words_of
 from tfexport.runtime.text.vocabulary import WHITESPACE
 
 _DICTIONARY = re.compile(r"dict(\.[\w-]+)?\.txt")

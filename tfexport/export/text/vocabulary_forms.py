@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import join_some, shown
-from tfexport.model_src.checkpoint.pickled import Call, Global
+from tfexport.model_src.checkpoint.pickle_parser import Call, Global
 from tfexport.runtime.text.vocabulary import find_word_problem
 
 _DEEPEST = 8  # objects inside one another

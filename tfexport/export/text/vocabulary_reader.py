@@ -19,8 +19,8 @@ from tfexport.export.text.vocabulary_forms import (
     is_vocabulary,
 )
 from tfexport.file_access import describe_substitute, open_file
-from tfexport.model_src.checkpoint.pickled import PickleError
-from tfexport.model_src.checkpoint.plain_pickle import read_pickle
+from tfexport.model_src.checkpoint.pickle_files import read_pickle
+from tfexport.model_src.checkpoint.pickle_parser import PickleError
 from tfexport.runtime.text.vocabulary import WHITESPACE
 
 _PICKLE_SUFFIXES = (".pt", ".pth", ".pkl", ".pickle", ".bin")

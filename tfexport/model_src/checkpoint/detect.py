@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import CheckpointError, Message, Option, join_some
-from tfexport.model_src.checkpoint.foreign import (
-    describe_config,
-    describe_names,
-    describe_unsupported,
-)
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
-from tfexport.model_src.checkpoint.other_forms import describe_form
-from tfexport.model_src.checkpoint.unsupported import MODULE, told
-from tfexport.model_src.checkpoint.wrappers import StateDict
+from tfexport.model_src.checkpoint.state_dict import StateDict
+from tfexport.model_src.checkpoint.unsupported import (
+    MODULE,
+    describe_config,
+    describe_form,
+    describe_names,
+    describe_unsupported,
+    told,
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.generation import Generation
+from tfexport.model_src.checkpoint.generation_config import Generation
 from tfexport.model_src.checkpoint.keymap import KeyTable
 
 

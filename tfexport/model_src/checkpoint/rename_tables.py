@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfexport.errors import ConfigError, Message, join_problems, shown
-from tfexport.model_src.checkpoint.foreign import is_ours
 from tfexport.model_src.checkpoint.overrides import (
     MORE_KEYS,
     TABLE_KEYS,
@@ -14,7 +13,8 @@ from tfexport.model_src.checkpoint.overrides import (
     Text,
     name_origin,
 )
-from tfexport.model_src.checkpoint.wrappers import MAX_KEY_LENGTH
+from tfexport.model_src.checkpoint.state_dict import MAX_KEY_LENGTH
+from tfexport.model_src.checkpoint.unsupported import is_ours
 from tfexport.model_src.config import config_keys, unknown_keys
 
 _MAX_PATTERNS, _MAX_PATTERN = 256, 512

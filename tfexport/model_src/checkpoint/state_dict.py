@@ -1,283 +1,264 @@
-"""Reading of files to a flat state dict, without running code from a file.
+"""Unwrapping of state dicts.
 
-Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
+Removed are an enclosing training-state dictionary, the prefix ``module.`` of
+DistributedDataParallel and of averaged models, and what torch.compile, FSDP and activation
+checkpointing put into names. State dicts of a model's parts are joined.
 """
 
-import dataclasses
 import re
-import struct
-import warnings
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from torch import Tensor
 
-from tfexport.errors import CheckpointError, join_problems, join_some
-from tfexport.file_access import describe_substitute, open_file, refuse_name
-from tfexport.gc_pause import no_collecting
-from tfexport.model_src.checkpoint import claims, marian_file
-from tfexport.model_src.checkpoint.archive import (
-    Contents,
-    ForeignArchiveError,
-    mentions,
-    read_contents,
-)
-from tfexport.model_src.checkpoint.foreign import describe_config, describe_names
-from tfexport.model_src.checkpoint.json_values import read_json
-from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.other_forms import (
-    describe_form_of_file,
-    describe_form_of_folder,
-)
-from tfexport.model_src.checkpoint.pickled import Call, Global, LongPickleError, Machine
-from tfexport.model_src.checkpoint.plain_pickle import MAX_INSTRUCTIONS
-from tfexport.model_src.checkpoint.shards import INDEX_NAMES, is_index, load_shards
-from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
-from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
-from tfexport.model_src.checkpoint.unsupported import told
-from tfexport.model_src.checkpoint.wrappers import (
-    StateDict,
-    aliases,
-    are_parts,
-    check_keys,
-    flatten,
-    follow,
-    locate,
-    require_mapping,
-)
+from tfexport.errors import CheckpointError, join_problems, join_some, shown
+from tfexport.model_src.checkpoint.pickle_checks import ALWAYS_ALLOWED, MAX_GROWTH
+from tfexport.model_src.checkpoint.unsupported import MODULE, told
 
-FILE_NAMES = (
-    "model.safetensors", "model.pt", "model.pth", "model.bin", "pytorch_model.bin", *INDEX_NAMES,
-    *TOOLKIT_NAMES,
-)  # fmt: skip
-# Hugging Face folders may hold the same weights in several forms; its own order of preference.
-_HUGGING_FACE = ("model.safetensors", INDEX_NAMES[0], "pytorch_model.bin", INDEX_NAMES[1])
-_PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
-_MAX_HEADER_BYTES = 2**24
+MAX_KEYS = 2**13
+MAX_KEY_LENGTH = 512
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+_MAX_DEPTH = 8
+_MARKS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_AVERAGED = "n_averaged"  # a counter of torch.optim.swa_utils.AveragedModel
 
 
-def find_file(path: str | Path) -> Path:
-    """Find the checkpoint file: the path itself, or the one inside a folder.
+@dataclass(frozen=True)
+class StateDict:
+    """The unwrapped state dict of a file.
 
-    In a folder of Hugging Face, which may hold the same weights in several files, it is the one
-    that ``transformers`` would take.
+    Attributes:
+        path: the file itself, also where a folder was named.
+        tensors: flat, with the wrappers' prefixes removed.
+        others: keys whose values are no tensors.
+        metadata: of a safetensors file.
+        notes: remarks for the user on how the file was read.
+        config: of a toolkit's checkpoint, its own options, with the ``model_type`` of its layout.
+        config_name: what they are called in messages.
     """
-    path = Path(path)
-    if not path.exists():
-        raise CheckpointError(f"{path}: {describe_substitute(path) or 'no such file or folder.'}")
-    if not path.is_dir():
-        return path
-    found = [path / name for name in FILE_NAMES if (path / name).is_file()]
-    if found and (form := describe_form_of_folder(path, weights=True)) is not None:
-        raise CheckpointError(f"{path}: {form}")
-    if not found:
-        raise CheckpointError(told(f"{path}: {_why_no_checkpoint(path)}"))
-    if len(found) > 1 and _is_hugging_face(path):
-        found = [path / name for name in _HUGGING_FACE if path / name in found] or found
-        return found[0]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
-        raise CheckpointError(f"{path}: holds several checkpoints: {names}. Name one of them.")
-    return found[0]
+
+    path: Path
+    tensors: dict[str, Tensor]
+    others: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    config_name: str = ""
 
 
-def _why_no_checkpoint(folder: Path) -> str:
-    inside = sorted(
-        place.name
-        for place in folder.iterdir()
-        if place.is_dir() and any((place / name).is_file() for name in FILE_NAMES)
-    )
-    lost = [name for name in FILE_NAMES if (folder / name).is_symlink()]
-    return (
-        _describe_folder(folder)
-        or describe_form_of_folder(folder, weights=False)
-        or next((f"{name} is {describe_substitute(folder / name)}" for name in lost), None)
-        or f"no checkpoint in this folder; looked for {', '.join(FILE_NAMES)}. "
-        + (f"Name one of its folders: {join_some(inside)}." if inside else "Name the file itself.")
-    )
+@dataclass(frozen=True)
+class StateDictPath:
+    """The keys under which a file has its state dict.
+
+    Attributes:
+        path: the keys that lead to it.
+        guessed: whether one of them is not a usual name such as ``model``.
+        candidates: keys of several possible state dicts, if the choice is ambiguous.
+    """
+
+    path: tuple[Any, ...]
+    guessed: bool = False
+    candidates: tuple[Any, ...] = ()
 
 
-def _describe_folder(folder: Path) -> str | None:
-    """Why the model of a folder without weights is not read; None if it would be."""
-    config = folder / "config.json"
-    values = read_json(config) if config.is_file() else {}
-    supported = any(layout.claims(values) for layout in LAYOUTS.values())
-    return None if supported else describe_config(values)
-
-
-def _is_hugging_face(folder: Path) -> bool:
-    config = folder / "config.json"
-    return config.is_file() and isinstance(read_json(config).get("model_type"), str)
-
-
-def load_state_dict(path: str | Path) -> StateDict:
-    """Read a .safetensors file or a PyTorch pickle of tensors, or all files that an index names.
+def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateDictPath:
+    """Find the state dict: under a usual name, here, or under the one key that holds one.
 
     Raises:
-        CheckpointError: the file is missing, damaged, no checkpoint, holds other objects than
-            tensors, or declares tensors that are too large for it.
+        ValueError: dictionaries lie in one another deeper than any training state's.
     """
-    path = find_file(path)
-    if is_index(path):
-        return load_shards(path, _load_file)
-    return with_options_beside(_load_file(path))
-
-
-def _load_file(path: Path) -> StateDict:
-    try:
-        with open_file(path) as file:
-            head = file.read(64)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from None
-    if other := describe_substitute(path) or describe_form_of_file(path, head):
-        raise CheckpointError(f"{path}: {other}")
-    if not head:
-        raise CheckpointError(f"{path}: the file is empty.")
-    if path.suffix == marian_file.SUFFIX:
-        return marian_file.read_marian(path)
-    if path.suffix == ".safetensors":
-        return _load_safetensors(path)
-    if path.suffix not in _PICKLE_SUFFIXES and not _looks_like_pickle(path, head):
-        raise CheckpointError(
-            f"{path}: not a checkpoint. Expected a .pt, .pth or .bin file that torch.save "
-            "wrote, or a .safetensors file."
-        )
-    return _load_pickle(path, head)
-
-
-def _looks_like_pickle(path: Path, head: bytes) -> bool:
-    return head[:1] == b"\x80" or zipfile.is_zipfile(path)
-
-
-def _load_safetensors(path: Path) -> StateDict:
-    if (reason := refuse_name(path, "safetensors")) is not None:
-        raise CheckpointError(f"{path}: {reason}")
-    try:
-        with path.open("rb") as head:
-            (length,) = struct.unpack("<Q", head.read(8))
-        if length > _MAX_HEADER_BYTES:
-            raise CheckpointError(
-                f"{path}: its header claims {length} bytes, more than {_MAX_HEADER_BYTES}."
+    path: tuple[Any, ...] = ()
+    guessed = False
+    for _ in range(_MAX_DEPTH):
+        inner = next((key for key in _WRAPPERS if isinstance(value.get(key), Mapping)), None)
+        if inner is None:
+            here = sum(map(is_tensor, value.values()))
+            holders = tuple(
+                key
+                for key, item in value.items()
+                if isinstance(item, Mapping) and sum(map(is_tensor, item.values())) > here
             )
-        with safe_open(path, framework="pt", device="cpu") as file:
-            keys = list(file.keys())
-            check_keys(keys, path)
-            tensors = {key: file.get_tensor(key) for key in keys}
-            metadata = dict(file.metadata() or {})
-        tensors |= aliases(tensors, metadata, path, path.stat().st_size)
-    except CheckpointError:
-        raise
-    except Exception as error:  # also of torch, for types that it does not know
-        reason = _first_line(error)
-        raise CheckpointError(f"{path}: damaged, or not a safetensors file: {reason}.") from None
-    return flatten(tensors, path, metadata)
+            if len(holders) != 1:
+                return StateDictPath(path, guessed, holders)
+            inner, guessed = holders[0], True
+        path = (*path, inner)
+        value = value[inner]
+    raise ValueError(f"dictionaries are nested more than {_MAX_DEPTH} deep")
 
 
-def _load_pickle(path: Path, head: bytes) -> StateDict:
-    try:
-        with no_collecting(), warnings.catch_warnings():
-            contents = _read_pickles(path)
-            if (found := read_toolkit(path, contents)) is not None:
-                return found if found.tensors else _with_weights_beside(found)
-            _refuse_unusual(contents, path)
-            if not isinstance(contents.value, Call | Global):  # torch knows what these make
-                require_mapping(contents.value, path)
-            warnings.simplefilter("ignore")  # about pickles of unusual versions
-            return flatten(torch.load(path, map_location="cpu", weights_only=True), path)
-    except CheckpointError:
-        raise
-    except ForeignArchiveError as error:
-        raise CheckpointError(told(f"{path}: {_describe_archive(error.names)}")) from None
-    except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
-        if not _looks_like_pickle(path, head):
-            raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None
+def follow(value: Any, path: Iterable[Any]) -> Any:
+    """The value at the end of a path of keys."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def require_mapping(value: Any, path: Path) -> None:
+    """Refuse a file whose top level is not a dictionary.
+
+    Raises:
+        CheckpointError: ``value`` is something else.
+    """
+    if not isinstance(value, Mapping):
         raise CheckpointError(
-            f"{path}: truncated, damaged, or not a PyTorch checkpoint ({_first_line(error)}). "
-            "Copy it again."
-        ) from None
-
-
-def _with_weights_beside(found: StateDict) -> StateDict:
-    """The options of OpenNMT-py with its weights, saved as safetensors in one file or shards."""
-    path = found.path
-    pattern = re.compile(rf"{re.escape(path.stem)}(\.\d+)?\.safetensors")
-    files = sorted(it for it in path.parent.iterdir() if pattern.fullmatch(it.name))
-    tensors = {key: it for file in files for key, it in _load_safetensors(file).tensors.items()}
-    if not tensors:
-        raise CheckpointError(
-            f"{path}: options without weights, and no {path.stem}.safetensors next to it."
-        )
-    check_keys(tensors, path)
-    return dataclasses.replace(found, tensors=tensors)
-
-
-def _read_pickles(path: Path) -> Contents:
-    try:
-        return read_contents(path)
-    except LongPickleError:
-        # A toolkit's checkpoint has its vocabularies too.
-        if not mentions(path, b"argparse\nNamespace"):
-            raise
-        return read_contents(path, Machine(MAX_INSTRUCTIONS))
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text.splitlines()[0][:200].rstrip(". ")
-
-
-def _describe_archive(names: list[str]) -> str:
-    if any(name.endswith("/constants.pkl") for name in names):
-        return (
-            "a TorchScript archive, not a checkpoint. Save the weights where it was trained: "
+            f"{path}: holds a {type(value).__name__}, not a state dict. Save the weights with "
             "torch.save(model.state_dict(), 'model.pt')."
         )
-    foreign = describe_names([name.removesuffix(".npy") for name in names])
-    return foreign or (
-        f"a zip archive that torch.save did not write; it holds {join_some(names) or 'nothing'}. "
-        "Unpack it, and name the checkpoint itself."
-    )
 
 
-def _refuse_unusual(contents: Contents, path: Path) -> None:
-    """Refuse files with other contents than plain tensors.
+def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -> StateDict:
+    """Undo the wrappers around a state dict.
 
     Raises:
-        CheckpointError: naming objects or tensors.
-        PickleError: the declared sizes contradict the file's.
+        CheckpointError: no dictionary, one without plain tensors, or with several state dicts.
     """
-    found = claims.survey(contents)
-    if found.objects:
-        names = list(dict.fromkeys(found.objects))
-        raise CheckpointError(
-            f"{path}: holds Python objects ({join_some(names, 4)}), not only tensors; reading "
-            "them could run code, so the file was refused. Where you trust it, re-save the "
-            f"weights alone:\n  checkpoint = torch.load({path.name!r}, weights_only=False)\n"
-            f"  torch.save({_weights_in(contents.value)}, 'model.pt')"
-        )
-    if found.unusual:
-        problems = [f"{key or 'the file'} is {kind}" for key, kind in found.unusual.items()]
-        raise CheckpointError(join_problems(str(path), problems, "Save plain dense tensors."))
-
-
-def _weights_in(value: Any) -> str:
-    """A Python expression for the state dict inside a loaded file, as a guess."""
-    if isinstance(value, Call):
-        return "checkpoint.state_dict()"
-    if not isinstance(value, Mapping):
-        return "checkpoint"
-    modules = [key for key, item in value.items() if isinstance(item, Call) and item.state]
-    way = locate(value, claims.is_tensor)
-    inside = follow(value, way.path)
+    require_mapping(value, path)
+    try:
+        way = locate(value, lambda item: isinstance(item, Tensor))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: no state dict: {error}.") from None
+    above = follow(value, way.path[:-1])
+    value = follow(value, way.path)
+    notes = [f"weights taken from {'.'.join(map(str, way.path))}"] if way.guessed else []
     if are_parts(way.candidates):
-        where = "checkpoint" + "".join(f"[{key!r}]" for key in way.path)
-        return f"{{key: {where}[key] for key in {list(way.candidates)}}}"
-    if any(map(claims.is_tensor, inside.values())) or not modules:
-        keys = way.path or tuple(way.candidates[:1])
-        return "checkpoint" + "".join(f"[{key!r}]" for key in keys)
-    if are_parts(modules):
-        return f"{{key: checkpoint[key].state_dict() for key in {modules}}}"
-    return f"checkpoint[{modules[0]!r}].state_dict()"
+        parts = join_some(list(way.candidates), 20)
+        notes.append(f"state dicts of parts were joined, with their names in front: {parts}")
+        value = _joined(value, way.candidates)
+    elif way.candidates:
+        inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
+        names = join_some([shown(key) for key in way.candidates])
+        raise CheckpointError(
+            told(
+                f"{path}: holds several state dicts: {names}. If they are versions of one model, "
+                f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
+                "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
+                f"'model.pt') of all of it, or {MODULE}."
+            )
+        )
+    elif way.path and (twins := _twins(above, way.path[-1])):
+        notes.append(f"weights taken from {way.path[-1]}, and not from {join_some(twins)}")
+    tensors = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
+    others = tuple(str(key) for key, item in value.items() if not isinstance(item, Tensor))
+    if not tensors:
+        raise CheckpointError(
+            f"{path}: holds no tensors; its keys are {join_some(others) or 'none'}. "
+            f"Expected a state dict, alone or under one key, such as {', '.join(_WRAPPERS)}."
+        )
+    if 2 * sum(not item.numel() for item in tensors.values()) > len(tensors):
+        raise CheckpointError(
+            f"{path}: most of its tensors are empty, as DeepSpeed ZeRO 3 leaves them. Join the "
+            "parts with its own script: python zero_to_fp32.py FOLDER OUT."
+        )
+    if _AVERAGED in tensors and all(key.startswith(("module.", _AVERAGED)) for key in tensors):
+        del tensors[_AVERAGED]
+    check_keys((*tensors, *others), path)
+    unusual = [f"{key} is {kind}" for key, item in tensors.items() if (kind := _unusual(item))]
+    if unusual:
+        raise CheckpointError(join_problems(str(path), unusual, "Give plain dense tensors."))
+    short = _without_prefixes(tensors)
+    if len({*short.values()}) < len(short):
+        twice = next(name for name in short.values() if [*short.values()].count(name) > 1)
+        both = [key for key, name in short.items() if name == twice]
+        raise CheckpointError(f"{path}: {' and '.join(both)} would both be {twice}.")
+    renamed = {short[key]: tensor for key, tensor in tensors.items()}
+    return StateDict(path, renamed, others, metadata or {}, tuple(notes))
+
+
+def are_parts(names: Sequence[Any]) -> bool:
+    """Whether state dicts of these names are parts of one model: of an encoder and a decoder."""
+    words = [str(name).lower() for name in names]
+    return any("enc" in word for word in words) and any("dec" in word for word in words)
+
+
+def _joined(value: Mapping[Any, Any], parts: Iterable[Any]) -> dict[str, Any]:
+    """One state dict of several, with each one's name in front of its keys."""
+    joined = {str(key): item for key, item in value.items() if isinstance(item, Tensor)}
+    for part in parts:
+        name = re.sub(r"[._]?(state_dict|state|weights)$", "", str(part)) or str(part)
+        inside = {str(key): item for key, item in value[part].items()}
+        short = _without_prefixes(inside)
+        joined |= {f"{name}.{short[key]}": item for key, item in inside.items()}
+    return joined
+
+
+def _twins(value: Mapping[Any, Any], taken: Any) -> list[str]:
+    """Keys of other state dicts with the names of the one that was taken, such as averages."""
+    keys = value[taken].keys()
+    return [
+        str(key)
+        for key, item in value.items()
+        if key != taken and isinstance(item, Mapping) and len(keys) > 1 and item.keys() == keys
+    ]
+
+
+def aliases(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
+) -> dict[str, Tensor]:
+    """Tensors of which a file's metadata says that another name has them.
+
+    ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
+    the others went.
+
+    Args:
+        tensors: those that are stored.
+        metadata: of the safetensors file, or of the index of its shards.
+        path: of that file, for messages.
+        size: bytes that are stored.
+
+    Raises:
+        CheckpointError: the metadata makes far more of them than is stored.
+    """
+    found = {
+        alias: tensors[stored]
+        for alias, stored in metadata.items()
+        if isinstance(stored, str) and stored in tensors and alias not in tensors
+    }
+    check_keys((*tensors, *found), path)
+    values = sum(tensor.numel() for tensor in (*tensors.values(), *found.values()))
+    if found and 4 * values > max(ALWAYS_ALLOWED, MAX_GROWTH * size):
+        raise CheckpointError(
+            f"{path}: its metadata names one tensor so often that {values} values would be read."
+        )
+    return found
+
+
+def check_keys(keys: Iterable[str], path: Path) -> None:
+    """Refuse more names, or longer ones, than a model has.
+
+    Raises:
+        CheckpointError: naming the bound.
+    """
+    keys = list(keys)
+    if len(keys) > MAX_KEYS:
+        raise CheckpointError(f"{path}: holds {len(keys)} keys, more than {MAX_KEYS}.")
+    longest = max(keys, key=len, default="")
+    if len(longest) > MAX_KEY_LENGTH:
+        raise CheckpointError(
+            f"{path}: key {longest[:40]}… has {len(longest)} characters, more than "
+            f"{MAX_KEY_LENGTH}."
+        )
+
+
+def _unusual(tensor: Tensor) -> str:
+    """The kind of a tensor without plain dense values; empty for one that has them."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.layout != torch.strided:
+        return f"a sparse tensor ({tensor.layout})"
+    if tensor.is_quantized:
+        return f"a quantized tensor ({tensor.dtype})"
+    if tensor.is_meta:
+        return "a meta tensor, which has no values"
+    return ""
+
+
+def _without_prefixes(keys: Mapping[str, Any]) -> dict[str, str]:
+    names = {key: key for key in keys}
+    for mark in _MARKS:
+        names = {key: name.replace(mark, "") for key, name in names.items()}
+    while names and all(name.startswith("module.") for name in names.values()):
+        names = {key: name.removeprefix("module.") for key, name in names.items()}
+    return names

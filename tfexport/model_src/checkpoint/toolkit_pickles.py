@@ -8,12 +8,123 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfexport.model_src.checkpoint import claims
-from tfexport.model_src.checkpoint.archive import Contents
-from tfexport.model_src.checkpoint.inert import is_namespace, plain_value
-from tfexport.model_src.checkpoint.stored_tensors import read_tensors
-from tfexport.model_src.checkpoint.toolkit_words import special_ids
-from tfexport.model_src.checkpoint.wrappers import StateDict, check_keys
+from tfexport.errors import shown
+from tfexport.model_src.checkpoint import pickle_checks
+from tfexport.model_src.checkpoint.pickle_checks import read_tensors
+from tfexport.model_src.checkpoint.pickle_files import Contents
+from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleError, StorageClaim
+from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
+
+# The vocabularies inside checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
+
+
+_SPECIAL = {"unk_id": "<unk>", "pad_id": "<blank>", "bos_id": "<s>", "eos_id": "</s>"}
+_DEEPEST_FIELDS = 8  # objects inside one another
+
+
+def words_of(vocab: Any, side: str) -> list[Any]:
+    """The words of one side, "src" or "tgt", in order of id; none if it has no such side.
+
+    Version 3 has lists of words by side; version 2 has, by side, an object with ``fields``, whose
+    first is the words', with a ``vocab`` with ``itos``; version 1 has a list of pairs instead.
+    """
+    if isinstance(vocab, list) and all(isinstance(it, tuple) and len(it) == 2 for it in vocab):
+        value = next((item for key, item in vocab if key == side), None)
+    else:
+        value = vocab.get(side) if isinstance(vocab, dict) else None
+    for _ in range(_DEEPEST_FIELDS):
+        if not isinstance(value, Call):
+            break
+        value = _look_inside(value)
+    return value if isinstance(value, list) else []
+
+
+def _look_inside(value: Call) -> Any:
+    state = value.state if isinstance(value.state, dict) else {}
+    for name in ("itos", "vocab", "fields"):
+        inside = state.get(name)
+        if name == "fields" and isinstance(inside, list) and inside:
+            inside = inside[0][1] if isinstance(inside[0], tuple) and len(inside[0]) > 1 else None
+        if inside is not None:
+            return inside
+    return None
+
+
+def special_ids(vocab: Any) -> dict[str, int]:
+    """The ids of the target's special words, as config values."""
+    words = words_of(vocab, "tgt")
+    found = {key: words.index(word) for key, word in _SPECIAL.items() if word in words}
+    start = vocab.get("decoder_start_token") if isinstance(vocab, dict) else None
+    if isinstance(start, str) and start in words and words.index(start) != found.get("bos_id"):
+        found["start_id"] = words.index(start)
+    return found
+
+
+# Plain values of the objects in a parsed pickle: what a toolkit keeps its options in.
+#
+# An ``argparse.Namespace`` becomes a dictionary of its attributes, omegaconf's nodes become what
+# they hold, an Enum's member of a toolkit its value. Anything else becomes the name of its class in
+# angle brackets, which no option takes.
+
+
+_SCALARS = (str, int, float, bool, type(None))
+_NAMESPACE = "argparse.Namespace"
+_TOOLKITS = ("fairseq.", "onmt.")
+_MOST_VALUES, _DEEPEST = 20_000, 16
+
+
+def is_namespace(value: Any) -> bool:
+    """Whether a value of a parsed pickle is an ``argparse.Namespace``."""
+    return isinstance(value, Call) and value.path == _NAMESPACE
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a parsed pickle as dictionaries with text as keys, lists and scalars.
+
+    Raises:
+        PickleError: there are more values than options have, or deeper ones.
+    """
+    return _Reader().read(value, 0)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.left = _MOST_VALUES
+
+    def read(self, value: Any, depth: int) -> Any:
+        self.left -= 1
+        if self.left < 0 or depth > _DEEPEST:
+            raise PickleError("its options hold more values than a toolkit's do")
+        if isinstance(value, _SCALARS):
+            return value
+        if isinstance(value, dict):
+            pairs = [(key, item) for key, item in value.items() if isinstance(key, str)]
+            return {key: self.read(item, depth + 1) for key, item in pairs}
+        if isinstance(value, list | tuple):
+            return [self.read(item, depth + 1) for item in value]
+        if isinstance(value, Call):
+            return self._read_object(value, depth)
+        return _name(value)
+
+    def _read_object(self, value: Call, depth: int) -> Any:
+        state = value.state if isinstance(value.state, dict) else {}
+        if value.path == _NAMESPACE:
+            return self.read(state, depth + 1)
+        for content in ("_content", "_val"):  # of omegaconf's containers and leaves
+            if content in state and value.path.startswith("omegaconf."):
+                return self.read(state[content], depth + 1)
+        alone = value.args[0] if isinstance(value.args, tuple) and len(value.args) == 1 else None
+        enum = value.path.startswith(_TOOLKITS) and value.state is None
+        if enum and isinstance(alone, str | int | float):
+            return alone
+        return _name(value)
+
+
+def _name(value: Any) -> str:
+    path = value.path if isinstance(value, Call | Global) else type(value).__name__
+    path = value.kind if isinstance(value, StorageClaim) else path
+    return f"<{shown(path)}>"
+
 
 # What toolkits call the best checkpoint of a training: fairseq, JoeyNMT, Sockeye, Marian-NMT.
 TOOLKIT_NAMES = ("checkpoint_best.pt", "best.ckpt", "params.best", "model.npz")
@@ -88,7 +199,7 @@ def _state(
     model_type: str = "",
     options: Mapping[str, Any] | None = None,
 ) -> StateDict:
-    claims.survey(contents)
+    pickle_checks.survey(contents)
     check_keys([str(key) for key in model], path)
     wanted = {str(key): item for key, item in model.items()}
     tensors = read_tensors(path, contents, wanted)

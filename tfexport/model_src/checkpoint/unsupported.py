@@ -1,8 +1,15 @@
-"""Hugging Face's models that are not read: each with the reason, and where to go with it."""
+"""Checkpoints that are not read: each with the reason, and where to go with it."""
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from tfexport.errors import Message, Option
+from tfexport.bundle import is_bundle
+from tfexport.errors import Message, Option, join_some
+from tfexport.model_src.checkpoint.framing import FRAMING
+from tfexport.model_src.config import config_keys, nearest_key
 
 _PAGE = "(docs/modules.md)"
 MODULE = f"export its code as a module of your own {_PAGE}"
@@ -100,3 +107,259 @@ UNSUPPORTED = {
         )
     },
 }  # fmt: skip
+
+
+# Recognition of checkpoints of other projects, with advice on each.
+
+
+_HUGGING_FACE_ALONE = ("architectures", "transformers_version")
+_HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
+_NO_LAYOUT = "docs/families.md has those that are read"
+_ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
+
+# Models, each with patterns of keys: one has to be there for every pattern, and none for those
+# behind "!". They say what is certain, and none of them is the name of a layer alone.
+_TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
+    (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
+    (
+        Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
+        (
+            r"^(src|tgt)_emb\.embeddings\.weight$",
+            r"^(en|de)coder\.transformer_layers\.\d+\.(input|precontext|post_attention)_layernorm\.",
+        ),
+    ),
+    (
+        Unsupported(
+            "a model with recurrent layers (LSTM or GRU)", "no layout has any", (MODULE,)
+        ),
+        (r"\b(weight|bias)_[ih]h_l\d",),
+    ),
+    (
+        Unsupported(
+            "a decoder-only language model",
+            "its keys name no encoder",
+            (CTRANSLATE2, f"if it has an encoder, {MODULE}"),
+        ),
+        (
+            r"^(model\.layers|transformer\.h|gpt_neox\.layers)\.\d+\.",
+            r"!enc|src|source|cross",
+        ),
+    ),
+    (
+        Unsupported("a BERT of Hugging Face", "its keys name no decoder", (OPTIMUM, MODULE)),
+        (r"\.attention\.self\.query\.weight$", r"!dec|tgt|target|cross"),
+    ),
+)  # fmt: skip
+
+# Patterns of keys that only these have, by the ``model_type`` that their config.json would have.
+_UNSUPPORTED_NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("led", (r"\.longformer_self_attn\.",)),
+    ("longt5", (r"\.(LocalSelfAttention|TransientGlobalSelfAttention)\.",)),
+    ("pegasus_x", (r"\.global_self_attn_layer_norm\.",)),
+    ("prophetnet", (r"^prophetnet\.|\.ngram_embeddings\.",)),
+    ("switch_transformers", (r"\.mlp\.(router|experts)\.",)),
+    ("nllb-moe", (r"\.ffn\.(router|experts)\.",)),
+    ("whisper", (r"^model\.encoder\.conv1\.", r"^model\.decoder\.layers\.\d+\.encoder_attn\.")),
+    ("whisper", (r"^encoder\.conv1\.", r"^decoder\.blocks\.\d+\.cross_attn\.")),
+    ("vision-encoder-decoder", (r"^encoder\.embeddings\.patch_embeddings\.",)),
+)  # fmt: skip
+
+
+def _fits(names: list[str], patterns: Iterable[str]) -> bool:
+    return all(
+        any(re.search(pattern.removeprefix("!"), name) for name in names)
+        is not pattern.startswith("!")
+        for pattern in patterns
+    )
+
+
+def describe_unsupported(names: Iterable[str]) -> str | None:
+    """Say which model a few names of tensors give away, whatever the others are; None if none."""
+    names = list(names)
+    for kind, patterns in _UNSUPPORTED_NAMES:
+        if _fits(names, patterns):
+            return str(UNSUPPORTED[kind])
+    return None
+
+
+def describe_names(names: Iterable[str]) -> str | None:
+    """Say which project or kind of model the names of tensors belong to; None if unknown."""
+    names = list(names)
+    if (unsupported := describe_unsupported(names)) is not None:
+        return unsupported
+    for unsupported_kind, patterns in _TELL_TALES:
+        if _fits(names, patterns):
+            return str(unsupported_kind)
+    return None
+
+
+def describe_config(values: Mapping[str, Any]) -> str | None:
+    """Say which model a Hugging Face config.json describes, and why it is not read.
+
+    Returns:
+        None for a file that is not of Hugging Face.
+    """
+    if not any(key in values for key in _HUGGING_FACE_KEYS) or is_ours(values):
+        return None
+    architectures = values.get("architectures")
+    named = isinstance(architectures, list) and architectures and isinstance(architectures[0], str)
+    title = architectures[0][:80] if named and architectures else "model"
+    kind = values.get("model_type")
+    if isinstance(kind, str) and kind in UNSUPPORTED:
+        return str(UNSUPPORTED[kind])
+    detail = f" (model_type {kind[:80]})" if isinstance(kind, str) else ""
+    return str(Unsupported(f"a Hugging Face {title}{detail}", _NO_LAYOUT, _ANYWHERE))
+
+
+def is_ours(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of tfexport: at least half of its keys are, misspelt ones included.
+
+    Some keys of Hugging Face are similar (``encoder_layers``), so in their files only exact ones
+    count.
+    """
+    known = (*config_keys(), "rename", "ignore", FRAMING)
+    theirs = any(key in values for key in _HUGGING_FACE_ALONE)
+    ours = [key for key in values if key in known or (not theirs and nearest_key(key, known))]
+    return 2 * len(ours) >= len(values)
+
+
+# Models in forms that are not the plain weights of all of their parameters, and the way to those.
+#
+# Adapters that were not merged, quantised weights, parts of a distributed training, and the files
+# of other frameworks: each is recognised by its keys, its names or its first bytes.
+
+
+_MERGE = (
+    "Merge them into the model, and save that: model = model.merge_and_unload() of PEFT, then "
+    "model.save_pretrained('merged') or torch.save(model.state_dict(), 'model.pt')."
+)
+_NOT_MERGED = "which are not merged into the weights; without them it would be another model."
+_UNQUANTISED = (
+    "which are not read: tfexport quantises by itself. Give the model as it was before, or what "
+    "model.dequantize() of transformers makes of it."
+)
+
+# What the keys of such files have, with what it is and what to do.
+_KEYS = (
+    (
+        r"\blora_(A|B|embedding_A|embedding_B|magnitude_vector|up|down)\b",
+        f"weights of LoRA, {_NOT_MERGED} {_MERGE} With loralib, model.eval() merges them.",
+    ),
+    (
+        r"\b(hada_w[12]_[ab]|lokr_w[12]\w*|oft_r|oft_R|vera_lambda_[bd]|ia3_l|boft_[RPs])\b",
+        f"weights of adapters (PEFT), {_NOT_MERGED} {_MERGE}",
+    ),
+    (r"^base_model\.model\.", f"a model inside PEFT's, {_NOT_MERGED} {_MERGE}"),
+    (
+        r"\badapter_(down|up)\b|\badapters\.[\w-]+\.\w*(down|up)",
+        "bottleneck adapters, which are additional layers that no layout has and that cannot be "
+        f"merged. If the model is called with them, {MODULE}.",
+    ),
+    (
+        r"\bprompt_embeddings\b|\bprefix_encoder\b|\bprompt_encoder\b",
+        "trained prompts or prefixes, which no layout has and which cannot be merged: "
+        f"{MODULE}.",
+    ),
+    (
+        r"\.(absmax|quant_map|nested_absmax)$|\.quant_state\.bitsandbytes__|\.(SCB|weight_format)$",
+        f"weights that bitsandbytes has quantised, {_UNQUANTISED}",
+    ),
+    (r"\.(qweight|qzeros)$", f"weights that GPTQ or AWQ has quantised, {_UNQUANTISED}"),
+    (
+        r"\.(weight_packed|weight_zero_point|W_q|_packed_params)$|\._packed_params\.",
+        f"weights that were quantised, {_UNQUANTISED}",
+    ),
+    (
+        r"\b_?flat_param(_\d+)?$",
+        "parameters that FSDP has put into one row. Save the full state dict where it was trained: "
+        "torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict=True.",
+    ),
+)  # fmt: skip
+
+_IN_TRANSFORMERS = (
+    "Convert them with transformers 4: AutoModelForSeq2SeqLM.from_pretrained(FOLDER, {flag}=True)"
+    ".save_pretrained(OUT)."
+)
+_ADAPTER_FILES = (
+    "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "pytorch_adapter.bin",
+)  # fmt: skip
+# Names in folders without weights of PyTorch.
+_NAMES = (
+    (
+        r"zero_to_fp32\.py|global_step\d+|.*_optim_states\.pt|mp_rank_\d+_model_states\.pt",
+        "parts of a training with DeepSpeed. Join them with its own script: "
+        "python zero_to_fp32.py FOLDER OUT.",
+    ),
+    (
+        r".*\.distcp",
+        "parts of a distributed checkpoint of PyTorch (FSDP). Join them: python -m "
+        "torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER model.pt.",
+    ),
+    (
+        r".*\.h5|.*\.keras|saved_model\.pb|.*\.ckpt\.index|.*\.data-\d+-of-\d+",
+        "weights of TensorFlow. " + _IN_TRANSFORMERS.format(flag="from_tf"),
+    ),
+    (r".*\.msgpack", "weights of Flax. " + _IN_TRANSFORMERS.format(flag="from_flax")),
+    (
+        r".*\.onnx",
+        "a model that was exported to ONNX already. Give the weights of PyTorch that it was made "
+        "of.",
+    ),
+    (r".*\.gguf", "a GGUF file of llama.cpp. Give the weights that it was made of."),
+)  # fmt: skip
+_HEADS = (
+    (b"\x89HDF\r\n\x1a\n", "model.h5"),
+    (b"GGUF", "model.gguf"),
+)
+_BUNDLE = (
+    "a bundle of tfexport, which is exported already: 'tfexport translate', 'serve', 'verify' and "
+    "'quantize' take it. Give the checkpoint that it was made of."
+)
+
+
+def describe_form(keys: Iterable[str]) -> str | None:
+    """Say in which form the weights with these keys are; None for plain ones."""
+    keys = list(keys)
+    for pattern, text in _KEYS:
+        if found := [key for key in keys if re.search(pattern, key)]:
+            return f"holds {text} They are {join_some(found, 3)}."
+    return None
+
+
+def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
+    """Say in which form the model of a folder is; None for plain weights, or if nothing shows it.
+
+    Args:
+        folder: with its files.
+        weights: whether it holds weights of PyTorch, of which only adapters beside them matter.
+    """
+    if is_bundle(folder):
+        return _BUNDLE
+    names = sorted(path.name for path in folder.iterdir())
+    if adapters := [name for name in _ADAPTER_FILES if name in names]:
+        beside = "in addition to its weights" if weights else "alone"
+        return (
+            f"holds an adapter such as LoRA {beside} ({', '.join(adapters)}). Merge it into the "
+            "model, save it, and export that:\n"
+            f"  from peft import AutoPeftModelForSeq2SeqLM\n"
+            f"  model = AutoPeftModelForSeq2SeqLM.from_pretrained({folder.name!r})\n"
+            "  model.merge_and_unload().save_pretrained('merged')"
+            + ("\nTo export the model without it, name the file of its weights." if weights else "")
+        )
+    return None if weights else _describe_names(names)
+
+
+def describe_form_of_file(path: Path, head: bytes) -> str | None:
+    """Say in which form a file is that is no checkpoint of PyTorch, by its name and first bytes."""
+    if b"Spec\0" in head[:32]:
+        return "a model of CTranslate2. Give the weights that it was converted from."
+    name = next((name for mark, name in _HEADS if head.startswith(mark)), path.name)
+    return next((text for pattern, text in _NAMES if re.fullmatch(pattern, name)), None)
+
+
+def _describe_names(names: list[str]) -> str | None:
+    for pattern, text in _NAMES:
+        if found := [name for name in names if re.fullmatch(pattern, name)]:
+            what, _, way = text.partition(". ")
+            return f"holds {what} ({join_some(found, 3)}). {way}"
+    return None

@@ -12,8 +12,8 @@ from tests.support.toolkits import opennmt_py
 from tests.support.toolkits.drawn import both, difference
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.pickled import Call
-from tfexport.model_src.checkpoint.toolkit_words import special_ids, words_of
+from tfexport.model_src.checkpoint.pickle_parser import Call
+from tfexport.model_src.checkpoint.toolkit_pickles import special_ids, words_of
 
 
 @pytest.mark.parametrize("seed", range(30))

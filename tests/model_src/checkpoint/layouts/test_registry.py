@@ -20,9 +20,8 @@ from tfexport.model_src import (
     load_checkpoint,
     register_layout,
 )
-from tfexport.model_src.checkpoint.account import expected_shapes
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
-from tfexport.model_src.checkpoint.read import examine_checkpoint
+from tfexport.model_src.checkpoint.read import examine_checkpoint, expected_shapes
 from tfexport.model_src.config import config_keys
 
 

@@ -23,7 +23,7 @@ from tests.support.hf_models import (
 from tfexport.errors import CheckpointError, ConfigError
 from tfexport.export.reference.t5_like import ORIGINAL
 from tfexport.model_src import load_checkpoint
-from tfexport.model_src.checkpoint.read import Checkpoint
+from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

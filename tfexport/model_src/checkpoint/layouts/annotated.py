@@ -1,7 +1,6 @@
 """The Annotated Transformer, as the well-known notebook saves it (Rush 2018)."""
 
-from tfexport.model_src.checkpoint.conversions import POSITION_TABLE
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import POSITION_TABLE, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
 
 # fmt: off

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.conversions import THIRDS
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import THIRDS, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.toolkit_options import Options, refused_keys, several, without
 

@@ -5,8 +5,7 @@ after that of padding, and have no end; ``max_position_embeddings`` is taken for
 is never written, as in fairseq: transformers 4 and 5 give what follows it different positions.
 """
 
-from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike
-from tfexport.model_src.checkpoint.bart_like_tables import Tables
+from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike, Tables
 
 FSMT = BartLike(
     name="fsmt",

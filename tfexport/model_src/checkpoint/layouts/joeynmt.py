@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tfexport.model_src.checkpoint.conversions import POSITION_TABLE
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import POSITION_TABLE, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.toolkit_options import Options, several
 

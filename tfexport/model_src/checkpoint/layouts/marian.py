@@ -3,8 +3,7 @@
 Its padding is the start of decoding, and no bos.
 """
 
-from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike
-from tfexport.model_src.checkpoint.bart_like_tables import Tables
+from tfexport.model_src.checkpoint.bart_like import POST_NORM, BartLike, Tables
 
 MARIAN = BartLike(
     name="marian",

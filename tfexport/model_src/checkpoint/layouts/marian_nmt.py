@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.model_src.checkpoint.conversions import OneRow, Transposed
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import Entries, KeyTable, OneRow, Transposed
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.toolkit_options import Options, refused_keys, several, without
 

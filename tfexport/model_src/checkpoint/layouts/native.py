@@ -10,10 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tfexport.atomic import new_file
-from tfexport.model_src.checkpoint.conversions import POSITION_TABLE
-from tfexport.model_src.checkpoint.json_values import parse_config
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import POSITION_TABLE, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
+from tfexport.model_src.checkpoint.overrides import parse_config
 from tfexport.model_src.transformer import Transformer
 
 METADATA_KEY = "tfexport_config"

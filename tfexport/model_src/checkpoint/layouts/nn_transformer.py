@@ -3,8 +3,7 @@
 Other names come here through the config's ``rename`` table.
 """
 
-from tfexport.model_src.checkpoint.conversions import POSITION_TABLE, THIRDS
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import POSITION_TABLE, THIRDS, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
 
 # fmt: off

@@ -1,7 +1,6 @@
 """An nn.Transformer rebuilt around shared layers: one ``layer`` for all (``encoder.layer.*``)."""
 
-from tfexport.model_src.checkpoint.conversions import POSITION_TABLE, THIRDS
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import POSITION_TABLE, THIRDS, Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts.nn_transformer import DEFAULTS, WORDS
 

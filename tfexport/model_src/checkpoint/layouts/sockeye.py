@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfexport.model_src.checkpoint.conversions import THIRDS, Split
-from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
+from tfexport.model_src.checkpoint.keymap import THIRDS, Entries, KeyTable, Split
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.toolkit_options import Options, refused_keys, several, without
 
