@@ -7,8 +7,8 @@ import torch
 
 from tests.conftest import SETTINGS
 from tests.support.traces import trace_key
-from tfexport.export.graphs.encoder_decoder import EncoderGraph
 from tfexport.export.graphs.fused_attention import FusedAttention
+from tfexport.export.graphs.transformer_graphs import EncoderGraph
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
 from tfexport.model_src.attention import Attention
 

@@ -9,7 +9,7 @@ import sentencepiece
 import tokenizers
 
 from tests.support.awkward_text import corpus
-from tfexport.export.text.families.sentencepiece_file import read_pieces
+from tfexport.export.text.families.tokenizer_parts import read_pieces
 from tfexport.export.text.tokenizer_files import choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer

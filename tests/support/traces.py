@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tfexport.export.ir_tools.initializers import content_key
+from tfexport.export.ir_tools.nodes import content_key
 
 
 class _Contents(pickle.Pickler):

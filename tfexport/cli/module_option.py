@@ -38,7 +38,7 @@ def read_factory(name: str) -> dict[str, Any]:
         ConfigError: there is no such function, it raised an error, or gave something else.
     """
     with needs("export"):
-        from tfexport.export.artifacts.module_keywords import ModuleKeywords
+        from tfexport.export.artifacts.module_source import ModuleKeywords
         from tfexport.export.named_code import load_named, one_line
     factory = load_named(name, "module")
     try:

@@ -15,29 +15,30 @@ from tfexport import graph_io
 from tfexport.errors import ConfigError, ExportError, Message, Problem
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.graphs.beam import export_beam
-from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
 from tfexport.export.graphs.exporter import cache_shape
-from tfexport.export.graphs.forward import export_forward
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
 from tfexport.export.graphs.greedy_rules import GreedyRules
-from tfexport.export.graphs.shortlist import make_shortlist
-from tfexport.export.graphs.slot_attention import SlotAttention
-from tfexport.export.graphs.slot_step import export_slot_step
+from tfexport.export.graphs.slot_step import SlotAttention, export_slot_step
+from tfexport.export.graphs.transformer_graphs import (
+    export_decoder,
+    export_encoder,
+    export_forward,
+    make_shortlist,
+)
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
-from tfexport.export.parity.beam import compare_beam
 from tfexport.export.parity.bundle import CompareGraph
-from tfexport.export.parity.encoder_decoder import (
-    compare_decoder,
-    compare_encoder,
-    compare_shortlist,
-)
-from tfexport.export.parity.generate import compare_generate_in_bundle
-from tfexport.export.parity.native import compare_native
 from tfexport.export.parity.plan import Plan
 from tfexport.export.parity.report import NATIVE, ParityReport
-from tfexport.export.parity.slots import compare_slots
+from tfexport.export.parity.search import compare_beam, compare_generate_in_bundle
+from tfexport.export.parity.steps import (
+    compare_decoder,
+    compare_encoder,
+    compare_native,
+    compare_shortlist,
+    compare_slots,
+)
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint

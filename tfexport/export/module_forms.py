@@ -11,12 +11,14 @@ from tfexport.errors import ExportError
 from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import LARGEST_SIZES, CaptureError
 from tfexport.export.graphs.greedy import export_generate
-from tfexport.export.graphs.module_graphs import export_module_decoder, export_module_encoder
-from tfexport.export.graphs.module_steps import ModuleSteps
+from tfexport.export.graphs.module_graphs import (
+    ModuleSteps,
+    export_module_decoder,
+    export_module_encoder,
+)
 from tfexport.export.modules.contract import ModuleError
-from tfexport.export.modules.examine import Examination
-from tfexport.export.modules.places import export_failure
-from tfexport.export.modules.size_limits import check_sizes
+from tfexport.export.modules.examine import Examination, check_sizes
+from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import (
     CompareModule,
     compare_memory,

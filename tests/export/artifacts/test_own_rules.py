@@ -10,8 +10,11 @@ from tests.support.hf_models import change_json, make_model, save_folder
 from tests.support.tokenizer_folders import m2m100_folder
 from tfexport.errors import ConfigError
 from tfexport.export import export_graph, export_torchscript
-from tfexport.export.artifacts.checkpoint_source import read_for_decoding
-from tfexport.export.artifacts.own_rules import check_greedy_file, needs_language
+from tfexport.export.artifacts.checkpoint_source import (
+    check_greedy_file,
+    needs_language,
+    read_for_decoding,
+)
 from tfexport.export.text.model_tokenizers import find_beside
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions

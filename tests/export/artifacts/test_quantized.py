@@ -21,7 +21,7 @@ from tfexport.export import (
     verify_artifact,
 )
 from tfexport.export.artifacts.onnx import export_onnx
-from tfexport.export.ir_tools.rounding import quantize_per_row
+from tfexport.export.ir_tools.quantization import quantize_per_row
 from tfexport.export.quantize.quality import Quality
 from tfexport.runtime.text.tokenizer import load_tokenizer
 

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tfexport.export.graphs import beam, greedy_state
-from tfexport.export.graphs.batch_compaction import WholeBatch
+from tfexport.export.graphs import beam, greedy
 from tfexport.export.graphs.beam import BeamState
-from tfexport.export.graphs.greedy_state import GreedyState
+from tfexport.export.graphs.greedy import GreedyState, WholeBatch
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.graph_io import PAST, GraphSpec
 from tfexport.model_src.build import build_transformer
@@ -42,7 +41,7 @@ def test_the_whole_batch_comes_before_the_rows_that_are_left() -> None:
 @pytest.mark.parametrize(
     ("spec", "state"),
     [
-        (greedy_state.step_spec(STEPS), greedy_state.state_spec),
+        (greedy.step_spec(STEPS), greedy.state_spec),
         (beam.step_spec(STEPS), beam.state_spec),
     ],
     ids=["greedy", "beam"],
@@ -59,7 +58,7 @@ def test_a_step_gives_the_state_that_it_takes_one_token_longer(
 @pytest.mark.parametrize(
     ("start", "step"),
     [
-        (greedy_state.start_spec(STEPS), greedy_state.step_spec(STEPS)),
+        (greedy.start_spec(STEPS), greedy.step_spec(STEPS)),
         (beam.start_spec(STEPS), beam.step_spec(STEPS)),
     ],
     ids=["greedy", "beam"],

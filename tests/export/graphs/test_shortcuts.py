@@ -15,10 +15,10 @@ from tests.conftest import CONFIG
 from tests.support import tutorial
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.encoder_decoder import export_decoder, export_encoder
 from tfexport.export.graphs.exporter import export_graph_module
 from tfexport.export.graphs.fused_attention import FusedAttention
-from tfexport.export.ir_tools.initializers import content_key
+from tfexport.export.graphs.transformer_graphs import export_decoder, export_encoder
+from tfexport.export.ir_tools.nodes import content_key
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.model_src.transformer import Transformer

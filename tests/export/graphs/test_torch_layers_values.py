@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.support.layer_export import Axes, Called, check, export, normal
 from tfexport.errors import ExportError
-from tfexport.export.graphs.torch_layers import conditions
+from tfexport.export.graphs.torch_layers import capture
 
 ROWS = normal("B", "S", 8)
 IDS = Axes(("B", "S"), "ids")
@@ -85,7 +85,7 @@ def test_a_condition_with_an_effect_is_refused(call: Callable[..., Tensor]) -> N
 
 
 def test_conditions_of_a_file_that_is_no_python_are_none() -> None:
-    assert conditions._harmless("/nowhere/model.py") == {}
+    assert capture._harmless("/nowhere/model.py") == {}
 
 
 OLDER: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {

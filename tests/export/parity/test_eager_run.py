@@ -20,8 +20,8 @@ from tfexport.export.parity.eager_run import (
     run_batches,
     run_grid,
 )
-from tfexport.export.parity.generate import attention_weights
 from tfexport.export.parity.plan import QUICK, Plan
+from tfexport.export.parity.search import attention_weights
 from tfexport.export.rounding import Weights
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import checkpoint_of

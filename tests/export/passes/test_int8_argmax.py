@@ -11,10 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tfexport.export.ir_tools.operators import BEST_TOKEN
-from tfexport.export.ir_tools.text_form import parse_graph
-from tfexport.export.passes.int8_argmax import insert_argmax, remove_preselection
-from tfexport.export.passes.int8_argmax_text import CHOICE
+from tfexport.export.ir_tools.nodes import BEST_TOKEN, parse_graph
+from tfexport.export.passes.int8_argmax import CHOICE, insert_argmax, remove_preselection
 
 Floats = NDArray[np.float32]
 OPSET = 20

@@ -4,9 +4,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tfexport.export.ir_tools.initializers import add_initializer, array_of
-from tfexport.export.ir_tools.nodes import append_node, new_node
-from tfexport.export.ir_tools.operators import MICROSOFT, MULTI_HEAD_ATTENTION, is_operator
+from tfexport.export.ir_tools.nodes import (
+    MICROSOFT,
+    MULTI_HEAD_ATTENTION,
+    add_initializer,
+    append_node,
+    array_of,
+    is_operator,
+    new_node,
+)
 from tfexport.export.ir_tools.roles import MATRIX, Role, read_role
 from tfexport.export.passes import AFTER_EXPORT
 from tfexport.export.passes.names import NameWeights, Parameter, set_parameters

@@ -17,8 +17,8 @@ from tests.support.manifests import rewrite
 from tfexport.bundle import WEIGHTS, read_manifest
 from tfexport.errors import BundleError
 from tfexport.export import export_bundle, quantize_bundle
-from tfexport.export.ir_tools.rounding import quantize_per_row
-from tfexport.export.passes.share_weights import _WrittenTensor, share_weights
+from tfexport.export.ir_tools.quantization import quantize_per_row
+from tfexport.export.passes.weights import _WrittenTensor, share_weights
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.weight_table import WEIGHT_TABLE, StoredWeight, read_weight_table

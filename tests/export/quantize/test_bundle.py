@@ -22,7 +22,7 @@ from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
 from tfexport.export import quantize_bundle, verify_bundle
-from tfexport.export.ir_tools.rounding import (
+from tfexport.export.ir_tools.quantization import (
     BLOCK,
     quantize_blockwise,
     quantize_per_column,

@@ -19,7 +19,7 @@ from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
 from tfexport.export import export_graph, verify_artifact
-from tfexport.export.text import wrap
+from tfexport.export.text import text_graphs
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime.text.tokenizer import load_tokenizer
@@ -192,7 +192,7 @@ def test_kinds_that_no_operator_reproduces_are_refused(
         )
     monkeypatch.setitem(sys.modules, "onnxruntime_extensions", None)
     with pytest.raises(MissingDependencyError, match="pip install 'onnxruntime-extensions>="):
-        wrap.check_reproduced(TokenizerFiles(demo, demo), load_checkpoint(demo).config)
+        text_graphs.check_reproduced(TokenizerFiles(demo, demo), load_checkpoint(demo).config)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tfexport.export.reference import build_reference
-from tfexport.export.reference.module import ModuleReference
+from tfexport.export.reference.original import ModuleReference
 from tfexport.model_src import Checkpoint
 
 Sizes = dict[str, tuple[int, ...]]

@@ -41,10 +41,9 @@ from tfexport.export.graph_forms import (
 )
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
-from tfexport.export.parity.expect import add_expected, near_tie_of
 from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle, read_level
-from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.passes.weight_table import record_weights
+from tfexport.export.parity.text import add_expected, near_tie_of
+from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of

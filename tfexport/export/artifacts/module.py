@@ -25,8 +25,13 @@ from tfexport.bundle import (
 from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
 from tfexport.export.artifacts.keywords import check_keywords
-from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments, check_form
-from tfexport.export.artifacts.module_source import ModuleContents, read_module
+from tfexport.export.artifacts.module_source import (
+    ModuleContents,
+    ModuleKeywords,
+    check_arguments,
+    check_form,
+    read_module,
+)
 from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.module_forms import (
     MODULE_FORMS,
@@ -36,14 +41,14 @@ from tfexport.export.module_forms import (
 )
 from tfexport.export.modules.contract import in_eval
 from tfexport.export.modules.inputs import Input
-from tfexport.export.parity.expect import add_expected
 from tfexport.export.parity.module import (
     compare_module_bundle,
     compare_module_file,
 )
 from tfexport.export.parity.plan import FULL, plan_bundle
 from tfexport.export.parity.report import ParityReport
-from tfexport.export.passes.share_weights import share_transposed, share_weights
+from tfexport.export.parity.text import add_expected
+from tfexport.export.passes.weights import share_transposed, share_weights
 from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
 from tfexport.export.rounding import suited_threads
 from tfexport.typing import PathLike, Progress, Unpack, silent

@@ -17,12 +17,11 @@ from tfexport.errors import ExportError
 from tfexport.export.artifacts.info import TORCHSCRIPT, ArtifactInfo
 from tfexport.export.artifacts.keywords import check_keywords
 from tfexport.export.artifacts.module import ModuleResult
-from tfexport.export.artifacts.module_keywords import ModuleKeywords, check_arguments
-from tfexport.export.artifacts.module_source import read_module
-from tfexport.export.artifacts.torch_archive import write_archive
+from tfexport.export.artifacts.module_source import ModuleKeywords, check_arguments, read_module
+from tfexport.export.artifacts.torch_file import write_archive
 from tfexport.export.modules.contract import in_eval
 from tfexport.export.modules.inputs import Input
-from tfexport.export.modules.places import export_failure
+from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
 from tfexport.export.rounding import suited_threads

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ConfigError, ExportError, Message, Option, Problem
-from tfexport.export.artifacts.checkpoint_source import read_for_decoding
+from tfexport.export.artifacts.checkpoint_source import check_greedy_file, read_for_decoding
 from tfexport.export.artifacts.info import describe_export, read_graph_info
 from tfexport.export.artifacts.keywords import (
     GraphKeywords,
@@ -24,18 +24,16 @@ from tfexport.export.artifacts.keywords import (
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import FORWARD, check_options
-from tfexport.export.artifacts.own_rules import check_greedy_file
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_text
 from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level, read_pairs
 from tfexport.export.passes import BEFORE_SAVE
-from tfexport.export.passes.share_weights import share_transposed
+from tfexport.export.passes.weights import share_transposed
 from tfexport.export.quiet import quiet
-from tfexport.export.text.operators import OLDEST_OPSET
+from tfexport.export.text.text_graphs import OLDEST_OPSET, TEXTS, add_text, check_reproduced
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
-from tfexport.export.text.wrap import TEXTS, add_text, check_reproduced
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.typing import PathLike, Progress, Unpack, silent

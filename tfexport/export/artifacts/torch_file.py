@@ -5,6 +5,7 @@ That is TorchScript, or a program of ``torch.export``, its successor.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,16 @@ from torch.export import Dim, ExportedProgram
 
 from tfexport.atomic import check_new_file, new_file
 from tfexport.errors import BundleError, ExportError
-from tfexport.export.artifacts.checkpoint_source import read_for_decoding
+from tfexport.export.artifacts.checkpoint_source import (
+    check_greedy_file,
+    read_for_decoding,
+    start_as_files_say,
+)
 from tfexport.export.artifacts.info import (
+    METADATA,
     TORCH_EXPORT,
     TORCHSCRIPT,
+    ArtifactInfo,
     describe_export,
     read_torch_info,
 )
@@ -29,9 +36,7 @@ from tfexport.export.artifacts.keywords import (
     read_options,
     refuse_expected,
 )
-from tfexport.export.artifacts.own_rules import check_greedy_file, start_as_files_say
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.artifacts.torch_archive import write_archive
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
 from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
@@ -42,6 +47,39 @@ from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptio
 from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.model_src.transformer import Transformer
 from tfexport.typing import PathLike, Progress, Unpack, silent
+
+# The archive of a torch file, written without debug records of local paths.
+
+
+def write_archive(
+    made: torch.jit.ScriptModule | ExportedProgram, path: Path, info: ArtifactInfo
+) -> None:
+    """Write a scripted module or a program, with its metadata as an extra file."""
+    extra = {METADATA: info.to_json()}
+    # In memory first: where a disk is full, torch's writer ends the process.
+    buffer = io.BytesIO()
+    with quiet():
+        if isinstance(made, ExportedProgram):
+            torch.export.save(made, buffer, extra_files=extra)
+        else:
+            torch.jit.save(made, buffer, _extra_files=extra)
+            buffer = _without_sources(buffer)
+    path.write_bytes(buffer.getbuffer())
+
+
+def _without_sources(script: io.BytesIO) -> io.BytesIO:
+    """Copy a TorchScript archive without its debug records, which contain local paths."""
+    script.seek(0)
+    reader = torch._C.PyTorchFileReader(script)
+    copy = io.BytesIO()
+    writer = torch._C.PyTorchFileWriter(copy)
+    own = {"version", "byteorder", ".data/serialization_id"}  # the writer adds these itself
+    for name in reader.get_all_records():
+        if name not in own and not name.endswith(".debug_pkl"):
+            content = reader.get_record(name)
+            writer.write_record(name, content, len(content))
+    writer.write_end_of_file()
+    return copy
 
 
 def export_torchscript(

@@ -10,7 +10,7 @@ Axes: B batch, K beams, R = B * K rows, P past, H heads, D head size, E model wi
 import torch
 from torch import Tensor
 
-from tfexport.export.ir_tools.operators import MULTI_HEAD_ATTENTION
+from tfexport.export.ir_tools.nodes import MULTI_HEAD_ATTENTION
 from tfexport.model_src.attention import Attention
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
+from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 
 BANNED = -1e30  # added to a logit: not -inf, of which differences are no numbers
 

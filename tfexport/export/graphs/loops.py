@@ -11,9 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport import graph_io
-from tfexport.export.ir_tools.initializers import add_initializer, rename_initializer, value_key
-from tfexport.export.ir_tools.nodes import append_node
-from tfexport.export.ir_tools.text_form import prefix_names, take_nodes
+from tfexport.export.ir_tools.nodes import (
+    add_initializer,
+    append_node,
+    prefix_names,
+    rename_initializer,
+    take_nodes,
+    value_key,
+)
 
 _START, _STEP = "start/", "step/"
 

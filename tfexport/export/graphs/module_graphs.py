@@ -1,11 +1,21 @@
-"""The encoder and decoder graphs of a user's module."""
+"""The graphs of a user's module, and the module as a ``StepModel``."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
+import torch
 from torch import Tensor, nn
 
+from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.input_checks import checked_ids
+from tfexport.export.graphs.exporter import checked_ids
+from tfexport.export.graphs.fused_attention import reshape_as
+from tfexport.export.graphs.greedy_rules import NO_RULES
+from tfexport.export.graphs.step_model import Decoded, Memory
+from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.export.modules.examine import Examination
+from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec
 
 
 class ModuleEncoder(nn.Module):
@@ -58,3 +68,138 @@ def export_module_decoder(found: Examination, opset: int) -> ir.Model:
     """Export ``decoder``."""
     spec = found.io.decoder_graph(found.vocab_size)
     return exporter.export_graph_module(ModuleDecoder(found), spec, opset, found.sizes)
+
+
+# A user's module as a ``StepModel``.
+#
+# Its logits are whole, so the best token is an argmax of them, and a step leaves the token's
+# log-probability. Beams are rows of their own, so the memory is repeated for each of them.
+#
+# Axes: B batch, K beams, R = B * K rows, T target, V vocabulary.
+
+
+class ModuleSteps:
+    """See ``StepModel``."""
+
+    def __init__(self, found: Examination, special_ids: SpecialIds, longest: int) -> None:
+        self.found, self.module = found, cast(nn.Module, found.module)
+        self.special_ids, self.vocab_size = special_ids, found.vocab_size
+        self.longest: int | None = longest
+        self.record_width = 1
+        self.sizes: Sequence[Mapping[str, int]] | None = found.sizes
+        self.rules = NO_RULES
+        io = found.io
+        self.inputs = io.inputs
+        self.read_by_start = (*io.memory, *io.state_before("present"))
+        self.memory = Memory(io.memory, ())
+        rows = tuple(
+            TensorSpec(f"rows.{each.name}", each.dtype, (ROWS, *each.axes[1:]))
+            for each in io.memory
+        )
+        self.beam_memory = Memory((), rows)
+
+    def state(self, past: str, prefix: str = "") -> tuple[TensorSpec, ...]:
+        """See ``StepModel``."""
+        io, name = self.found.io, f"{prefix}past"
+        if past == "0":
+            return io.state_before(name)
+        return io.state_named(name) if past == PAST else io.state_after("1", name)
+
+    def encoder_values(self, graph: ir.Graph) -> tuple[list[ir.Value], list[ir.Value]]:
+        """See ``StepModel``; start reads all of them."""
+        kept = list(graph.outputs[: len(self.found.io.memory)])
+        return kept, list(graph.outputs)
+
+    def source_mask(self, values: Sequence[Tensor]) -> Tensor:
+        """See ``StepModel``; every row has a source."""
+        memory, _ = self._split(values)
+        return torch.ones((memory[0].size(0), 1), dtype=torch.int64)
+
+    def make_memory(
+        self, values: Sequence[Tensor], beams: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """See ``StepModel``; for beams the memory of every row."""
+        if beams is None:
+            return ()
+        memory, _ = self._split(values)
+        return tuple(_repeat(tensor, beams.size(0)) for tensor in memory)
+
+    def first_past(
+        self, values: Sequence[Tensor], made: Sequence[Tensor], rows: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """See ``StepModel``."""
+        _, past = self._split(values)
+        if rows is None:
+            return past
+        return tuple(_repeat(tensor, rows.size(1)) for tensor in past)
+
+    def _split(self, values: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Memory and state before the first step, of the values that start reads."""
+        count = len(self.found.io.memory)
+        return tuple(values[:count]), tuple(values[count:])
+
+    def step(
+        self, token: Tensor, count: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+        """See ``StepModel``; ``x`` are the logits, (B, V)."""
+        # Rows that have not ended have taken all steps, and there is always one.
+        logits, present = self.found.module.step(token, count.max(), past, memory)
+        return logits.float(), present, ()
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``StepModel``; the record is the token's log-probability."""
+        best = x.argmax(-1, keepdim=True)
+        return best, x.log_softmax(-1).gather(1, best).unsqueeze(1)
+
+    def step_beams(
+        self, token: Tensor, position: Tensor, past: Sequence[Tensor], memory: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """See ``StepModel``."""
+        newest = reshape_as(token, torch.tensor([-1, 1]), [memory[0].size(0), 1])
+        logits, present = self.found.module.step(newest, position, past, memory)
+        shape = torch.onnx.ops.symbolic("Shape", [token], dtype=torch.int64, shape=[2])
+        whole = torch.cat([shape, torch.tensor([self.vocab_size])])
+        return reshape_as(logits.float(), whole, [*token.shape, self.vocab_size]), present
+
+    def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
+        """See ``StepModel``; nothing was left open."""
+
+    def add_scores(
+        self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
+    ) -> ir.Value:
+        """See ``StepModel``; the mean of the records."""
+        nodes, (scores,) = take_nodes(
+            parse_graph(_MEAN, opset), [decoded.counts, decoded.records], "scores/"
+        )
+        graph.extend(nodes)
+        return scores
+
+
+def _repeat(tensor: Tensor, beams: int) -> Tensor:
+    """Repeat every row for its beams: (B, ...) to (R, ...); by index, as axes may be empty."""
+    rows = torch.arange(tensor.size(0)).unsqueeze(1).expand(-1, beams).flatten()
+    return tensor.index_select(0, rows)
+
+
+# The mean of the log-probabilities that count, 0 for a row without tokens.
+_MEAN = """
+    score (int64[batch] count, float[batch, length, 1] records) => (float[batch] scores)
+    {
+        zero = Constant <value = int64 {0}> ()
+        one = Constant <value = int64 {1}> ()
+        first = Constant <value = int64[1] {0}> ()
+        second = Constant <value = int64[1] {1}> ()
+        third = Constant <value = int64[1] {2}> ()
+        log_probs = Squeeze (records, third)
+        width_shape = Shape <start = 1, end = 2> (log_probs)
+        width = Squeeze (width_shape, first)
+        positions = Range (zero, width, one)
+        columns = Unsqueeze (count, second)
+        counts_in = Less (positions, columns)
+        nothing = Constant <value = float {0.0}> ()
+        counted = Where (counts_in, log_probs, nothing)
+        total = ReduceSum <keepdims = 0> (counted, second)
+        lengths = Max (count, one)
+        float_lengths = Cast <to = 1> (lengths)
+        scores = Div (total, float_lengths)
+    }"""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ExportError, join_problems, shown
-from tfexport.export.modules.places import one_line, where
+from tfexport.export.modules.source_locations import one_line, where
 
 Tensors = tuple[Tensor, ...]
 Value = TypeVar("Value")

@@ -2,13 +2,13 @@
 
 from tfexport.export.parity.bundle import compare_bundle
 from tfexport.export.parity.forward import compare_forward
-from tfexport.export.parity.generate import compare_generate
 from tfexport.export.parity.report import (
     STAGES,
     TOKEN_STAGES,
     Comparison,
     ParityReport,
 )
+from tfexport.export.parity.search import compare_generate
 from tfexport.export.parity.text import compare_text
 from tfexport.export.parity.torch_file import compare_program, compare_torchscript
 

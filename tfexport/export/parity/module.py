@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.bundle import Manifest, SpecialIds
 from tfexport.export.modules.contract import UserModule
-from tfexport.export.modules.draw import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.modules.examine import Examination
-from tfexport.export.parity.beam import STEPS, LastLogits, Search, beam_size, compare_search
+from tfexport.export.modules.inputs import as_tensors, axes_of, draw_rows, sizes_of
 from tfexport.export.parity.compare import (
     compare_sequences,
     compare_tokens,
@@ -33,6 +32,7 @@ from tfexport.export.parity.eager_run import (
 )
 from tfexport.export.parity.plan import FULL, QUICK
 from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityReport
+from tfexport.export.parity.search import STEPS, LastLogits, Search, beam_size, compare_search
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel

@@ -1,19 +1,26 @@
 """The comparison of a text-to-text graph with tokenizers and eager PyTorch, on sample text."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from tfexport import graph_io
-from tfexport.export.parity.compare import compare_texts
-from tfexport.export.parity.eager_run import Eager, make_case, run_batches
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.errors import ConfigError, Message, Option
+from tfexport.export.parity.compare import compare_texts, is_near_tie
+from tfexport.export.parity.eager_run import THREADS, Eager, make_case, run_batches
+from tfexport.export.parity.plan import read_pairs
+from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
+from tfexport.export.rounding import Noise
+from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
-from tfexport.export.text.wrap import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+from tfexport.runtime.language_tokens import UNSAID, Spoken
 from tfexport.runtime.search import truncate_at_eos
-from tfexport.typing import Progress
+from tfexport.runtime.translator import Translator
+from tfexport.typing import PathLike, Progress
 
 BATCH = 8
 
@@ -62,3 +69,104 @@ def compare_text(
 
     batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
     return run_batches(checkpoint, batches, compare, progress, "comparing text")
+
+
+# Texts that the user's own code gave, held against those of a bundle.
+
+
+MOST_SHOWN = 3
+# Whether the tokens that were decoded from source ids come from a near tie of the eager code; the
+# token that decoding starts from is in front of them.
+NearTie = Callable[[Sequence[int], Sequence[int]], bool]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line whose text is not the one that was expected."""
+
+    source: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.source!r}: expected {self.expected!r}, found {self.found!r}"
+
+
+def add_expected(
+    report: ParityReport,
+    bundle: Path,
+    expect: PathLike,
+    near_tie: NearTie,
+    tell: Progress,
+    spoken: Spoken = UNSAID,
+) -> ParityReport:
+    """A report with the comparison of expected texts.
+
+    A line counts as equal if the bundle, decoding as it does by default, gives its text; white
+    space at both ends aside. A line that differs where the two best tokens of eager PyTorch are too
+    close to be told apart is a near tie.
+
+    Args:
+        report: of the other comparisons.
+        bundle: its folder.
+        expect: a file: lines of a source, a tab, and the text that is expected.
+        near_tie: says so of the eager code.
+        tell: called before and after.
+        spoken: the languages of the texts.
+
+    Raises:
+        ConfigError: the bundle has no tokenizers, or has to be told a language.
+        InputError: the file is unusable.
+    """
+    pairs = read_pairs(expect, "expect")
+    tell("comparing expected texts", 0, 1)
+    with Translator(bundle, threads=THREADS) as translator:
+        if not {"source", "target"} <= set(translator.manifest.tokenizers):
+            raise ConfigError(Message(
+                Option("expect"), " compares texts, and the bundle has no tokenizer for both "
+                "sides: give one with ", Option("tokenizer"), ".",
+            ))  # fmt: skip
+        options, _ = translator.engine.resolver.resolve({}, spoken=spoken)
+        results = translator.translate(
+            [source for source, _ in pairs],
+            source_language=spoken.source, target_language=spoken.target,
+        )  # fmt: skip
+        wrong: list[Line] = []
+        ties = 0
+        for (source, expected), result in zip(pairs, results, strict=True):
+            found = result.text or ""
+            if found.strip() == expected.strip():
+                continue
+            ids = translator.engine.texts.encode(source, framing=options.framing)
+            if near_tie(ids, [options.bos_id, *result.hypotheses[0].tokens]):
+                ties += 1
+            else:
+                wrong.append(Line(source, expected, found))
+    tell("comparing expected texts", 1, 1)
+    longest = max(len(source.split()) for source, _ in pairs)
+    compared = Comparison(
+        EXPECTED, len(pairs), longest, float(len(wrong)), len(pairs), ties, inputs=str(expect)
+    )
+    return replace(
+        report,
+        comparisons=[*report.comparisons, compared],
+        unexpected=tuple(str(line) for line in wrong[:MOST_SHOWN]),
+    )
+
+
+def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
+    """Near ties of a checkpoint's eager code, which is built when it is first asked for."""
+    noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
+    built: list[Eager] = []
+
+    @torch.no_grad()
+    def near_tie(ids: Sequence[int], prefix: Sequence[int]) -> bool:
+        if not built:
+            built.append(Eager.of(checkpoint))
+        (eager,) = built
+        case = make_case([list(ids)], eager.config)
+        memory = eager.reference.encode(case.ids, case.mask)
+        logits = eager.reference.decode(memory, case.mask, torch.tensor([prefix]))[0].numpy()
+        return any(is_near_tie(of_token, noise) for of_token in logits)
+
+    return near_tie

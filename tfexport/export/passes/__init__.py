@@ -5,8 +5,8 @@ from onnx_ir.passes.common import ClearMetadataAndDocStringPass, DeduplicateInit
 
 from tfexport.export.passes.names import NameWeights, NumberOperators
 from tfexport.export.passes.pack_qkv import PackQKV
-from tfexport.export.passes.place_weights import PlaceWeights
 from tfexport.export.passes.unfuse_residual_norm import UnfuseResidualNorm
+from tfexport.export.passes.weights import PlaceWeights
 
 # For a graph that torch exported, after ``set_parameters``.
 AFTER_EXPORT = Sequential(

@@ -18,20 +18,226 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from tfexport.export.ir_tools.initializers import share_initializer
-from tfexport.export.ir_tools.nodes import new_node
-from tfexport.export.ir_tools.operators import BEST_TOKEN, is_operator
-from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
-from tfexport.export.ir_tools.rounding import Floats, quantize_per_row
-from tfexport.export.ir_tools.text_form import parse_graph, take_nodes
-from tfexport.export.passes.int8_argmax_text import (
-    BLOCK,
-    CHOICE,
-    LEVELS,
-    LOWEST,
-    argmax_text,
-    prepare_text,
+from tfexport.export.ir_tools.nodes import (
+    BEST_TOKEN,
+    is_operator,
+    new_node,
+    parse_graph,
+    share_initializer,
+    take_nodes,
 )
+from tfexport.export.ir_tools.quantization import Floats, quantize_per_row
+from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
+
+# The graphs of ``int8_argmax`` as ONNX text.
+#
+# Names in the text, which are part of exported files: ``coarse`` is quantized, ``step`` the scale
+# of quantized states relative to their maximum, ``middle`` their zero point, ``words`` are tokens,
+# ``about`` are approximate logits, and ``left`` are the tokens or blocks that remain.
+#
+# Axes: R rows, E model width, V vocabulary, V' padded to whole blocks, C remaining tokens.
+
+
+CHOICE = "exactly_or_all"  # the If whose then_branch holds the whole float32 projection
+BLOCK = 64  # tokens whose maximum is computed first, with vector instructions
+LEVELS, _FEWER_LEVELS = 127, 63  # quantized states go from -LEVELS to LEVELS
+_MOST = 4  # at most a quarter of the tokens is computed again
+_ROUNDING = 1e-5  # of float32 sums, relative to the product of the lengths; far above it
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def prepare_text(size: int, width: int, missing: int) -> str:
+    """Table and scales (V,) to int8 (E, V'), and the scale and zero point of quantised states.
+
+    onnxruntime folds all of it to constants when it loads the graph. Processors without int8 dot
+    products add pairs of products in 16 bits, which saturate. The graph tests for that with one
+    product, and on such a processor quantises states to 7 bits, whose pairs fit.
+    """
+    return f"""
+    prepare (float[{size}, {width}] table, float[{size}] scale)
+        => (int8[{width}, {size + missing}] coarse, float step, uint8 middle)
+    {{
+        zeros = Constant <value = int8[1] {{0}}> ()
+        sizes = Shape (scale)
+        zero_points = Expand (zeros, sizes)
+        words = QuantizeLinear <axis = 0> (table, scale, zero_points)
+        pads = Constant <value = int64[4] {{0, 0, {missing}, 0}}> ()
+        zero = Constant <value = int8 {{0}}> ()
+        in_blocks = Pad (words, pads, zero)
+        coarse = Transpose <perm = [1, 0]> (in_blocks)
+
+        largest = Constant <value = uint8[1, 4] {{255, 255, 255, 255}}> ()
+        largest_too = Constant <value = int8[4, 1] {{127, 127, 127, 127}}> ()
+        total = MatMulInteger (largest, largest_too)
+        expected = Constant <value = int32[1, 1] {{{4 * 255 * 127}}}> ()
+        equal = Equal (total, expected)
+        fits = Squeeze (equal)
+        fine = Constant <value = float {{{1 / LEVELS!r}}}> ()
+        rough = Constant <value = float {{{1 / _FEWER_LEVELS!r}}}> ()
+        step = Where (fits, fine, rough)
+        fine_middle = Constant <value = uint8 {{{LEVELS + 1}}}> ()
+        rough_middle = Constant <value = uint8 {{{_FEWER_LEVELS + 1}}}> ()
+        middle = Where (fits, fine_middle, rough_middle)
+    }}"""
+
+
+def argmax_text(table: Floats, dequantized: Floats, bias: Floats, missing: int) -> str:
+    """States (R, 1, E) to the tokens (R, 1) of the highest logits, as a graph.
+
+    Args:
+        table: (V, E).
+        dequantized: the table after quantisation to int8, in float32.
+        bias: (V,).
+        missing: V' - V.
+    """
+    size, width = table.shape
+    padded = size + missing
+    return f"""
+    screen (float[rows, 1, {width}] states, float[{size}, {width}] table, float[{size}] bias,
+            float[{padded}] bias_in_blocks, float[{padded}] scale,
+            int8[{width}, {padded}] coarse, float step, uint8 middle)
+        => (int64[rows, 1] best)
+    {{
+        zero = Constant <value = int64 {{0}}> ()
+        one = Constant <value = int64 {{1}}> ()
+        second = Constant <value = int64[1] {{1}}> ()
+        third = Constant <value = int64[1] {{2}}> ()
+        flat = Constant <value = int64[2] {{-1, {width}}}> ()
+        blocks = Constant <value = int64[3] {{0, -1, {BLOCK}}}> ()
+        x = Reshape (states, flat)
+        {_APPROXIMATE_LOGITS}
+        {_threshold_text(table, dequantized, bias)}
+        {_PRESELECT}
+        most = Constant <value = int64 {{{2 * max(BLOCK, size // _MOST)}}}> ()
+        too_many = Greater (left_size, most)
+        {CHOICE} = If (too_many) <
+            then_branch = all () => (int64[rows] best_of_all)
+            {{
+                {_best_of_all_text(missing)}
+            }},
+            else_branch = exactly () => (int64[rows] best_of_left)
+            {{
+                {_best_of_left_text(size)}
+            }}
+        >
+        best = Unsqueeze ({CHOICE}, second)
+    }}"""
+
+
+# Approximate logits, and the highest of each block (R, V' / block) and row (R,). States are
+# quantised with one scale for all rows.
+_APPROXIMATE_LOGITS = """
+        sizes = Abs (x)
+        largest = ReduceMax <keepdims = 0> (sizes)
+        in_steps = Mul (largest, step)
+        tiny = Constant <value = float {1e-30}> ()
+        x_scale = Max (in_steps, tiny)
+        x_coarse = QuantizeLinear (x, x_scale, middle)
+        sums = MatMulInteger (x_coarse, coarse, middle)
+        as_float = Cast <to = 1> (sums)
+        scales = Mul (x_scale, scale)
+        scaled = Mul (as_float, scales)
+        about = Add (scaled, bias_in_blocks)
+        in_blocks = Reshape (about, blocks)
+        highest_in_block = ReduceMax <keepdims = 0> (in_blocks, third)
+        highest = ReduceMax (highest_in_block, second)"""
+
+
+def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
+    """The approximate logit below which no token can be the argmax, for each row (R, 1)."""
+    longest = float(np.linalg.norm(dequantized, axis=-1).max())
+    furthest = float(np.linalg.norm(table - dequantized, axis=-1).max()) + _ROUNDING * longest
+    # Rounding errors grow with the bias. Negative biases do not matter: their logits are low.
+    largest_bias = float(bias.max(initial=0.0))
+    return f"""
+        x_again = DequantizeLinear (x_coarse, x_scale, middle)
+        lost = Sub (x, x_again)
+        length_lost = ReduceL2 (lost, second)
+        length = ReduceL2 (x, second)
+        twice_longest = Constant <value = float {{{2 * longest!r}}}> ()
+        twice_furthest = Constant <value = float {{{2 * furthest!r}}}> ()
+        of_states = Mul (length_lost, twice_longest)
+        of_words = Mul (length, twice_furthest)
+        of_bias = Constant <value = float {{{largest_bias * 2**-20!r}}}> ()
+        of_both = Add (of_states, of_words)
+        margin = Add (of_both, of_bias)
+        threshold = Sub (highest, margin)"""
+
+
+# The remaining tokens: first whole blocks, then tokens within these. left_size is twice their
+# number, as NonZero gives two indices each. Not(Less) is used so that NaN remains.
+_PRESELECT = """
+        block_is_out = Less (highest_in_block, threshold)
+        block_is_in = Not (block_is_out)
+        left_blocks = NonZero (block_is_in)
+        block_places = Transpose <perm = [1, 0]> (left_blocks)
+        candidates = GatherND (in_blocks, block_places)
+        block_row = Gather <axis = 0> (left_blocks, zero)
+        block_number = Gather <axis = 0> (left_blocks, one)
+        own_threshold = Gather <axis = 0> (threshold, block_row)
+        is_out = Less (candidates, own_threshold)
+        is_in = Not (is_out)
+        left = NonZero (is_in)
+        left_size = Size (left)"""
+
+
+def _best_of_all_text(missing: int) -> str:
+    """The argmax of all logits in float32, by blocks first."""
+    pad = (
+        f"""pads = Constant <value = int64[4] {{0, 0, 0, {missing}}}> ()
+                lowest = Constant <value = float {{{LOWEST!r}}}> ()
+                logits = Pad (own_logits, pads, lowest)"""
+        if missing
+        else "logits = Identity (own_logits)"
+    )
+    return f"""
+                own_logits = Gemm <transB = 1> (x, table, bias)
+                {pad}
+                logits_in_blocks = Reshape (logits, blocks)
+                block_best = ReduceMax <keepdims = 0> (logits_in_blocks, third)
+                chosen = ArgMax <axis = 1> (block_best)
+                inside = GatherND <batch_dims = 1> (logits_in_blocks, chosen)
+                inside_best = ArgMax <axis = 1, keepdims = 0> (inside)
+                chosen_block = Squeeze (chosen, second)
+                chosen_size = Constant <value = int64 {{{BLOCK}}}> ()
+                chosen_first = Mul (chosen_block, chosen_size)
+                best_of_all = Add (chosen_first, inside_best)"""
+
+
+def _best_of_left_text(size: int) -> str:
+    """The best of the float32 logits of the C tokens that are left; of equal ones the first.
+
+    Products have one shape and are computed one by one, so that equal rows of the table get equal
+    sums, wherever they are.
+    """
+    return f"""
+                block = Gather <axis = 0> (left, zero)
+                place = Gather <axis = 0> (left, one)
+                row = Gather <axis = 0> (block_row, block)
+                number = Gather <axis = 0> (block_number, block)
+                block_size = Constant <value = int64 {{{BLOCK}}}> ()
+                first = Mul (number, block_size)
+                word = Add (first, place)
+                its_weights = Gather <axis = 0> (table, word)
+                its_states = Gather <axis = 0> (x, row)
+                in_columns = Unsqueeze (its_weights, third)
+                in_rows = Unsqueeze (its_states, second)
+                products = MatMul (in_rows, in_columns)
+                every = Constant <value = int64[1] {{-1}}> ()
+                product = Reshape (products, every)
+                its_bias = Gather <axis = 0> (bias_in_blocks, word)
+                logit = Add (product, its_bias)
+                height = Shape <start = 0, end = 1> (x)
+                column = Unsqueeze (row, second)
+                lowest_logits = ConstantOfShape <value = float[1] {{{LOWEST!r}}}> (height)
+                best_logits = ScatterND <reduction = "max"> (lowest_logits, column, logit)
+                best_logit = Gather <axis = 0> (best_logits, row)
+                is_best = Equal (logit, best_logit)
+                none = Constant <value = int64 {{{size}}}> ()
+                best_word = Where (is_best, word, none)
+                last_words = ConstantOfShape <value = int64[1] {{{size}}}> (height)
+                best_of_left = ScatterND <reduction = "min"> (last_words, column, best_word)"""
+
 
 _PREFIX, _PREPARED = "best/", "coarse/"
 

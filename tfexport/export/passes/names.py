@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from tfexport.export.ir_tools.initializers import (
-    Array,
-    content_key,
-    rename_initializer,
-    value_key,
-)
+from tfexport.export.ir_tools.nodes import Array, content_key, rename_initializer, value_key
 from tfexport.export.ir_tools.roles import Role, write_role
 
 _PARAMETERS = "tfexport.parameters"

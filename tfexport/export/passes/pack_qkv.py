@@ -12,12 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.ir_tools.initializers import add_initializer, array_of
-from tfexport.export.ir_tools.nodes import new_node
-from tfexport.export.ir_tools.operators import (
+from tfexport.export.ir_tools.nodes import (
     GROUP_QUERY_ATTENTION,
     MULTI_HEAD_ATTENTION,
+    add_initializer,
+    array_of,
     is_operator,
+    new_node,
 )
 from tfexport.export.ir_tools.roles import read_role, write_role
 

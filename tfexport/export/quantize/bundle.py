@@ -27,8 +27,7 @@ from tfexport.errors import (
     QualityError,
 )
 from tfexport.export.ir_tools.roles import read_role
-from tfexport.export.passes.share_weights import share_weights
-from tfexport.export.passes.weight_table import record_weights
+from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,

@@ -13,11 +13,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.ir_tools.initializers import add_initializer, array_of, value_key
-from tfexport.export.ir_tools.nodes import new_node
-from tfexport.export.ir_tools.operators import MICROSOFT
-from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
-from tfexport.export.ir_tools.rounding import (
+from tfexport.export.ir_tools.nodes import MICROSOFT, add_initializer, array_of, new_node, value_key
+from tfexport.export.ir_tools.quantization import (
     BLOCK,
     Array,
     Floats,
@@ -25,6 +22,7 @@ from tfexport.export.ir_tools.rounding import (
     quantize_per_column,
     quantize_per_row,
 )
+from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.passes.int8_argmax import remove_preselection
 
 KINDS = ("int8", "int4")

@@ -17,8 +17,7 @@ from torch import nn
 
 from tfexport.errors import ConfigError, ExportError
 from tfexport.export.reference.live_module import LiveModule, PlainModule
-from tfexport.export.reference.module import ModuleReference
-from tfexport.export.reference.original import Original, Reference
+from tfexport.export.reference.original import ModuleReference, Original, Reference
 from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
 from tfexport.export.reference.stock import StockReference
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint

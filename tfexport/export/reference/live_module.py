@@ -2,15 +2,212 @@
 
 import contextlib
 import copy
+import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tfexport.errors import ConfigError
-from tfexport.export.reference.signatures import Call, find_known
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
+
+# Signatures of live modules that are run unasked, and how each is called.
+#
+# They are those of the models that the layouts come from: PyTorch's tutorial, nn.Transformer (also
+# rebuilt), the Annotated Transformer and the RMSNorm Transformer, and the models of transformers. A
+# signature is known only if the parameters have exactly these names, in this order; a model of
+# transformers by its class. Rows are never padded, so no mask hides anything
+# but the future.
+#
+# Axes: B rows, S source, T target, V vocabulary, E model width.
+
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module.
+
+    Attributes:
+        module: which is called.
+        source: ids or vectors with rows and source in the order that the module has them in.
+        target: the same of the target.
+        rows: B.
+    """
+
+    module: Any
+    source: Tensor
+    target: Tensor
+    rows: int
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """S and T."""
+        first, second = self.source.shape[:2], self.target.shape[:2]
+        return first.numel() // self.rows, second.numel() // self.rows
+
+    def future(self) -> Tensor:
+        """(T, T), True above the diagonal."""
+        return self.no_mask(self.lengths[1], self.lengths[1]).logical_not().triu(1)
+
+    def added_future(self) -> Tensor:
+        """(T, T), -inf above the diagonal, 0 elsewhere."""
+        blocked = self.future()
+        return torch.zeros(blocked.shape, device=blocked.device).masked_fill(blocked, -torch.inf)
+
+    def no_mask(self, *shape: int) -> Tensor:
+        """False everywhere."""
+        return torch.zeros(*shape, dtype=torch.bool, device=self.source.device)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A signature that is known.
+
+    Attributes:
+        layouts: names of the layouts whose models have it; elsewhere the same names may mean
+            other things.
+        methods: each method to the names of its parameters.
+        run: calls them; gives logits, log-probabilities, probabilities or decoder states.
+        batch_first: None if the attention inside says so.
+        may_give_states: the module's ``generator`` is called if the output is as wide as the model.
+    """
+
+    layouts: Names
+    methods: dict[str, Names]
+    run: Callable[[Call], Tensor]
+    batch_first: bool | None = True
+    may_give_states: bool = True
+
+
+def find_known(module: nn.Module, layout: str) -> Known:
+    """The signature of a live module.
+
+    Raises:
+        ConfigError: it is not known; the message is a phrase without a full stop.
+    """
+    for known in KNOWN:
+        if layout in known.layouts and all(
+            _parameters(module, method) == names for method, names in known.methods.items()
+        ):
+            return known
+    if _is_of_transformers(module):
+        return Known((layout,), {"forward": _OF_TRANSFORMERS}, _transformers, may_give_states=False)
+    names = ", ".join(_parameters(module, "forward") or ())
+    raise ConfigError(f"{type(module).__name__}.forward({names}) has no signature that is known")
+
+
+def _parameters(module: nn.Module, method: str) -> Names | None:
+    try:
+        return tuple(inspect.signature(getattr(module, method)).parameters)
+    except (AttributeError, TypeError, ValueError):  # no such method, or one that is not Python's
+        return None
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module is a model of transformers, whose parameters have one meaning in all."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(module).__mro__}
+    parameters = _parameters(module, "forward") or ()
+    return "transformers" in packages and {*_OF_TRANSFORMERS} <= {*parameters}
+
+
+def _transformers(call: Call) -> Tensor:
+    mask = torch.ones_like(call.source)
+    given = dict(zip(_OF_TRANSFORMERS, (call.source, mask, call.target), strict=True))
+    logits: Tensor = call.module(**given, use_cache=False, return_dict=True).logits
+    return logits
+
+
+def _tutorial(call: Call) -> Tensor:
+    source, target = call.lengths
+    padding = call.no_mask(call.rows, source)
+    logits: Tensor = call.module(
+        call.source,
+        call.target,
+        call.no_mask(source, source),
+        call.added_future(),
+        padding,
+        call.no_mask(call.rows, target),
+        padding,
+    )
+    return logits
+
+
+def _tutorial_steps(call: Call) -> Tensor:
+    source, _ = call.lengths
+    memory = call.module.encode(call.source, call.no_mask(source, source))
+    states: Tensor = call.module.decode(call.target, memory, call.added_future())
+    return states
+
+
+def _nn_transformer(call: Call) -> Tensor:
+    states: Tensor = call.module(call.source, call.target, tgt_mask=call.added_future())
+    return states
+
+
+def _annotated(call: Call) -> Tensor:
+    states: Tensor = call.module(call.source, call.target, *_keep_masks(call))
+    return states
+
+
+def _annotated_steps(call: Call) -> Tensor:
+    source_mask, target_mask = _keep_masks(call)
+    memory = call.module.encode(call.source, source_mask)
+    states: Tensor = call.module.decode(memory, source_mask, call.target, target_mask)
+    return states
+
+
+def _keep_masks(call: Call) -> tuple[Tensor, Tensor]:
+    """(B, 1, S) and (B, T, T), True = kept."""
+    future = call.future()
+    source = ~call.no_mask(call.rows, 1, call.lengths[0])
+    return source, ~future.expand(call.rows, *future.shape)
+
+
+def _rmsnorm(call: Call) -> Tensor:
+    probabilities: Tensor = call.module(call.source, call.target, call.future())
+    return probabilities
+
+
+_OF_TRANSFORMERS = ("input_ids", "attention_mask", "decoder_input_ids")
+_STOCK, _REBUILT = "nn-transformer", "nn-transformer-rebuilt"
+_PADDING = ("src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask")
+_TORCH = ("src", "tgt", "src_mask", "tgt_mask", "memory_mask", *_PADDING)
+_CAUSAL = ("src_is_causal", "tgt_is_causal", "memory_is_causal")
+_OF_TUTORIAL = ("src_padding_mask", "tgt_padding_mask", "memory_key_padding_mask")
+KNOWN = (
+    Known(
+        (_STOCK,),
+        {"forward": ("src", "trg", "src_mask", "tgt_mask", *_OF_TUTORIAL)},
+        _tutorial,
+        batch_first=None,
+        may_give_states=False,
+    ),
+    Known((_STOCK, _REBUILT), {"forward": _TORCH}, _nn_transformer, batch_first=None),
+    Known((_STOCK,), {"forward": (*_TORCH, *_CAUSAL)}, _nn_transformer, batch_first=None),
+    Known(("annotated",), {"forward": ("src", "tgt", "src_mask", "tgt_mask")}, _annotated),
+    Known(
+        ("rmsnorm",),
+        {"forward": ("input_seq", "output_seq", "mask_mat")},
+        _rmsnorm,
+        may_give_states=False,
+    ),
+    Known(
+        (_STOCK,),
+        {"encode": ("src", "src_mask"), "decode": ("tgt", "memory", "tgt_mask")},
+        _tutorial_steps,
+        batch_first=None,
+    ),
+    Known(
+        ("annotated",),
+        {"encode": ("src", "src_mask"), "decode": ("memory", "src_mask", "tgt", "tgt_mask")},
+        _annotated_steps,
+    ),
+)
 
 
 class LiveModule:

@@ -10,12 +10,9 @@ from tfexport.errors import Message, Option, TokenizerError, shown
 from tfexport.export.text.families.built import ModelTokenizers
 from tfexport.export.text.families.byt5 import find_byt5
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.library import find_as_it_is, find_rebuilt
-from tfexport.export.text.families.m2m100 import find_m2m100
-from tfexport.export.text.families.marian import find_marian
 from tfexport.export.text.families.merged import find_blenderbot_small, find_fsmt
-from tfexport.export.text.families.plbart import find_plbart
-from tfexport.export.text.families.recipes import RECIPES
+from tfexport.export.text.families.sentencepiece_models import find_m2m100, find_marian, find_plbart
+from tfexport.export.text.families.tokenizers_library import RECIPES, find_as_it_is, find_rebuilt
 
 # Files of tokenizers. A folder without any of them has none.
 _FILES = (

@@ -19,14 +19,17 @@ from tfexport.errors import (
 )
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.model_tokenizers import find_beside
-from tfexport.export.text.special_words import find_doubts
+from tfexport.export.text.vocabulary_checks import (
+    find_doubts,
+    find_vocabulary_problems,
+    find_word_problems,
+)
 from tfexport.export.text.vocabulary_reader import (
     holds_vocabulary,
     is_file,
     read_vocabulary_file,
     split_name,
 )
-from tfexport.export.text.word_list import find_vocabulary_problems, find_word_problems
 from tfexport.file_access import describe_substitute
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig

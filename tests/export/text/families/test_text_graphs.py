@@ -7,8 +7,8 @@ import pytest
 
 from tests.support import tokenizer_folders as folders
 from tfexport.errors import TokenizerError
+from tfexport.export.text.text_graphs import check_reproduced
 from tfexport.export.text.tokenizer_files import choose_tokenizers
-from tfexport.export.text.wrap import check_reproduced
 from tfexport.model_src.config import TransformerConfig
 
 pytest.importorskip("onnxruntime_extensions")

@@ -14,7 +14,7 @@ from tests.model_src.checkpoint.hostile_files import at_once
 from tests.support.toolkits import marian_nmt
 from tests.support.toolkits.drawn import both, difference
 from tfexport.errors import CheckpointError, ConfigError
-from tfexport.export.reference.module import ModuleReference
+from tfexport.export.reference.original import ModuleReference
 from tfexport.model_src import load_checkpoint
 
 Arrays = dict[str, Any]

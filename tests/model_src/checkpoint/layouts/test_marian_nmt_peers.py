@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.toolkits import marian_nmt
-from tfexport.export.reference.module import ModuleReference
+from tfexport.export.reference.original import ModuleReference
 from tfexport.model_src import load_checkpoint
 
 pytestmark = pytest.mark.peers

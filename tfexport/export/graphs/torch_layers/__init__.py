@@ -16,20 +16,17 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from tfexport.export.graphs.torch_layers import encoder, multi_head
-from tfexport.export.graphs.torch_layers.capture import Baked, recorded_lines
-from tfexport.export.graphs.torch_layers.conditions import of_number
+from tfexport.export.graphs.torch_layers import attention, encoder
+from tfexport.export.graphs.torch_layers.attention import split_weights
+from tfexport.export.graphs.torch_layers.capture import Baked, of_number, recorded_lines
 from tfexport.export.graphs.torch_layers.functions import functions
-from tfexport.export.graphs.torch_layers.packed import PackedLengths, listed
-from tfexport.export.graphs.torch_layers.recurrent import recurrent_operators
-from tfexport.export.graphs.torch_layers.refusal import first_refusal
-from tfexport.export.graphs.torch_layers.replaced import replaced
-from tfexport.export.graphs.torch_layers.split_weights import split_weights
+from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, listed, recurrent_operators
+from tfexport.export.graphs.torch_layers.replaced import first_refusal, replaced
 
 _ONE_EXPORT = threading.RLock()
 # (class or module, attribute, what takes its place)
 _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
-    (nn.MultiheadAttention, "forward", multi_head.attention_module),
+    (nn.MultiheadAttention, "forward", attention.attention_module),
     (nn.TransformerEncoder, "forward", encoder.encoder),
     (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
     (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),

@@ -3,12 +3,18 @@
 Axes: B batch, L target length, S source length, H heads, D head size, E model width.
 """
 
+import contextlib
+import inspect
 import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from tfexport.export.graphs.torch_layers.refusal import refusal
+from tfexport.export.graphs.torch_layers.replaced import refusal
 
 
 def attend(
@@ -87,3 +93,329 @@ def scaled_dot_product_attention(
         bias = bias.unsqueeze(-3) if shared else bias.unflatten(-3, (key.size(-3), groups))
     context, _ = attend(query, key.unsqueeze(-3), value.unsqueeze(-3), bias, 0.0)
     return context.flatten(-4, -3)
+
+
+# The packed weights of attention, split before exporting: torch's exporter splits at every run.
+
+
+_WEIGHTS = ("onnx_q_weight", "onnx_k_weight", "onnx_v_weight")
+_BIASES = ("onnx_q_bias", "onnx_k_bias", "onnx_v_bias")
+
+
+@contextlib.contextmanager
+def split_weights(module: nn.Module) -> Iterator[None]:
+    """Give each ``nn.MultiheadAttention`` the thirds of its weights as buffers, inside the block.
+
+    Args:
+        module: whose layers are looked through.
+    """
+    layers = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+    try:
+        for layer in layers:
+            _add(layer, _WEIGHTS, layer.in_proj_weight)
+            _add(layer, _BIASES, layer.in_proj_bias)
+        yield
+    finally:
+        for layer in layers:
+            for name in _WEIGHTS + _BIASES:
+                layer._buffers.pop(name, None)
+                layer._non_persistent_buffers_set.discard(name)
+
+
+def _add(layer: nn.Module, names: tuple[str, ...], packed: Tensor | None) -> None:
+    if packed is None:
+        return
+    for name, third in zip(names, packed.detach().chunk(3), strict=True):
+        layer.register_buffer(name, third.clone(), persistent=False)
+
+
+def split_projections(layer: nn.Module) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None:
+    """Weights and biases of queries, keys and values; None outside of ``split_weights``.
+
+    Args:
+        layer: an ``nn.MultiheadAttention`` with packed weights; there are no biases if it has none.
+    """
+    if _WEIGHTS[0] not in layer._buffers:
+        return None
+    weights, biases = (
+        tuple(found for name in names if (found := layer._buffers.get(name)) is not None)
+        for names in (_WEIGHTS, _BIASES)
+    )
+    return weights, biases
+
+
+# ``nn.MultiheadAttention``, with the results of torch's fast path where eager code takes that.
+#
+# In eval mode without gradients torch computes self-attention by other code. It differs in rows
+# whose keys are all masked: NaN, where the other code gives 0 if no weights are asked for.
+#
+# Axes: B batch, L target length, S source length, H heads, D head size, E model width.
+
+
+NAN = float("nan")
+_FUNCTION = "F.multi_head_attention_forward"
+Inputs = tuple[Tensor, Tensor, Tensor]  # query, key, value
+Split = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The weights of one attention.
+
+    Attributes:
+        num_heads: H.
+        weights: of queries, keys and values, each (E, width of its input); or one (3 * E, E) of
+            all three.
+        bias: of the same, (3 * E,); None without.
+        out_weight: (E, E).
+        out_bias: (E,) or None.
+        bias_k: (1, 1, E), one more key for all rows; None without.
+        bias_v: its value.
+        add_zero_attn: one more key and value, of zeros.
+        split: ``weights`` and ``bias`` in thirds, where they are weights of the graph.
+    """
+
+    num_heads: int
+    weights: tuple[Tensor, ...]
+    bias: Tensor | None
+    out_weight: Tensor
+    out_bias: Tensor | None
+    bias_k: Tensor | None = None
+    bias_v: Tensor | None = None
+    add_zero_attn: bool = False
+    split: Split | None = None
+
+
+def projections(layer: nn.MultiheadAttention) -> Projections:
+    """The weights of a module."""
+    if layer.in_proj_weight is not None:
+        weights: tuple[Tensor, ...] = (layer.in_proj_weight,)
+    else:
+        weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+    return Projections(
+        layer.num_heads,
+        weights,
+        layer.in_proj_bias,
+        layer.out_proj.weight,
+        layer.out_proj.bias,
+        layer.bias_k,
+        layer.bias_v,
+        layer.add_zero_attn,
+        split_projections(layer),
+    )
+
+
+def _projected(parts: Projections, inputs: Inputs) -> tuple[Tensor, ...]:
+    """Queries, keys and values, each (B, length, E)."""
+    query, key, value = inputs
+    if len(parts.weights) == 1 and query is key and key is value:
+        return F.linear(query, parts.weights[0], parts.bias).chunk(3, -1)
+    if parts.split is not None:
+        weights, biases = parts.split
+    else:
+        weights = parts.weights if len(parts.weights) == 3 else parts.weights[0].chunk(3)
+        biases = () if parts.bias is None else parts.bias.chunk(3)
+    return tuple(
+        F.linear(x, weight, bias)
+        for x, weight, bias in zip(inputs, weights, biases or (None,) * 3, strict=True)
+    )
+
+
+def multi_head(
+    parts: Projections,
+    inputs: Inputs,
+    bias: Tensor | None,
+    empty: float,
+) -> tuple[Tensor, Tensor]:
+    """Attention with its projections.
+
+    Args:
+        parts: the weights.
+        inputs: query (B, L, width), key and value (B, S, width).
+        bias: added to the scores; broadcasts to (B, H, L, S).
+        empty: the context where all keys are masked.
+
+    Returns:
+        output: (B, L, E).
+        weights: (B, H, L, S).
+    """
+    query, key, value = _projected(parts, inputs)
+    if parts.bias_k is not None and parts.bias_v is not None:
+        batch = key.size(0)
+        key = torch.cat([key, parts.bias_k.expand(batch, -1, -1)], 1)
+        value = torch.cat([value, parts.bias_v.expand(batch, -1, -1)], 1)
+        bias = None if bias is None else F.pad(bias, (0, 1))
+    if parts.add_zero_attn:
+        key, value = F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1))
+        bias = None if bias is None else F.pad(bias, (0, 1))
+    heads = [x.unflatten(-1, (parts.num_heads, -1)).transpose(1, 2) for x in (query, key, value)]
+    scale = 1.0 / math.sqrt(heads[0].size(-1))
+    context, weights = attend(heads[0] * scale, heads[1], heads[2], bias, empty)
+    return F.linear(context.transpose(1, 2).flatten(2), parts.out_weight, parts.out_bias), weights
+
+
+def merged_bias(
+    attn_mask: Tensor | None, key_padding_mask: Tensor | None, num_heads: int, dtype: torch.dtype
+) -> Tensor | None:
+    """Both masks as one bias that broadcasts to (B, H, L, S).
+
+    Args:
+        attn_mask: (L, S) or (B * H, L, S), boolean (True is masked) or added to the scores.
+        key_padding_mask: (B, S), likewise.
+        num_heads: H.
+        dtype: of the scores.
+    """
+    bias = None
+    if attn_mask is not None:
+        bias = as_bias(attn_mask, dtype) if attn_mask.dtype == torch.bool else attn_mask
+        if bias.dim() == 3:
+            bias = bias.unflatten(0, (-1, num_heads))
+    if key_padding_mask is None:
+        return bias
+    padding = key_padding_mask
+    padding = as_bias(padding, dtype) if padding.dtype == torch.bool else padding
+    padding = padding[:, None, None]
+    return padding if bias is None else bias + padding
+
+
+@dataclass(frozen=True)
+class Call:
+    """How one attention is called.
+
+    Attributes:
+        attn_mask: see ``merged_bias``.
+        key_padding_mask: see ``merged_bias``.
+        need_weights: the weights are a result.
+        average_attn_weights: their mean over the heads.
+        is_causal: what torch takes for a hint that ``attn_mask`` is causal.
+    """
+
+    attn_mask: Tensor | None
+    key_padding_mask: Tensor | None
+    need_weights: bool
+    average_attn_weights: bool
+    is_causal: bool
+
+
+def attention_module(
+    own: Callable[..., Any], layer: nn.MultiheadAttention, *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """In place of ``nn.MultiheadAttention.forward``, which is ``own``."""
+    given = inspect.signature(own).bind(layer, *args, **kwargs)
+    given.apply_defaults()
+    inputs = (given.arguments["query"], given.arguments["key"], given.arguments["value"])
+    call = _call(given.arguments)
+    fast = takes_fast_path(layer, inputs, call)
+    dropout = layer.dropout if layer.training else 0.0
+    turned = not layer.batch_first and inputs[0].dim() == 3
+    return _attention(projections(layer), inputs, call, _Eager(fast, dropout, turned))
+
+
+def attention_function(
+    own: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """In place of ``torch.nn.functional.multi_head_attention_forward``, which is ``own``."""
+    bound = inspect.signature(own).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    if given["static_k"] is not None or given["static_v"] is not None:
+        raise refusal(_FUNCTION, "static_k and static_v", "pass key and value")
+    inputs = (given["query"], given["key"], given["value"])
+    weights: tuple[Tensor, ...]
+    if given["use_separate_proj_weight"]:
+        weights = (given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"])
+    else:
+        weights = (given["in_proj_weight"],)
+    parts = Projections(
+        given["num_heads"],
+        weights,
+        given["in_proj_bias"],
+        given["out_proj_weight"],
+        given["out_proj_bias"],
+        given["bias_k"],
+        given["bias_v"],
+        given["add_zero_attn"],
+    )
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    return _attention(parts, inputs, _call(given), _Eager(False, dropout, inputs[0].dim() == 3))
+
+
+def _call(given: Mapping[str, Any]) -> Call:
+    return Call(*(given[field.name] for field in fields(Call)))
+
+
+def takes_fast_path(layer: nn.MultiheadAttention, inputs: Inputs, call: Call) -> bool:
+    """Whether eager code without gradients computes a module on torch's fast path.
+
+    Its conditions are those of ``nn.MultiheadAttention.forward``.
+    """
+    query, key, value = inputs
+    masks = (call.attn_mask, call.key_padding_mask)
+    return (
+        torch.backends.mha.get_fastpath_enabled()
+        and query.dim() == 3
+        and query is key
+        and key is value
+        and not layer.training
+        and layer.in_proj_weight is not None
+        and layer.in_proj_bias is not None
+        and layer.num_heads % 2 == 0
+        and layer.batch_first
+        and layer.bias_k is None
+        and not layer.add_zero_attn
+        and not any(mask is not None and mask.is_floating_point() for mask in masks)
+    )
+
+
+@dataclass(frozen=True)
+class _Eager:
+    """How torch computes a call: on its fast path, with dropout, time first."""
+
+    fast: bool
+    dropout: float
+    time_first: bool
+
+
+def _each_once(change: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Change the inputs, and keep what is one tensor one tensor."""
+    changed = {key: change(x) for key, x in {id(x): x for x in inputs}.items()}
+    query, key, value = inputs
+    return changed[id(query)], changed[id(key)], changed[id(value)]
+
+
+def _attention(
+    parts: Projections, inputs: Inputs, call: Call, eager: _Eager
+) -> tuple[Tensor, Tensor | None]:
+    if eager.dropout:
+        raise refusal(_FUNCTION, "it drops weights at random", "call .eval() first")
+    query, key, value = inputs
+    batched = query.dim() == 3
+    padding, mask = call.key_padding_mask, call.attn_mask
+    if not batched:
+        query, key, value = _each_once(lambda x: x.unsqueeze(0), inputs)
+        padding = None if padding is None else padding.unsqueeze(0)
+    elif eager.time_first:
+        query, key, value = _each_once(lambda x: x.transpose(0, 1), inputs)
+    if call.is_causal and not eager.fast:
+        if mask is None:
+            raise refusal(_FUNCTION, "is_causal=True without attn_mask", "pass the causal mask")
+        if padding is None and not call.need_weights:
+            if parts.bias_k is not None or parts.add_zero_attn:
+                raise refusal(
+                    _FUNCTION,
+                    "is_causal=True with add_bias_kv or add_zero_attn",
+                    "omit is_causal: attn_mask is enough",
+                )
+            # torch takes the hint and drops the mask.
+            mask = ~torch.ones(query.size(1), key.size(1), dtype=torch.bool).tril()
+    bias = merged_bias(mask, padding, parts.num_heads, query.dtype)
+    empty = NAN if eager.fast or call.need_weights else 0.0
+    output, weights = multi_head(parts, (query, key, value), bias, empty)
+    if not batched:
+        output = output.squeeze(0)
+    elif eager.time_first:
+        output = output.transpose(0, 1)
+    if not call.need_weights:
+        return output, None
+    weights = weights.mean(1) if call.average_attn_weights else weights
+    return output, weights if batched else weights.squeeze(0)

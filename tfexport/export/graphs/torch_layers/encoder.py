@@ -14,12 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.export.graphs.torch_layers.multi_head import (
-    NAN,
-    merged_bias,
-    multi_head,
-    projections,
-)
+from tfexport.export.graphs.torch_layers.attention import NAN, merged_bias, multi_head, projections
 
 
 def is_causal_hint(

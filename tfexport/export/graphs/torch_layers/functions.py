@@ -8,10 +8,109 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.graphs.torch_layers import attention, complex_numbers, multi_head, pooling
-from tfexport.export.graphs.torch_layers.conditions import conditions
-from tfexport.export.graphs.torch_layers.packed import PackedLengths, unlisted
-from tfexport.export.graphs.torch_layers.refusal import refusal
+from tfexport.export.graphs.torch_layers import attention
+from tfexport.export.graphs.torch_layers.capture import conditions
+from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, unlisted
+from tfexport.export.graphs.torch_layers.replaced import refusal
+
+# Pooling over axes whose size is not known while exporting.
+#
+# torch's exporter takes the size of the example for some of them.
+
+
+def max_pool1d(
+    inputs: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,  # F.max_pool1d_with_indices is another function
+) -> Tensor:
+    """See ``torch.nn.functional.max_pool1d``; over the last axis of (..., C, L)."""
+    stride = stride or kernel_size  # torch takes an empty list for None
+    pooled: Tensor = F.max_pool2d(
+        inputs.unsqueeze(-2),
+        (1, _single(kernel_size)),
+        (1, _single(stride)),
+        (0, _single(padding)),
+        (1, _single(dilation)),
+        ceil_mode,
+    )
+    return pooled.squeeze(-2)
+
+
+def _single(size: int | Sequence[int]) -> int:
+    return size if isinstance(size, int) else size[0]
+
+
+def adaptive_pool(
+    inputs: Tensor, output_size: int | Sequence[int | None], axes: int, maximum: bool
+) -> Tensor:
+    """Adaptive pooling of the last axes, each of any size.
+
+    Output ``i`` of ``n`` covers the inputs from ``floor(i * size / n)`` to before
+    ``ceil((i + 1) * size / n)``. Source: torch.nn.AdaptiveAvgPool2d.
+
+    Args:
+        inputs: (..., the pooled axes).
+        output_size: of each pooled axis, or of all; None keeps an axis.
+        axes: how many are pooled.
+        maximum: the maximum instead of the mean.
+    """
+    wanted = [output_size] * axes if isinstance(output_size, int) else list(output_size)
+    if len(wanted) == 1:
+        wanted *= axes
+    for axis, count in zip(range(-axes, 0), wanted, strict=True):
+        if count is None or count is inputs.size(axis):
+            continue
+        moved = inputs.movedim(axis, -1)
+        if count == 1:
+            pooled = moved.amax(-1, True) if maximum else moved.mean(-1, True)
+        else:
+            pooled = _windows_pooled(moved, count, maximum)
+        inputs = pooled.movedim(-1, axis)
+    return inputs
+
+
+def _windows_pooled(inputs: Tensor, count: int, maximum: bool) -> Tensor:
+    """Pool the last axis to ``count`` values."""
+    size = inputs.size(-1)
+    number = torch.arange(count).unsqueeze(1)
+    start = number * size // count
+    end = ((number + 1) * size + count - 1) // count
+    position = torch.arange(size)
+    inside = (position >= start) & (position < end)  # (count, size)
+    if maximum:
+        return inputs.unsqueeze(-2).masked_fill(~inside, -torch.inf).amax(-1)
+    share = inside.to(inputs.dtype) / (end - start).to(inputs.dtype)
+    return inputs @ share.T
+
+
+# Complex tensors, of rotary positions for example: views that torch's exporter has no form for.
+#
+# A complex tensor is exported as a real one with one more axis, of size 2, and these views of the
+# real tensor have forms.
+
+
+def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
+    """In place of ``unsqueeze``, which is ``own``."""
+    if not values.is_complex():
+        result: Tensor = own(values, dim)
+        return result
+    return torch.view_as_complex(torch.view_as_real(values).unsqueeze(dim if dim >= 0 else dim - 1))
+
+
+def get_item(own: Any, values: Tensor, index: Any) -> Tensor:
+    """In place of indexing, which is ``own``."""
+    if not values.is_complex():
+        result: Tensor = own(values, index)
+        return result
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(part is Ellipsis for part in parts):
+        parts = (*parts, slice(None))
+    return torch.view_as_complex(torch.view_as_real(values)[parts])
+
 
 Form = Callable[..., Any]  # takes the function itself before the function's own arguments
 
@@ -24,9 +123,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
     """
     return {
         F.scaled_dot_product_attention: _without_own(attention.scaled_dot_product_attention),
-        F.multi_head_attention_forward: multi_head.attention_function,
-        F.max_pool1d: _without_own(pooling.max_pool1d),
-        torch.max_pool1d: _without_own(pooling.max_pool1d),
+        F.multi_head_attention_forward: attention.attention_function,
+        F.max_pool1d: _without_own(max_pool1d),
+        torch.max_pool1d: _without_own(max_pool1d),
         torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
         torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
         torch.as_tensor: unlisted,
@@ -36,9 +135,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         **dict.fromkeys(_DROPOUTS, _dropout),
         torch.dropout: _torch_dropout,
         F.rrelu: _rrelu,
-        Tensor.unsqueeze: complex_numbers.unsqueeze,
-        torch.unsqueeze: complex_numbers.unsqueeze,
-        Tensor.__getitem__: complex_numbers.get_item,
+        Tensor.unsqueeze: unsqueeze,
+        torch.unsqueeze: unsqueeze,
+        Tensor.__getitem__: get_item,
         **dict.fromkeys((torch.triu, torch.tril, Tensor.triu, Tensor.tril), _triangle),
         F.rms_norm: _rms_norm,
         torch.rms_norm: _rms_norm,
@@ -90,7 +189,7 @@ def _adaptive(axes: int, maximum: bool) -> Form:
         known = all(isinstance(size, int) for size in inputs.shape[-axes:])
         if known and not maximum:
             return own(inputs, output_size)
-        return pooling.adaptive_pool(inputs, output_size, axes, maximum)
+        return adaptive_pool(inputs, output_size, axes, maximum)
 
     return pool
 

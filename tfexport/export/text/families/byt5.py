@@ -5,7 +5,7 @@ from typing import Any
 
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.pieces import added_tokens
+from tfexport.export.text.families.sentencepiece_models import added_tokens
 from tfexport.runtime.text.byte_tokenizer import ByteTable
 
 _SPECIAL = {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}

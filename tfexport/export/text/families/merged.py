@@ -5,7 +5,7 @@ from dataclasses import replace
 from tfexport.errors import TokenizerError, shown
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.families.folder import ModelFolder
-from tfexport.export.text.families.pieces import added_tokens
+from tfexport.export.text.families.sentencepiece_models import added_tokens
 from tfexport.runtime.text.bpe_tokenizers import LOWER_CASE, MOSES, MergedVocabulary
 
 _SMALL = {"bos": "__start__", "eos": "__end__", "unk": "__unk__", "pad": "__null__"}

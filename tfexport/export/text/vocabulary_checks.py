@@ -1,7 +1,4 @@
-"""Doubts about a vocabulary of words: special ids that it contradicts, words that are never found.
-
-An export goes on in spite of them, since names of words prove nothing.
-"""
+"""Checks of vocabularies of words: words as a list, and doubts about special ids."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,6 +6,81 @@ from collections.abc import Iterator, Sequence
 from tfexport.errors import Message, Option
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import WordTokenizer
+
+_UNKNOWN = re.compile(r"[<\[(]?unk(nown)?[>\])]?", re.IGNORECASE)
+_COUNTED = re.compile(r"\S+[ \t]+\d+")
+_SHOWN = 40  # characters of a word in a message
+
+
+def find_word_problems(
+    words: Sequence[str], size: int, side: str, unk_id: int | None
+) -> Iterator[str | Message]:
+    """The problems of a word list as the vocabulary of one side of a model.
+
+    Args:
+        words: its lines, at most ``size``.
+        size: of the side's vocabulary.
+        side: "source" or "target".
+        unk_id: the id of words that are not in the list; None if there is none.
+    """
+    if len(words) < size:
+        yield (
+            f"{len(words)} lines for the {size} ids of the {side} vocabulary. Every id has a line, "
+            "in order: special tokens such as <pad> too, and ids that are never used (<unused0>)"
+        )
+    counted = sum(_COUNTED.fullmatch(word) is not None for word in words)
+    if 2 * counted > len(words):
+        yield (
+            f"{counted} lines are a word and a count, as in fairseq's dict.txt; a line must be the "
+            "word alone. fairseq puts four tokens before them: "
+            "(printf '%s\\n' '<s>' '<pad>' '</s>' '<unk>'; cut -d' ' -f1 dict.txt) > vocab.txt"
+        )
+    elif side == "source":
+        yield from _never_found(words)
+    if unk_id is None:
+        yield from _unused_unknown(words, first=1, noun="line")
+
+
+def find_vocabulary_problems(
+    words: Sequence[str], size: int, side: str, unk_id: int | None
+) -> Iterator[str | Message]:
+    """The problems of a vocabulary of one side of a model; see ``find_word_problems``.
+
+    Its words may hold white space, since it says itself how text is split.
+    """
+    if len(words) < size:
+        yield f"{len(words)} words for the {size} ids of the {side} vocabulary; every id has a word"
+    if unk_id is None:
+        yield from _unused_unknown(words, first=0, noun="id")
+
+
+def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Message]:
+    """The problem of a word that stands for all others, in a model that does not know it."""
+    for place, word in enumerate(words):
+        if _UNKNOWN.fullmatch(word):
+            yield Message(
+                f"{noun} {place + first} is {word!r}, and the model has no unk_id, so text with "
+                "any other word would be refused; give ",
+                Option("settings", [f"unk_id={place}"]),
+            )
+
+
+def _never_found(words: Sequence[str]) -> Iterator[str]:
+    """The problem of words that contain white space, at which text is split."""
+    wrong = [(place, word) for place, word in enumerate(words) if word.split() != [word]]
+    if wrong:
+        place, word = wrong[0]
+        more = f" (and {len(wrong) - 1} more lines)" if len(wrong) > 1 else ""
+        yield (
+            f"line {place + 1}, {word[:_SHOWN]!r}{more}, can never be found: text is split at "
+            "white space. A word must not contain any; for an unused id, write <unused0>"
+        )
+
+
+# Doubts about a vocabulary of words: special ids that it contradicts, words that are never found.
+#
+# An export goes on in spite of them, since names of words prove nothing.
+
 
 # Words that stand for a role in known vocabularies, without the brackets or lines around them.
 _NAMES = {
@@ -18,7 +90,6 @@ _NAMES = {
     "unk_id": ("unk", "unknown", "oov"),
 }
 _MARKED = re.compile(r"[<\[|_]+([^<>\[\]|_]+)[>\]|_]+")
-_SHOWN = 40  # characters of a word in a message
 
 
 def find_doubts(
@@ -43,7 +114,7 @@ def find_doubts(
         elif number is not None:
             yield from _contradiction(key, number, tokenizer.words, side)
     if side == "source":
-        yield from _never_found(tokenizer)
+        yield from _lost_words(tokenizer)
 
 
 def _used(side: str, config: TransformerConfig) -> list[str]:
@@ -81,7 +152,7 @@ def _role(word: str) -> str | None:
     return next((key for key, names in _NAMES.items() if marked[1] in names), None)
 
 
-def _never_found(tokenizer: WordTokenizer) -> Iterator[Message]:
+def _lost_words(tokenizer: WordTokenizer) -> Iterator[Message]:
     """The doubt that text is split as it was in training: most words would stay whole then."""
     ordinary = [word for word in tokenizer.words if _MARKED.fullmatch(word) is None]
     lost = [word for word in ordinary if tokenizer.split(word) != [word]]
