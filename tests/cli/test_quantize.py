@@ -1,4 +1,4 @@
-"""``tfexport quantize``. How weights are rounded and judged is tested in tests/export/quantize."""
+"""``tfexport quantize``. How weights are rounded and judged is tested in tests/export/quantization."""
 
 import shutil
 from pathlib import Path

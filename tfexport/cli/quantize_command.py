@@ -38,7 +38,7 @@ def quantize(
     """
     check_output(output, force)
     with needs("quantize"):
-        from tfexport.export.quantize.bundle import quantize_bundle
+        from tfexport.export.quantization.bundle import quantize_bundle
     with progress_bar() as tell:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, source_language=source_language,

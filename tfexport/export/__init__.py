@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tfexport.export.artifacts.verify import describe_file, verify_artifact
     from tfexport.export.modules.inputs import Input
     from tfexport.export.parity import ParityReport
-    from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
+    from tfexport.export.quantization.bundle import QuantizeResult, quantize_bundle
 
 __all__ = [
     "ArtifactInfo",

@@ -22,7 +22,7 @@ from tfexport.export import (
 )
 from tfexport.export.artifacts.onnx import export_onnx
 from tfexport.export.ir_tools.quantization import quantize_per_row
-from tfexport.export.quantize.quality import Quality
+from tfexport.export.quantization.quality import Quality
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -115,8 +115,8 @@ def test_what_hurts_stays_float32_in_the_file_too(
 def test_failing_the_gate_leaves_nothing(
     tmp_path: Path, wide: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.export.quantize.quality.LEAST_AGREEMENT", 1.1)
-    monkeypatch.setattr("tfexport.export.quantize.bundle.MOST_KEPT", 1)
+    monkeypatch.setattr("tfexport.export.quantization.quality.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("tfexport.export.quantization.bundle.MOST_KEPT", 1)
     with pytest.raises(QualityError, match="int8 weights change too much"):
         export_quantized_graph(wide, tmp_path / "q.onnx", "int8", samples=samples,
                                config=SETTINGS)  # fmt: skip

@@ -10,7 +10,7 @@ from tfexport.errors import ConfigError, Message, Option, Problem, nearest_name,
 from tfexport.export.artifacts.option_rules import LANGUAGES
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.named_code import load_named
-from tfexport.export.quantize.quality import require_samples
+from tfexport.export.quantization.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.runtime.language_tokens import Spoken

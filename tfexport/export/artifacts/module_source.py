@@ -20,7 +20,7 @@ from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
 from tfexport.export.parity.plan import FULL, read_level
-from tfexport.export.quantize.graphs import KINDS
+from tfexport.export.quantization.graphs import KINDS
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array

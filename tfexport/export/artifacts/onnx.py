@@ -17,7 +17,7 @@ from tfexport.export.artifacts.onnx_file import export_graph
 from tfexport.export.artifacts.option_rules import LANGUAGES, check_onnx_export
 from tfexport.export.artifacts.quantized import export_quantized_bundle, export_quantized_graph
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.quantize.bundle import QuantizeResult
+from tfexport.export.quantization.bundle import QuantizeResult
 from tfexport.model_src.checkpoint.read_options import CheckpointLike
 from tfexport.typing import PathLike, Progress, Unpack
 

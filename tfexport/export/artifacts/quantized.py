@@ -25,8 +25,8 @@ from tfexport.export.artifacts.keywords import (
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.parity.plan import read_level
-from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
-from tfexport.export.quantize.graphs import quantize_graphs
+from tfexport.export.quantization.bundle import QuantizeResult, check_weights, quantize_bundle
+from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.runtime.language_tokens import UNSAID
 from tfexport.typing import PathLike, Progress, Unpack, silent

@@ -28,8 +28,8 @@ from tfexport.errors import (
 )
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
-from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
-from tfexport.export.quantize.quality import (
+from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantize_graphs
+from tfexport.export.quantization.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
     Quality,

@@ -145,8 +145,8 @@ def test_gate_passes_what_agrees_and_says_how_far(
 def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
     tmp_path: Path, wide_bundle: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.export.quantize.quality.LEAST_AGREEMENT", 1.1)
-    monkeypatch.setattr("tfexport.export.quantize.bundle.MOST_KEPT", 2)
+    monkeypatch.setattr("tfexport.export.quantization.quality.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("tfexport.export.quantization.bundle.MOST_KEPT", 2)
     with pytest.raises(
         QualityError, match=r"int4 weights change too much: .*kept in float32.*int8"
     ):
@@ -159,7 +159,7 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
         judged.append(1)
         return len(judged) > 1
 
-    monkeypatch.setattr("tfexport.export.quantize.quality.Quality.passed", property(passed))
+    monkeypatch.setattr("tfexport.export.quantization.quality.Quality.passed", property(passed))
     made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples)
     assert made.manifest.quantization is not None
     assert list(made.kept) == list(made.manifest.quantization["sensitivity"])[: len(made.kept)]
