@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from tfexport.errors import TfexportError
 from tfexport.export import Input, export_bundle, export_module
-from tfexport.export.parity.report import ParityReport
+from tfexport.export.report import ParityReport
 
 FAMILIES = {"t5": ("T5 v1.1", "T5"), "mt5": ("mT5", "MT5"), "umt5": ("umT5", "UMT5")}
 SIZES = {

@@ -29,7 +29,7 @@ from tfexport.export import (
 )
 from tfexport.export.artifacts.onnx import export_onnx
 from tfexport.export.parity import STAGES
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
+from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
 Export = Callable[..., ExportResult]

@@ -12,7 +12,7 @@ from tests.export.artifacts.test_torch_file import KINDS
 from tests.support import tutorial
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ParityError
-from tfexport.export import export_torchscript, rounding, verify_artifact
+from tfexport.export import export_torchscript, verify_artifact
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", 1e-12)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", 1e-12)
     with pytest.raises(ParityError):
         export_torchscript(tutorial_model, tmp_path / "m.ts", config=SETTINGS)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from tests.conftest import CONFIG
 from tests.export.conftest import large
 from tests.support import tutorial
 from tfexport.errors import ConfigError, ParityError
-from tfexport.export import export_graph, rounding, verify_graph
+from tfexport.export import export_graph, verify_graph
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_another_checkpoint_is_found_out(
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", -1.0)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", -1.0)
     with pytest.raises(ParityError):
         export_graph(tutorial_model, tmp_path / "g.onnx", "generate", config=CONFIG)
     assert list(tmp_path.iterdir()) == []

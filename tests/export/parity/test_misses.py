@@ -14,11 +14,11 @@ from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tfexport.bundle import SpecialIds, read_manifest, write_manifest
 from tfexport.errors import ParityError
-from tfexport.export import ParityReport, export_bundle, rounding, verify_bundle
+from tfexport.export import ParityReport, export_bundle, verify_bundle
 from tfexport.export.parity import STAGES, Comparison
 from tfexport.export.parity.compare import compare_tokens
 from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
+from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
@@ -154,7 +154,7 @@ def test_beam_that_overlooks_or_miscounts_is_found(
 def test_miss_fails_the_export_and_leaves_nothing(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", 1e-12)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", 1e-12)
     with pytest.raises(ParityError, match=r"not equal to torch\.nn\.Transformer: eager modules"):
         export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
     assert list(tmp_path.iterdir()) == []

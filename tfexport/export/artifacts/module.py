@@ -46,10 +46,10 @@ from tfexport.export.parity.module import (
     compare_module_file,
 )
 from tfexport.export.parity.plan import FULL, plan_bundle
-from tfexport.export.parity.report import ParityReport
 from tfexport.export.parity.text import add_expected
 from tfexport.export.passes.weights import share_transposed, share_weights
 from tfexport.export.quantization.bundle import QuantizeResult, quantize_bundle
+from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
 from tfexport.typing import PathLike, Progress, Unpack, silent
 
