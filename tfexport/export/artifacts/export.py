@@ -65,7 +65,7 @@ def export(
         force: replace what exists.
         progress: called at every step; see ``tfexport.typing``.
         **options: how the model is read, what is written and what is compared; see
-            ``ExportKeywords``.
+            ``ExportKeywords`` and ``VerifyKeywords``.
 
     Returns:
         What was written, with the report of the comparison.

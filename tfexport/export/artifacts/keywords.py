@@ -18,8 +18,8 @@ from tfexport.runtime.language_tokens import Spoken
 from tfexport.typing import PathLike
 
 
-class ReadKeywords(TypedDict, total=False):
-    """Keyword arguments of reading a checkpoint.
+class VerifyKeywords(TypedDict, total=False):
+    """Keyword arguments of ``verify``: how the model is read, and what is compared.
 
     Attributes:
         config: config values that cannot be inferred from the weights; a JSON file or a mapping.
@@ -29,23 +29,11 @@ class ReadKeywords(TypedDict, total=False):
             which is imported: ``reference(input_ids, decoder_input_ids)`` takes int64 (B, S) and
             (B, T) and gives logits or log-probabilities (B, T, V). Rows are never padded: those of
             a call have one length. Decoder ids begin with the start token.
-    """
-
-    config: PathLike | Mapping[str, Any] | None
-    settings: Iterable[str]
-    layout: str | None
-    reference: Callable[..., Any] | str | None
-
-
-class RealKeywords(ReadKeywords, total=False):
-    """Keyword arguments of comparisons on real inputs, and of modules.
-
-    Attributes:
         samples: a file of real source texts, one a line, or of ids where there is no tokenizer;
-            they are compared besides drawn ids. A single file of text in and text out has its
-            tokenizer compared on them. With ``quantize`` they also measure the quality of the
-            weights, for which each line has a tab and a reference translation; of a module they
-            may be an ``.npz`` of rows then.
+            they are compared besides drawn ids. With ``text``, the tokenizer is compared on them.
+            With ``quantize`` they also measure the quality of the weights, for which each line has
+            a tab and a reference translation; of a module of your own they may be an ``.npz`` of
+            rows then.
         expect: a file of lines: a source, a tab, and the text that your own code gives for it; any
             other text of the bundle is a difference, near ties aside.
         source_language: of the samples, and of the sources in ``expect``, for a model that is told
@@ -57,6 +45,10 @@ class RealKeywords(ReadKeywords, total=False):
             compared too.
     """
 
+    config: PathLike | Mapping[str, Any] | None
+    settings: Iterable[str]
+    layout: str | None
+    reference: Callable[..., Any] | str | None
     samples: PathLike | None
     expect: PathLike | None
     source_language: str | None
@@ -65,12 +57,8 @@ class RealKeywords(ReadKeywords, total=False):
     examples: Iterable[Mapping[str, Any]]
 
 
-class VerifyKeywords(RealKeywords, total=False):
-    """Keyword arguments of ``verify``; see ``RealKeywords`` and ``ReadKeywords``."""
-
-
-class ExportKeywords(RealKeywords, total=False):
-    """Keyword arguments of ``export``; see also ``RealKeywords`` and ``ReadKeywords``.
+class ExportKeywords(VerifyKeywords, total=False):
+    """Keyword arguments of ``export``: what is written, besides those of ``VerifyKeywords``.
 
     Attributes:
         tokenizer: for both sides; a tokenizer.json, a SentencePiece .model, a list of words, or a
@@ -177,7 +165,7 @@ def spoken_of(given: Mapping[str, Any], subject: str) -> Spoken:
     return Spoken(given.get("source_language"), given.get("target_language"))
 
 
-def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:
+def read_options(given: VerifyKeywords, verify: bool = True) -> ReadOptions:
     """The options of reading the checkpoint, from keyword arguments.
 
     Args:
