@@ -77,17 +77,17 @@ def make_random(size: Size) -> Transformer:
 
 def prepare(name: str, folder: Path) -> Path:
     """Write everything that the systems load, unless it is there; the checkpoint's path."""
-    from tfexport.export import export_bundle, export_graph, export_torchscript, quantize_bundle
+    from tfexport.export import export, quantize
 
     checkpoint = DEMO if name == "demo" else _save_checkpoint(name, folder)
     if not (folder / "a.bundle").exists():
-        export_bundle(checkpoint, folder / "a.bundle", verify=False)
+        export(checkpoint, folder / "a.bundle", verify=False)
     if not (folder / "int8.bundle").exists():
-        quantize_bundle(folder / "a.bundle", folder / "int8.bundle")
+        quantize(folder / "a.bundle", folder / "int8.bundle")
     if not (folder / "generate.onnx").exists():
-        export_graph(checkpoint, folder / "generate.onnx", "generate", verify=False)
+        export(checkpoint, folder / "generate.onnx", graph="generate", verify=False)
     if not (folder / "model.ts").exists():
-        export_torchscript(checkpoint, folder / "model.ts", verify=False)
+        export(checkpoint, folder / "model.ts", verify=False)
     if name != "demo":  # whose final norms behind post-norm layers neither peer has
         _save_peers(checkpoint, folder)
     return checkpoint

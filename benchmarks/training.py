@@ -65,7 +65,7 @@ def train(seconds: float) -> Transformer:
 def prepare_trained(folder: Path, seconds: float) -> Path:
     """Write what the systems load, unless it is there; the checkpoint's path."""
     from benchmarks.peers import save_ctranslate2
-    from tfexport.export import export_bundle, quantize_bundle
+    from tfexport.export import export, quantize
     from tfexport.model_src import load_checkpoint, save_checkpoint
 
     checkpoint, ready = folder / "model.safetensors", folder / SPECIAL_IDS
@@ -73,8 +73,8 @@ def prepare_trained(folder: Path, seconds: float) -> Path:
         return checkpoint
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(train(seconds), checkpoint, force=True)
-    export_bundle(checkpoint, folder / "a.bundle", force=True)
-    quantize_bundle(folder / "a.bundle", folder / "int8.bundle", force=True)
+    export(checkpoint, folder / "a.bundle", force=True)
+    quantize(folder / "a.bundle", folder / "int8.bundle", force=True)
     loaded = load_checkpoint(checkpoint)
     save_ctranslate2(loaded, folder / "ctranslate2")
     save_ctranslate2(loaded, folder / "ctranslate2-int8", "int8")

@@ -30,7 +30,6 @@ from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
 from tfexport.export.parity.bundle import CompareGraph
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import NATIVE, ParityReport
 from tfexport.export.parity.search import compare_beam, compare_generate_in_bundle
 from tfexport.export.parity.steps import (
     compare_decoder,
@@ -39,6 +38,7 @@ from tfexport.export.parity.steps import (
     compare_shortlist,
     compare_slots,
 )
+from tfexport.export.report import NATIVE, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint

@@ -29,9 +29,6 @@ LEAST_LOG_PROB = -80.0  # e^-87 is the least that float32 holds as a probability
 FLOAT64 = "float64"
 CHANGED = "weights changed by one unit in the last place, and other orders of the sums"
 ORDERS = "other orders of the sums"
-LEAST_ALLOWED = 1e-4
-MULTIPLE = 5  # of the noise; docs/parity.md has the measurements
-MOST_ALLOWED = 1e-2  # whatever the noise
 MOST_VALUES = 2**24  # that are held in float64 at once
 _SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a third of another's
 _PATTERN = 8191  # a prime, so that no two rows of a matrix are changed alike
@@ -42,17 +39,6 @@ MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones are not held in
 LEAST_SHARED = 2**24
 _LIBRARIES = ("torch", "numpy", "builtins", "tfexport.model_src.checkpoint", "tfexport.runtime")
 Convert = Callable[[Tensor], Tensor]
-
-
-def allow(noise: float) -> float:
-    """The largest difference that passes where float32 itself has this much noise.
-
-    It is ``MULTIPLE`` times the noise, at least ``LEAST_ALLOWED`` and at most ``MOST_ALLOWED``, so
-    that no model widens it without bound.
-    """
-    if not np.isfinite(noise):
-        return min(LEAST_ALLOWED, MOST_ALLOWED)
-    return float(min(MOST_ALLOWED, max(LEAST_ALLOWED, MULTIPLE * noise)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pytest
 
 from tfexport.errors import ParityError
 from tfexport.export.parity import Comparison, ParityReport
-from tfexport.export.parity.report import told_apart
+from tfexport.export.report import told_apart
 
 
 def failure(*comparisons: Comparison, not_run: str | None = "") -> str:

@@ -24,7 +24,8 @@ from tfexport.export.modules.probes import (
     memory_specs,
     state_specs,
 )
-from tfexport.export.rounding import LEAST_ALLOWED, Rounding, allow, difference
+from tfexport.export.report import LEAST_ALLOWED, allow
+from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH, ModuleIO
 from tfexport.module_rows import Array, stack_rows
 

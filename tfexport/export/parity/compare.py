@@ -7,8 +7,8 @@ import numpy as np
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape, Value
-from tfexport.export.parity.report import Comparison
-from tfexport.export.rounding import LEAST_LOG_PROB, Noise, allow, difference
+from tfexport.export.report import Comparison, allow
+from tfexport.export.rounding import LEAST_LOG_PROB, Noise, difference
 from tfexport.runtime.search import truncate_at_eos
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tfexport.bundle import SpecialIds
 from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.parity.plan import FULL, QUICK, Plan
-from tfexport.export.parity.report import DRAWN, Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
+from tfexport.export.report import DRAWN, Comparison, ParityReport
 from tfexport.export.rounding import (
     MOST_VALUES,
     NO_NOISE,

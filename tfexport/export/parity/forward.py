@@ -11,8 +11,8 @@ from torch import Tensor
 from tfexport.export.parity.compare import compare_logits, compare_values
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, Floats, Shape, run_grid
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.graph_io import BATCH, SOURCE, TARGET, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig

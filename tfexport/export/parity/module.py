@@ -31,8 +31,8 @@ from tfexport.export.parity.eager_run import (
     Shape,
 )
 from tfexport.export.parity.plan import FULL, QUICK
-from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.parity.search import STEPS, LastLogits, Search, beam_size, compare_search
+from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel

@@ -18,7 +18,7 @@ from tfexport.errors import (
     join_problems,
     shown,
 )
-from tfexport.export.parity.report import SAMPLES, SENTENCES
+from tfexport.export.report import SAMPLES, SENTENCES
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages

@@ -23,7 +23,7 @@ from tfexport.export.parity.eager_run import (
     start_with,
 )
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.rounding import Rounding
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint

@@ -13,8 +13,8 @@ from tfexport.export.parity.compare import (
     compare_values,
 )
 from tfexport.export.parity.eager_run import Eager, EagerRun
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS, TOKEN_STAGES, Comparison
 from tfexport.export.parity.search import compare_beams, eager_attention
+from tfexport.export.report import NATIVE, NATIVE_TOKENS, TOKEN_STAGES, Comparison
 from tfexport.runtime.model.interface import Model
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.search import greedy, truncate_at_eos

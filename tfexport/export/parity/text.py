@@ -12,7 +12,7 @@ from tfexport.errors import ConfigError, Message, Option
 from tfexport.export.parity.compare import compare_texts, is_near_tie
 from tfexport.export.parity.eager_run import THREADS, Eager, make_case, run_batches
 from tfexport.export.parity.plan import read_pairs
-from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
+from tfexport.export.report import EXPECTED, Comparison, ParityReport
 from tfexport.export.rounding import Noise
 from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source

@@ -11,7 +11,7 @@ from tfexport.export.parity.compare import compare_logits, compare_tokens, compa
 from tfexport.export.parity.eager_run import Case, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.forward import eager_forward, forward_inputs
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.search import truncate_at_eos
 

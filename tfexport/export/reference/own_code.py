@@ -15,7 +15,8 @@ from torch import Tensor
 from tfexport.errors import ConfigError, Message, Option, Problem
 from tfexport.export.named_code import one_line
 from tfexport.export.reference.original import ModuleReference
-from tfexport.export.rounding import LEAST_ALLOWED, Rounding, difference
+from tfexport.export.report import LEAST_ALLOWED
+from tfexport.export.rounding import Rounding, difference
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 

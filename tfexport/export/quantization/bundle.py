@@ -24,12 +24,15 @@ from tfexport.bundle import (
 from tfexport.errors import (
     BundleError,
     ConfigError,
+    Message,
+    Problem,
     QualityError,
+    shown,
 )
 from tfexport.export.ir_tools.roles import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
-from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
-from tfexport.export.quantize.quality import (
+from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantize_graphs
+from tfexport.export.quantization.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
     Quality,
@@ -45,8 +48,8 @@ MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fail
 
 
 @dataclass(frozen=True)
-class QuantizeResult:
-    """The result of quantising a bundle.
+class QuantizedBundle:
+    """A bundle that was quantised.
 
     Attributes:
         path: the quantised bundle.
@@ -60,11 +63,6 @@ class QuantizeResult:
     quality: Quality | None
     kept: tuple[str, ...]
 
-    @property
-    def size(self) -> int:
-        """Bytes of the bundle."""
-        return self.manifest.size
-
 
 def quantize_bundle(
     bundle: PathLike,
@@ -76,30 +74,8 @@ def quantize_bundle(
     target_language: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> QuantizeResult:
-    """Quantise a bundle's weights; nothing is left behind if the quality gate fails.
-
-    Args:
-        bundle: with float32 weights; it is not compared with eager PyTorch again.
-        output: the new bundle's folder.
-        weights: "int8" or "int4".
-        samples: the quality gate's file: one text a line, followed by a tab and a reference
-            translation if there is one; ids if the bundle holds no tokenizer. The quantised bundle
-            must predict the original's next token at 97 % of the positions, and lose no more than
-            0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
-            those that change the predictions most first. Without samples there is no gate, which
-            the manifest records.
-        source_language: of the samples, for a model that is told it.
-        target_language: of the references, for a model that is told it.
-        force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.typing``.
-
-    Raises:
-        QualityError: the gate failed.
-        BundleError: the bundle cannot be read, or is quantised already.
-        ConfigError: an unknown kind of weights.
-        InputError: a sample that cannot be used.
-    """
+) -> QuantizedBundle:
+    """Quantise a bundle's weights; see ``artifacts.quantize``."""
     tell = progress or silent
     check_weights(weights)
     if samples is None:
@@ -124,17 +100,18 @@ def quantize_bundle(
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
-    return QuantizeResult(Path(output), final, made.quality, made.kept)
+    return QuantizedBundle(Path(output), final, made.quality, made.kept)
 
 
-def check_weights(weights: str) -> None:
-    """Refuse unknown kinds of weights.
+def check_weights(weights: str, option: str = "weights") -> None:
+    """Refuse unknown kinds of weights, which ``option`` names.
 
     Raises:
         ConfigError: it is one.
     """
     if weights not in KINDS:
-        raise ConfigError(f"weights: {weights!r} is not one of {', '.join(KINDS)}")
+        known = ", ".join(KINDS)
+        raise ConfigError(Message(Problem(option, f"{shown(weights)} is not one of {known}")))
 
 
 @dataclass(frozen=True)

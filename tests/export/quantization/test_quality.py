@@ -10,7 +10,7 @@ import pytest
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.errors import ConfigError, InputError, MissingDependencyError
-from tfexport.export.quantize.quality import QualityGate, open_gate, read_samples
+from tfexport.export.quantization.quality import QualityGate, open_gate, read_samples
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
 
