@@ -8,7 +8,7 @@ them. A layout names the module of its original, or says why the project's own m
 can be run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,6 +16,19 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ConfigError, ExportError
+from tfexport.export.reference import (
+    annotated,
+    bart_like,
+    fairseq,
+    joeynmt,
+    marian_nmt,
+    opennmt_py,
+    rebuilt,
+    rmsnorm,
+    sockeye,
+    stock,
+    t5_like,
+)
 from tfexport.export.reference.live_module import LiveModule, PlainModule
 from tfexport.export.reference.original import ModuleReference, Original, Reference
 from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
@@ -25,14 +38,29 @@ from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.transformer import Transformer
 
+# By the name that a layout gives; outside this package, a layout names a module instead.
+ORIGINALS: Mapping[str, Original] = {
+    "annotated": annotated.ORIGINAL,
+    "bart_like": bart_like.ORIGINAL,
+    "fairseq": fairseq.ORIGINAL,
+    "joeynmt": joeynmt.ORIGINAL,
+    "marian_nmt": marian_nmt.ORIGINAL,
+    "opennmt_py": opennmt_py.ORIGINAL,
+    "rebuilt": rebuilt.ORIGINAL,
+    "rmsnorm": rmsnorm.ORIGINAL,
+    "sockeye": sockeye.ORIGINAL,
+    "stock": stock.ORIGINAL,
+    "t5_like": t5_like.ORIGINAL,
+}
+
 
 def find_original(layout: Layout) -> Original | None:
     """The original of a layout; None if it has none."""
     if layout.reference is None:
         return None
-    dotted = "." in layout.reference
-    module = import_module(layout.reference if dotted else f"{__name__}.{layout.reference}")
-    original: Original = module.ORIGINAL
+    if "." not in layout.reference:
+        return ORIGINALS[layout.reference]
+    original: Original = import_module(layout.reference).ORIGINAL
     return original
 
 

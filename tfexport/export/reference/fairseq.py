@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export.reference.formulas import Affine, ToolkitReference, covers_toolkits
 from tfexport.export.reference.original import Original
+from tfexport.export.reference.toolkits import Affine, ToolkitReference, covers_toolkits
 
 _PAD = 1
 _NORMS = {

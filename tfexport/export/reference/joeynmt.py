@@ -4,8 +4,9 @@ import math
 
 from torch import Tensor
 
-from tfexport.export.reference.formulas import Affine, ToolkitReference, covers_toolkits, sinusoids
+from tfexport.export.reference.formulas import sinusoids
 from tfexport.export.reference.original import Original
+from tfexport.export.reference.toolkits import Affine, ToolkitReference, covers_toolkits
 
 _TABLES = {"encoder": "src_embed.lut.weight", "decoder": "trg_embed.lut.weight"}
 _ATTENTIONS = {

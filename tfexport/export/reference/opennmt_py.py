@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from tfexport.export.reference.formulas import Affine, ToolkitReference, covers_toolkits, sinusoids
+from tfexport.export.reference.formulas import sinusoids
 from tfexport.export.reference.original import Original
+from tfexport.export.reference.toolkits import Affine, ToolkitReference, covers_toolkits
 
 _LAYERS = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
 _ATTENTIONS = {"self": "self_attn", "cross": "context_attn"}

@@ -4,8 +4,8 @@ import math
 
 from torch import Tensor
 
-from tfexport.export.reference.formulas import Affine, ToolkitReference, covers_toolkits
 from tfexport.export.reference.original import Original
+from tfexport.export.reference.toolkits import Affine, ToolkitReference, covers_toolkits
 
 _ATTENTIONS = {
     "encoder": {"self": "self_attention"},

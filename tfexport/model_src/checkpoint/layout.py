@@ -60,8 +60,9 @@ class Layout:
             None if it has no such files.
         reads_texts: its models read whole texts, not sentences, as those do that summarise, or are
             told a task in front of a text.
-        reference: module with its original mathematics, which exports are compared with: a name in
-            ``tfexport.export.reference``, or a dotted one. None if there is none.
+        reference: its original mathematics, which exports are compared with: a name in
+            ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
+            if there is none.
         no_reference: the reason why there is none.
         precedence: of layouts that know as many keys, the one with the highest is taken.
     """
