@@ -10,10 +10,9 @@ from typing import Any
 
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems, shown
 from tfexport.file_access import describe_substitute, open_file
-from tfexport.model_src.checkpoint.framing import FRAMING, read_framing
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.unsupported import describe_config, is_ours, told
-from tfexport.model_src.config import config_keys, unknown_keys
+from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
 TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model

@@ -8,8 +8,7 @@ from typing import Any
 
 from tfexport.bundle import is_bundle
 from tfexport.errors import Message, Option, join_some
-from tfexport.model_src.checkpoint.framing import FRAMING
-from tfexport.model_src.config import config_keys, nearest_key
+from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 _PAGE = "(docs/modules.md)"
 MODULE = f"export its code as a module of your own {_PAGE}"

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from tfexport.errors import ConfigError, join_problems, shown
-from tfexport.model_src.checkpoint.bart_like import ACTIVATIONS
 from tfexport.model_src.checkpoint.generation_config import read_generation
 from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
+from tfexport.model_src.checkpoint.layouts.bart_like import ACTIVATIONS
 from tfexport.model_src.checkpoint.unsupported import MODULE
 
 # The tensors of T5 and its kin: tables under several names, and what shapes tell.
@@ -312,3 +312,40 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
             f"is_gated_act: {shown(values['is_gated_act'])} contradicts feed_forward_proj {kind!r}"
         )
     return {"activation": activation, "gated_feed_forward": gated}
+
+
+# T5 of Hugging Face: version 1.0; and 1.1, FLAN and ByT5, which gate and are not tied.
+
+
+T5 = T5Family(
+    name="t5",
+    title="T5 of Hugging Face",
+    tied=True,
+    scaled_by_5=None,
+    feed_forward="relu",
+).layout()
+
+
+# MT5 of Hugging Face, whose output projection is a table of its own.
+
+
+MT5 = T5Family(
+    name="mt5",
+    title="MT5 of Hugging Face",
+    tied=False,
+    scaled_by_5=False,
+    feed_forward="gated-gelu",
+).layout()
+
+
+# UMT5 of Hugging Face, whose layers have their own tables of relative positions.
+
+
+UMT5 = T5Family(
+    name="umt5",
+    title="UMT5 of Hugging Face",
+    tied=True,
+    scaled_by_5=True,
+    feed_forward="gated-gelu",
+    every_layer=True,
+).layout()

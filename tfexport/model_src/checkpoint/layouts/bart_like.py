@@ -453,3 +453,254 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     if isinstance(eos, list) and len(eos) != 1:
         problems.append(f"eos_token_id: {shown(eos)} is not one id")
     return problems
+
+
+# BART of Hugging Face.
+
+
+BART = BartLike(
+    name="bart",
+    title="BART of Hugging Face",
+    model_type="bart",
+    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
+    framing={"add_source_bos": True, "add_source_eos": True},
+    skipped_rows=2,
+    reads_texts=True,
+).layout()
+
+
+# Blenderbot of Hugging Face.
+
+
+BLENDERBOT = BartLike(
+    name="blenderbot",
+    title="Blenderbot of Hugging Face",
+    model_type="blenderbot",
+    facts={**PRE_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 32,
+        "decoder_attention_heads": 32,
+        "max_position_embeddings": 128,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+    reads_texts=True,
+).layout()
+
+
+# Blenderbot-small of Hugging Face.
+#
+# The decoder does not scale its embeddings, whatever ``scale_embedding`` says, and normalises them
+# before it adds positions.
+
+
+BLENDERBOT_SMALL = BartLike(
+    name="blenderbot-small",
+    title="Blenderbot-small of Hugging Face",
+    model_type="blenderbot-small",
+    facts={
+        **POST_NORM,
+        "positions": "learned",
+        "source_embedding_norm": "sum",
+        "target_embedding_norm": "tokens",
+        "scale_target_embeddings": False,
+    },
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 512,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+    framing={},
+    reads_texts=True,
+).layout()
+
+
+# FSMT of Hugging Face: fairseq's models of WMT19 and others.
+#
+# Both sides have vocabularies of their own. The class has no bias of the logits. Its positions
+# begin after that of padding, and have no end; ``max_position_embeddings`` is taken for one.
+# Padding is never written, as in fairseq: transformers 4 and 5 give what follows it different
+# positions.
+
+
+FSMT = BartLike(
+    name="fsmt",
+    title="FSMT of Hugging Face",
+    model_type="fsmt",
+    facts={**POST_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
+    writes_padding=False,
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "tie_word_embeddings": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "max_length": 200,
+        "num_beams": 5,
+        "decoder_start_token_id": 2,
+    },
+    # Before transformers 5, the class tied its output projection, which files then lack.
+    tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
+    source_vocabulary="src_vocab_size",
+    target_vocabulary="tgt_vocab_size",
+).layout()
+
+
+# M2M-100 and NLLB of Hugging Face.
+#
+# The class has no bias of the logits. Its positions begin after that of padding, and have no end;
+# ``max_position_embeddings`` is taken for one.
+
+
+M2M_100 = BartLike(
+    name="m2m-100",
+    title="M2M-100 of Hugging Face (NLLB)",
+    model_type="m2m_100",
+    facts={
+        **PRE_NORM,
+        "positions": "sinusoidal_t2t",
+        "padding_has_position": False,
+        "output_bias": False,
+    },
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
+).layout()
+
+
+# Marian of Hugging Face: OPUS-MT.
+#
+# Its padding is the start of decoding, and no bos.
+
+
+MARIAN = BartLike(
+    name="marian",
+    title="Marian of Hugging Face (OPUS-MT)",
+    model_type="marian",
+    facts={**POST_NORM, "positions": "sinusoidal_halves"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 58100,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "decoder_start_token_id": 58100,
+    },
+    has_start_alone=True,
+    tables=Tables(may_differ=True),
+).layout()
+
+
+# mBART and mBART-50 of Hugging Face.
+
+
+MBART = BartLike(
+    name="mbart",
+    title="mBART of Hugging Face",
+    model_type="mbart",
+    facts={**PRE_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+    },
+    skipped_rows=2,
+).layout()
+
+
+# Pegasus of Hugging Face.
+#
+# Its padding is the start of decoding, and no bos.
+
+
+PEGASUS = BartLike(
+    name="pegasus",
+    title="Pegasus of Hugging Face",
+    model_type="pegasus",
+    facts={**PRE_NORM, "positions": "sinusoidal_halves"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "forced_eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    },
+    has_start_alone=True,
+    reads_texts=True,
+).layout()
+
+
+# PLBART of Hugging Face: BART for programming languages.
+#
+# The language of the target is the start of decoding.
+
+
+PLBART = BartLike(
+    name="plbart",
+    title="PLBART of Hugging Face",
+    model_type="plbart",
+    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": True,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+    },
+    skipped_rows=2,
+    reads_texts=True,
+).layout()
