@@ -18,8 +18,8 @@ from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
-from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.graphs.slot_step import SlotAttention, export_slot_step
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.graphs.transformer_graphs import (
     export_decoder,
     export_encoder,

@@ -38,7 +38,7 @@ from tfexport.export.artifacts.keywords import (
 )
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
-from tfexport.export.graphs.greedy_rules import GreedyRules
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level
 from tfexport.export.quiet import quiet

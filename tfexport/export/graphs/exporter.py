@@ -18,9 +18,9 @@ from tfexport import graph_io
 from tfexport.errors import ExportError
 from tfexport.export.graphs.kernels import as_place, fit_kernels, run_once
 from tfexport.export.graphs.shortcuts import shortcuts
-from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
+from tfexport.export.ir_tools.nodes import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
-from tfexport.export.passes.names import Parameter, set_parameters
+from tfexport.export.passes.after_export import Parameter, set_parameters
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.greedy_rules import force_tokens
 from tfexport.export.graphs.loops import (
     LoopInputs,
     add_constant,
@@ -26,7 +25,7 @@ from tfexport.export.graphs.loops import (
     make_loop,
     set_outputs,
 )
-from tfexport.export.graphs.step_model import Decoded, StepModel
+from tfexport.export.graphs.step_model import Decoded, StepModel, force_tokens
 from tfexport.export.ir_tools.nodes import (
     PLACEHOLDERS,
     SEARCH_LOOP,

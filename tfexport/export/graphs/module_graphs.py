@@ -11,8 +11,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.greedy_rules import NO_RULES
-from tfexport.export.graphs.step_model import Decoded, Memory
+from tfexport.export.graphs.step_model import NO_RULES, Decoded, Memory
 from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.export.modules.examine import Examination
 from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec

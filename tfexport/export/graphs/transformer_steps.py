@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.graphs.loops import input_of
-from tfexport.export.graphs.step_model import Decoded, Memory
-from tfexport.export.ir_tools.nodes import BEST_TOKEN, parse_graph, take_nodes
-from tfexport.export.ir_tools.roles import mark_whole_reader
+from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
+from tfexport.export.ir_tools.nodes import BEST_TOKEN, mark_whole_reader, parse_graph, take_nodes
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding

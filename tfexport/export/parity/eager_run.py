@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.parity.plan import FULL, QUICK, Plan
 from tfexport.export.parity.report import DRAWN, Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference

@@ -20,14 +20,17 @@ import onnx_ir as ir
 
 from tfexport.export.ir_tools.nodes import (
     BEST_TOKEN,
+    PROJECTION,
+    Role,
     is_operator,
     new_node,
     parse_graph,
+    read_role,
     share_initializer,
     take_nodes,
+    write_role,
 )
 from tfexport.export.ir_tools.quantization import Floats, quantize_per_row
-from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
 
 # The graphs of ``int8_argmax`` as ONNX text.
 #

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport.bundle import WEIGHTS
-from tfexport.export.ir_tools.nodes import Array, content_key
+from tfexport.export.ir_tools.nodes import Array, content_key, read_role, write_role
 from tfexport.export.ir_tools.quantization import quantize_per_row
-from tfexport.export.ir_tools.roles import read_role, write_role
 from tfexport.weight_table import StoredWeight, write_weight_table
 
 # A pass that moves weights to the subgraphs where onnxruntime can prepack them.

@@ -26,7 +26,7 @@ from tfexport.errors import (
     ConfigError,
     QualityError,
 )
-from tfexport.export.ir_tools.roles import read_role
+from tfexport.export.ir_tools.nodes import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantize.quality import (

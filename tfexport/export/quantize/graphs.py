@@ -13,7 +13,18 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.ir_tools.nodes import MICROSOFT, add_initializer, array_of, new_node, value_key
+from tfexport.export.ir_tools.nodes import (
+    EMBEDDING,
+    MICROSOFT,
+    PROJECTION,
+    Role,
+    add_initializer,
+    array_of,
+    new_node,
+    read_role,
+    reads_whole,
+    value_key,
+)
 from tfexport.export.ir_tools.quantization import (
     BLOCK,
     Array,
@@ -22,7 +33,6 @@ from tfexport.export.ir_tools.quantization import (
     quantize_per_column,
     quantize_per_row,
 )
-from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.passes.int8_argmax import remove_preselection
 
 KINDS = ("int8", "int4")

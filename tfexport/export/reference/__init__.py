@@ -19,20 +19,15 @@ from tfexport.errors import ConfigError, ExportError
 from tfexport.export.reference import (
     annotated,
     bart_like,
-    fairseq,
-    joeynmt,
-    marian_nmt,
-    opennmt_py,
-    rebuilt,
+    nn_transformer,
     rmsnorm,
-    sockeye,
-    stock,
     t5_like,
+    toolkits,
 )
 from tfexport.export.reference.live_module import LiveModule, PlainModule
+from tfexport.export.reference.nn_transformer import StockReference
 from tfexport.export.reference.original import ModuleReference, Original, Reference
 from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
-from tfexport.export.reference.stock import StockReference
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -42,14 +37,14 @@ from tfexport.model_src.transformer import Transformer
 ORIGINALS: Mapping[str, Original] = {
     "annotated": annotated.ORIGINAL,
     "bart_like": bart_like.ORIGINAL,
-    "fairseq": fairseq.ORIGINAL,
-    "joeynmt": joeynmt.ORIGINAL,
-    "marian_nmt": marian_nmt.ORIGINAL,
-    "opennmt_py": opennmt_py.ORIGINAL,
-    "rebuilt": rebuilt.ORIGINAL,
+    "fairseq": toolkits.FAIRSEQ,
+    "joeynmt": toolkits.JOEYNMT,
+    "marian_nmt": toolkits.MARIAN_NMT,
+    "opennmt_py": toolkits.OPENNMT_PY,
+    "rebuilt": nn_transformer.REBUILT,
     "rmsnorm": rmsnorm.ORIGINAL,
-    "sockeye": sockeye.ORIGINAL,
-    "stock": stock.ORIGINAL,
+    "sockeye": toolkits.SOCKEYE,
+    "stock": nn_transformer.STOCK,
     "t5_like": t5_like.ORIGINAL,
 }
 
