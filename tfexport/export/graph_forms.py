@@ -215,7 +215,7 @@ def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleFor
     """Export every graph of a bundle, in memory.
 
     Raises:
-        ExportError: torch's exporter gave up, or a form stands before one that it needs.
+        ExportError: torch's exporter gave up, or a form is before one that it needs.
     """
     graphs: dict[BundleForm, ir.Model] = {}
     by_name: dict[str, ir.Model] = {}

@@ -64,7 +64,7 @@ class Noise:
     Attributes:
         hidden: of encoder states, or of each tensor of a module's memory.
         logits: as they are compared.
-        log_probs: of the whole vocabulary.
+        log_probs: of the complete vocabulary.
     """
 
     hidden: tuple[float, ...] = (0.0,)

@@ -8,11 +8,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, join_problems, join_some, nearest_name, shown
 
-# Checks of a TransformerConfig's values: types and bounds first, then contradictions.
-#
-# The config itself runs them, so that its class is not named here.
-
-
 # The largest value of every integer, far above those of published models: a larger one is a mistake
 # or an attack, which would otherwise show only when memory runs out.
 BOUNDS = {
@@ -170,7 +165,7 @@ class TransformerConfig:
         d_ff: width inside the feed-forward sublayers.
         source_vocab_size: rows of the source embedding; None for a model without embeddings.
         target_vocab_size: V, rows of the target embedding and of the output projection, or None.
-        head_dim: D; 0 stands for d_model / num_heads.
+        head_dim: D; 0 means d_model / num_heads.
         norm: "layer" (torch.nn.LayerNorm), "annotated" (unbiased deviation, eps outside the root)
             or "rms".
         norm_eps: added under the root, or to the deviation for "annotated".
@@ -323,7 +318,7 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> "DecoderSizes":
-        """Sizes of the decoder, which the encoder's stand for where none are given."""
+        """Sizes of the decoder, which the encoder's mean where none are given."""
         heads = self.decoder_num_heads or self.num_heads
         head_dim = self.num_heads * self.head_dim // heads
         placement = self.decoder_norm_placement
@@ -395,10 +390,8 @@ def _from_json(value: Any) -> Any:
     return float(value) if value in ("-inf", "inf") else value
 
 
-# Framings by name: special ids, and which of them stand around a source text, of known recipes.
-#
-# A framing stands for several config values at once: ``framing=tutorial`` among the settings, or
-# ``"framing": "tutorial"`` in a config.
+# Templates of special tokens: ``framing=tutorial`` among the settings, or ``"framing": "tutorial"``
+# in a config, sets the special ids and which of them surround a source text.
 
 
 FRAMING = "framing"  # a key of configs, beside those of the model
@@ -416,7 +409,7 @@ FRAMINGS: dict[str, dict[str, Any]] = {
 
 
 def read_framing(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The framing that config values name: its origin, and the values it stands for.
+    """The framing that config values name: its origin, and the values it means.
 
     Returns:
         None if they name none.

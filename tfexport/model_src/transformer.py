@@ -225,7 +225,7 @@ class Transformer(nn.Module):
         decoder_input_ids: Tensor,
         decoder_attention_mask: Tensor,
     ) -> Tensor:
-        """Score a whole target at once (teacher forcing), with a causal mask.
+        """Score a complete target at once (teacher forcing), with a causal mask.
 
         Args:
             input_ids: (B, S) source ids.
@@ -266,7 +266,7 @@ class Transformer(nn.Module):
         decoder_bias: Tensor,
         cross_bias: Tensor,
     ) -> Tensor:
-        """Score a whole target with the caller's masks alone.
+        """Score a complete target with the caller's masks alone.
 
         Args:
             input_ids: (B, S) source ids.

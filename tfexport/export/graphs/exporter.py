@@ -120,7 +120,7 @@ def export_graph_module(
 
 
 def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """See ``torch_layers``, which reads parts of torch that only modules of one's own need."""
+    """See ``torch_layers``, which reads parts of torch that only custom modules need."""
     try:
         from tfexport.export.graphs.torch_layers import exportable_layers
     except (ImportError, AttributeError) as error:
@@ -233,9 +233,6 @@ def _array(tensor: Tensor) -> Any:
         return tensor.detach().numpy()
     except (TypeError, RuntimeError):
         return None
-
-
-# Checks of a graph's inputs: wrong ones make an operator fail instead of giving wrong results.
 
 
 def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:

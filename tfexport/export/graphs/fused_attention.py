@@ -81,7 +81,7 @@ class FusedAttention(FusedSelfAttention):
 def reshape_as(x: Tensor, shape: Tensor, sizes: list[int]) -> Tensor:
     """ONNX's Reshape, with the sizes of the result given instead of inferred.
 
-    For torch.export, R is an axis of its own: an input axis cannot be declared as B * K, and
+    For torch.export, R is its own axis: an input axis cannot be declared as B * K, and
     inferring that product inside the graph takes it very long.
     """
     return torch.onnx.ops.symbolic("Reshape", [x, shape], dtype=x.dtype, shape=sizes)

@@ -36,8 +36,6 @@ from tfexport.export.ir_tools.nodes import (
 )
 from tfexport.graph_io import BATCH, PAST, SOURCE, CacheShape, GraphSpec, TensorSpec
 
-# The state of the greedy loop, and the specs of the graphs around it.
-#
 # Axes: A active rows, T tokens so far.
 
 
@@ -116,10 +114,10 @@ def step_spec(model: StepModel, attentions: tuple[TensorSpec, ...] = ()) -> Grap
 # Batch compaction: finished rows are removed from the batch of a greedy loop.
 #
 # Removing rows copies the caches of all others, so it is done once a quarter of them has finished.
-# There are two loops: the inner one decodes until a quarter of its rows has finished; the outer one
-# writes their tokens to the whole batch and gathers the active rows for the next inner loop.
+# There are two loops. The inner one decodes until a quarter of its rows has finished. The outer one
+# writes their tokens to the full batch and gathers the active rows for the next inner loop.
 #
-# Axes: B rows of the whole batch, A active rows, T tokens so far, E width of the records.
+# Axes: B rows of the full batch, A active rows, T tokens so far, E width of the records.
 
 
 _PREFIX = "rows/"
@@ -201,7 +199,7 @@ def add_compacting_loop(
         spec: sizes.
 
     Returns:
-        The whole batch after the last step.
+        The complete batch after the last step.
     """
     body = _body(spec)
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
@@ -232,7 +230,7 @@ def _present_inputs(node: ir.Node) -> list[ir.Value]:
 def _whole_batch(
     graph: ir.Graph, trips: ir.Value, state: GreedyState[ir.Value], width: int
 ) -> WholeBatch[ir.Value]:
-    """Append the nodes that compute the whole batch before the first step."""
+    """Append the nodes that compute the complete batch before the first step."""
     height = append_node(graph, "Shape", [state.count], "height")
     size = append_node(graph, "Squeeze", [height], "size")
     zero, one = add_constant(graph, "zero", 0), add_constant(graph, "one", 1)
@@ -246,7 +244,7 @@ def _whole_batch(
 def _body(spec: CompactionSpec) -> ir.Graph:
     """The outer loop's body, with a placeholder for the inner loop.
 
-    Its state is the whole batch, then for the active rows the greedy state without sequences and
+    Its state is the complete batch, then for the active rows the greedy state without sequences and
     the invariants. In the text, ``few`` is ``min_active_rows`` and ``turn`` is the iteration.
     """
     state = spec.state
@@ -300,7 +298,7 @@ def _search_text(state: GreedyState[TensorSpec], caches: Sequence[TensorSpec]) -
 
 
 def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
-    """Write the new tokens and hidden states to their rows in the whole batch."""
+    """Write the new tokens and hidden states to their rows in the complete batch."""
     return f"""
         places = Unsqueeze (order, second)
         height = Shape (all_counts)
@@ -330,7 +328,7 @@ def _numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
 
 
 def _whole_text(width: int, prefix: str = "") -> tuple[str, ...]:
-    """The declarations (type and name) of a whole batch in ONNX text."""
+    """The declarations (type and name) of a complete batch in ONNX text."""
     return WholeBatch(
         remaining=f"int64 {prefix}remaining",
         order=f"int64[{prefix}rows] {prefix}order",

@@ -1,4 +1,4 @@
-"""Exported graphs joined by ONNX's Loop into one graph of a whole search.
+"""Exported graphs joined by ONNX's Loop into one graph of a complete search.
 
 Loop invariants and all weights are values of the outer graph; ``passes.place_weights`` later moves
 weights to the subgraphs where onnxruntime can prepack them.

@@ -69,10 +69,8 @@ def export_module_decoder(found: Examination, opset: int) -> ir.Model:
     return exporter.export_graph_module(ModuleDecoder(found), spec, opset, found.sizes)
 
 
-# A user's module as a ``StepModel``.
-#
-# Its logits are whole, so the best token is an argmax of them, and a step leaves the token's
-# log-probability. Beams are rows of their own, so the memory is repeated for each of them.
+# A user's module gives the logits of all tokens, so the best token is their argmax, and a step
+# returns its log-probability. Each beam is a row, so the memory is repeated for each of them.
 #
 # Axes: B batch, K beams, R = B * K rows, T target, V vocabulary.
 

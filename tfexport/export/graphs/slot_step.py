@@ -1,4 +1,4 @@
-"""The graph of one step for rows that stand at positions of their own: continuous batching.
+"""The graph of one step for rows that are at positions of their own: continuous batching.
 
 Its best token is chosen as in the graph of greedy search, with the model's own suppressed tokens.
 """
@@ -28,7 +28,7 @@ from tfexport.graph_io import BATCH, GraphSpec, TensorSpec, slot_width
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.relative import RelativeBias, RelativePositions, RotaryPositions
 
-# Attention of rows that stand at positions of their own, over buffers that are written in place.
+# Attention of rows at different positions, over buffers that are written in place.
 #
 # ``com.microsoft.GroupQueryAttention`` takes a length for each row, and reads no further than that:
 # its time depends neither on the buffers' size nor on other rows' lengths.
@@ -222,7 +222,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     nodes, (logits,) = take_nodes(parse_graph(_LOGITS, opset), given, "logits/")
     graph.extend(nodes)
     set_outputs(graph, [graph.outputs[0], logits, *graph.outputs[2:]], spec)
-    graph.sort()  # weights were prepared behind the nodes that read them
+    graph.sort()  # weights were prepared after the nodes that read them
     model.opset_imports.pop(PLACEHOLDERS, None)
     return model
 

@@ -28,7 +28,7 @@ class GreedyRules:
 
     Attributes:
         suppress_tokens: ids that are never chosen.
-        first_token: that every row begins with.
+        first_token: that every row starts with.
         last_token: that ends a row of as many tokens as are allowed.
     """
 
@@ -78,7 +78,7 @@ def force_tokens(
     trips: ir.Value,
     opset: int,
 ) -> tuple[ir.Value, ir.Value]:
-    """Append the last forced token behind a loop.
+    """Append the last forced token after a loop.
 
     Args:
         graph: which ends with the loop.
@@ -126,10 +126,8 @@ def _text(rules: GreedyRules) -> str:
     }}"""
 
 
-# A model as the graphs of a search know it: a memory, a state, and one step.
-#
-# Greedy and beam search are written against ``StepModel``; ``transformer_steps`` makes one of a
-# ``Transformer``, ``module_steps`` one of a user's module.
+# Greedy and beam search are written against ``StepModel``. ``transformer_steps`` makes one of a
+# ``Transformer``, ``module_graphs`` one of a user's module.
 #
 # Axes: B batch, K beams, R = B * K rows, T target, V vocabulary.
 

@@ -28,9 +28,9 @@ from tfexport.model_src.transformer import Transformer
 
 # Scores of the sequences of a greedy loop, computed after it and only if ``return_scores``.
 #
-# A score needs the logits of the whole vocabulary at every step, which the loop does not compute.
-# After the loop they are computed for many positions at a time, so that the projection is read once
-# for all of these.
+# A score needs the logits of all tokens at every step, which the loop does not compute. After the
+# loop they are computed for many positions at a time, so that the projection is read once for all
+# of these.
 
 
 _MAX_LOGITS = 1 << 22  # computed at a time: 16 MB
@@ -50,7 +50,7 @@ def add_scores(
         decoded: the results of the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
-        spec: of the whole graph; ``return_scores`` becomes an input if it is one there.
+        spec: of the complete graph; ``return_scores`` becomes an input if it is one there.
     """
     asked = ir.val(
         graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)

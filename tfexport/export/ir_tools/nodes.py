@@ -50,9 +50,8 @@ def append_node(
     return node.outputs[0]
 
 
-# Operators outside the ONNX standard, as ``domain::name``.
-#
-# A placeholder operator in an exported graph is replaced by other nodes before the graph is saved.
+# Operators outside the ONNX standard, as ``domain::name``. A placeholder operator in an exported
+# graph is replaced by other nodes before the graph is saved.
 
 
 MICROSOFT = "com.microsoft"  # onnxruntime's docs/ContribOperators.md
@@ -67,9 +66,6 @@ SEARCH_LOOP = f"{PLACEHOLDERS}::Search"  # the loop over the steps of a search
 def is_operator(node: ir.Node, operator: str) -> bool:
     """Whether a node's operator is ``domain::name``."""
     return f"{node.domain}::{node.op_type}" == operator
-
-
-# Initializers of a graph: added, renamed, and compared by their values.
 
 
 Array = NDArray[Any]
@@ -129,12 +125,10 @@ def _is_same(tensor: ir.TensorProtocol, array: Array) -> bool:
     return content_key(tensor.numpy()) == content_key(array)
 
 
-# Graphs in ONNX's text form: parsed, and inserted into other graphs.
-#
-# onnxscript's GraphBuilder was tried on the scores: equal results at no better speed, but 95 ms
-# instead of 8 to build them, and constants that move to the outermost graph, which changes files.
-# It has a public GraphBuilder only from 0.7, while 0.5 is allowed, so the text stays. Source: ONNX,
-# docs/Syntax.md.
+# Graphs in ONNX's text form. onnxscript's GraphBuilder was tried for the scores: equal results at
+# no better speed, but 95 ms instead of 8 to build them, and constants that move to the outermost
+# graph, which changes files. It has a public GraphBuilder only from 0.7, while 0.5 is allowed.
+# Source: ONNX, docs/Syntax.md.
 
 
 def parse_graph(text: str, opset: int, domains: Mapping[str, int] | None = None) -> ir.Graph:
@@ -191,10 +185,9 @@ def prefix_names(graph: ir.Graph, prefix: str) -> None:
             value.name = f"{prefix}{value.name}"
 
 
-# Roles of weights (embedding, projection, …), in the metadata of their initializers.
-#
-# They are written when a weight is created. Passes that treat weights differently read the role,
-# and never infer it from names, sizes or operators.
+# Roles of weights (embedding, projection, …) are metadata of their initializers, written when a
+# weight is created. Passes that treat weights differently read the role, and never infer it from
+# names, sizes or operators.
 
 
 EMBEDDING = "embedding"  # a table of a vocabulary, rows by token id
@@ -237,7 +230,7 @@ def read_role(value: ir.Value) -> Role | None:
 
 
 def mark_whole_reader(node: ir.Node) -> None:
-    """Mark a node that reads a whole table, which has to stay float32 for the nodes after it."""
+    """Mark a node that reads a complete table, which has to stay float32 for the nodes after it."""
     node.metadata_props[_READS_WHOLE] = "true"
 
 

@@ -1,4 +1,4 @@
-"""A user's module, called as the contract says, with its results checked.
+"""A user's module, called as the contract specifies, with its results checked.
 
 A module with ``decode`` alone, which recomputes its prefix, gets a state that holds the tokens so
 far; everything else then knows ``encode``, ``start`` and ``step`` only. docs/modules.md has the
@@ -88,7 +88,7 @@ class UserModule(nn.Module):
         return self.decode(whole, memory)[:, -tokens.size(1) :], (whole,)
 
     def decode(self, tokens: Tensor, memory: Sequence[Tensor]) -> Tensor:
-        """A whole prefix (B, T), start token first, to logits (B, T, V)."""
+        """A complete prefix (B, T), start token first, to logits (B, T, V)."""
         logits: Tensor = self._call("decode", tokens, *self._own_memory(memory))
         self._check_logits("decode", logits, (tokens.size(0), tokens.size(1), "V"))
         return logits

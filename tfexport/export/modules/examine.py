@@ -2,7 +2,7 @@
 
 Everything that the graphs rely on is looked at: shapes that follow the sizes of the inputs alone, a
 state that stays or grows by the same amount at every step, rows that do not depend on each other,
-results that repeat, and a decoder that goes on to ``max_length``.
+results that repeat, and a decoder that continues to ``max_length``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -322,9 +322,6 @@ def _check_growth(
                 f"as {tuple(grown)}; each axis has to stay the same, or grow by the same amount "
                 "at every step (a window over the past is a mask)",
             )
-
-
-# Sizes up to which a captured graph is the user's code.
 
 
 def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int) -> None:

@@ -24,8 +24,6 @@ from tfexport.export.modules.inputs import (
 from tfexport.graph_io import BATCH, PAST, Growth, TensorSpec
 from tfexport.module_rows import Array, stack_rows
 
-# Runs of a module at several sizes, and the axes of memory and state that show in them.
-
 
 @dataclass(frozen=True)
 class Trace:
@@ -73,8 +71,8 @@ def trace(
     """Encode, and take steps with drawn tokens.
 
     Raises:
-        ModuleError: a method failed, gave something else than the contract says, or changed the
-            tensors that it was given.
+        ModuleError: a method failed, gave something else than the contract specifies, or changed
+            the tensors that it was given.
     """
     given = [tensor.clone() for tensor in inputs]
     memory = module.encode(given)

@@ -41,7 +41,7 @@ _HINTS = (
 def where(model: nn.Module, method: str, error: BaseException | None = None) -> str:
     """The method and the line of the user's file: ``Captioner.step (captioner.py, line 12)``.
 
-    A library that the line calls, and in which the error arose, is named behind it.
+    A library that the line calls, and in which the error arose, is named after it.
 
     Args:
         model: the user's.

@@ -17,7 +17,7 @@ class Run(Protocol):
 
     @property
     def tokens(self) -> Ids:
-        """(B, T); decoding goes on after the end token."""
+        """(B, T); decoding continues after the end token."""
 
     @property
     def logits(self) -> Floats:

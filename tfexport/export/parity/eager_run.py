@@ -83,8 +83,8 @@ class EagerRun(Remembers):
     Attributes:
         case: the inputs.
         hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
-        tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
-        logits: (B, T, V); those of each position come from a run over its whole prefix.
+        tokens: (B, T); decoding continues after the end token, so every row has T tokens.
+        logits: (B, T, V); those of each position come from a run over its complete prefix.
         special_ids: of the vocabularies.
         noise: of the eager code in float32, on this batch.
     """
@@ -320,6 +320,6 @@ def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
 
 
 def start_with(start_id: int, tokens: Ids) -> Ids:
-    """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right behind the start token."""
+    """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right after the start token."""
     start = np.full((len(tokens), 1), start_id)
     return np.concatenate([start, tokens[:, :-1]], axis=1)

@@ -61,7 +61,7 @@ def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Te
 def forward_inputs(eager: Eager, batch: Shape | Case) -> list[Tensor]:
     """``random_inputs``, for code of the user's own without what it may take for padding.
 
-    Then the target begins with the start token, and ``pad_id`` is nowhere else. Real rows have the
+    Then the target starts with the start token, and ``pad_id`` is nowhere else. Real rows have the
     targets that eager PyTorch decodes.
     """
     if isinstance(batch, Case):
@@ -148,9 +148,6 @@ def _run(session: Any, spec: GraphSpec, tensors: list[Tensor]) -> list[Floats]:
     feeds = {name: np.asarray(tensor) for name, tensor in zip(names, tensors, strict=True)}
     outputs: list[Floats] = session.run([tensor.name for tensor in spec.outputs], feeds)
     return outputs
-
-
-# The comparison of TorchScript and torch.export programs with eager PyTorch.
 
 
 Generate = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]

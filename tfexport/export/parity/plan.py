@@ -138,7 +138,7 @@ def plan_file(
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
-    """Lines of a source, and behind a tab a target, which may be missing.
+    """Lines of a source, and after a tab a target, which may be missing.
 
     Raises:
         InputError: the file is not UTF-8 text, or empty.

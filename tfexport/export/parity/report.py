@@ -63,7 +63,7 @@ class Comparison:
     """One stage at one shape.
 
     Attributes:
-        stage: one of ``STAGES``, or of a graph form that has a stage of its own.
+        stage: one of ``STAGES``, or of a graph form that has its own stage.
         batch: B.
         source_length: S.
         difference: the largest, relative to max(1, |eager's value|); for ``TOKEN_STAGES`` the

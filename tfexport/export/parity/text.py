@@ -71,7 +71,7 @@ def compare_text(
     return run_batches(checkpoint, batches, compare, progress, "comparing text")
 
 
-# Texts that the user's own code gave, held against those of a bundle.
+# Texts that the user's own code gave, compared with those of a bundle.
 
 
 MOST_SHOWN = 3

@@ -108,8 +108,6 @@ def _weight_name(role: Role) -> str:
     return f"{role.parameter}.T" if role.transposed else role.parameter
 
 
-# A pass that computes queries, keys and values of a self-attention in one product.
-#
 # One large product is faster than three small ones. ``MultiHeadAttention`` adds the three biases
 # itself; ``GroupQueryAttention`` splits the product itself.
 
@@ -233,8 +231,6 @@ def _projection(value: ir.Value | None) -> _Projection | None:
     return _Projection(x, weight, bias)
 
 
-# A pass that keeps onnxruntime from fusing residual sums with layer normalisation.
-#
 # onnxruntime fuses ``Add`` and ``LayerNormalization`` into an operator without vector instructions:
 # at 32 rows it takes three times as long as the two. ``Sum`` computes the same as ``Add`` and is
 # not fused. The fused operator of RMSNorm is faster than its parts, and is kept.

@@ -13,9 +13,6 @@ from tfexport.export.ir_tools.nodes import Array, content_key, read_role, write_
 from tfexport.export.ir_tools.quantization import quantize_per_row
 from tfexport.weight_table import StoredWeight, write_weight_table
 
-# A pass that moves weights to the subgraphs where onnxruntime can prepack them.
-
-
 # Operators on weights that onnxruntime folds to constants when it loads a graph.
 _FOLDED = ("Transpose", "QuantizeLinear", "Pad")
 
@@ -67,7 +64,7 @@ _SMALLEST = 256  # bytes
 
 
 class _WrittenTensor(ir.Tensor[Any]):
-    """Written by the file, whose errors say that the disk is full; numpy's do not."""
+    """Written by the file, whose errors state that the disk is full; numpy's do not."""
 
     def tofile(self, file: Any) -> None:
         """See ``ir.Tensor``."""
@@ -150,10 +147,9 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
     ]
 
 
-# The table of a bundle's parameters, found among its stored tensors by their values.
-#
-# Exporting transposes, packs and shares tensors. A parameter that no stored tensor holds, such as a
-# vector so small that it is inside a graph, is put behind the others.
+# The table of a bundle's parameters finds each among the stored tensors by its values, because
+# exporting transposes, packs and shares tensors. A parameter that no stored tensor holds, such as a
+# vector so small that it is inside a graph, is appended.
 
 
 _ALIGNMENT = 64
@@ -166,7 +162,7 @@ def record_weights(
     parameters: Mapping[str, Array],
     quantized: bool = False,
 ) -> None:
-    """Write ``weights.json``, and what is missing behind the end of ``weights.bin``.
+    """Write ``weights.json``, and what is missing after the end of ``weights.bin``.
 
     Args:
         models: the graphs of the bundle, whose weights are stored.
@@ -223,7 +219,7 @@ class _Store:
         return replace(place, scales=at.offset)
 
     def append(self, array: Array) -> StoredWeight:
-        """Put values behind the others."""
+        """Put values after the others."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
         self._file.write(array.tobytes())

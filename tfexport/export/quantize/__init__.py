@@ -1,1 +1,1 @@
-"""Bundle to a smaller bundle, behind a gate of quality; no torch."""
+"""Bundle to a smaller bundle, after a gate of quality; no torch."""

@@ -77,7 +77,7 @@ def quantize_bundle(
     force: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
-    """Quantise a bundle's weights; nothing is left behind if the quality gate fails.
+    """Quantise a bundle's weights; nothing is left if the quality gate fails.
 
     Args:
         bundle: with float32 weights; it is not compared with eager PyTorch again.

@@ -242,7 +242,7 @@ def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis:
 
 
 def _replace_whole_reader(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
-    """Dequantize the whole table to float32."""
+    """Dequantize the complete table to float32."""
     made = _node("DequantizeLinear", [weight, scale], f"{node.name}_float", {"axis": 0})
     _replace([node], [made])
 

@@ -113,7 +113,7 @@ class QualityGate:
         place = None if languages is None else languages.target_place
         target = spoken.target if place in ("first", "start") else None
         keywords: dict[str, Any] = {"max_length": length, "return_end_token": True}
-        # A language that decoding begins with is forced, which is no agreement.
+        # A language that decoding starts with is forced, which is no agreement.
         self._forced = int(target is not None and place == "first")
         if not self._forced:
             keywords["first_token"] = None
@@ -209,7 +209,7 @@ def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
     """Refuse languages where there are no samples that could be in them.
 
     Args:
-        subject: begins the message.
+        subject: starts the message.
         languages: option to the code that is given.
 
     Raises:

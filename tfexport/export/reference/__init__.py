@@ -2,10 +2,10 @@
 
 Code of the user's own is what they hand in, or the ``forward`` of a live module whose signature is
 known. The originals are uncached and in float32. For a stock checkpoint that is
-``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, written out on
+``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, computed on
 the checkpoint's tensors under their own names. Nothing of ``model_src``'s modules takes part in
-them. A layout names the module of its original, or says why the project's own modules are all that
-can be run.
+them. A layout names the module of its original, or states why the project's own modules are all
+that can be run.
 """
 
 from collections.abc import Callable, Mapping
@@ -113,7 +113,7 @@ def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
     """The nearest thing to the original that a checkpoint allows.
 
     A config can ask for what the original cannot be; then, and for layouts without an original, it
-    is the modules themselves, and the reference says why.
+    is the modules themselves, and the reference states why.
 
     Raises:
         ExportError: the original cannot be rebuilt from the checkpoint's tensors.

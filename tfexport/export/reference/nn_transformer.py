@@ -134,9 +134,6 @@ def _plain_path() -> Iterator[None]:
 STOCK = Original(StockReference, is_stock)
 
 
-# nn.Transformer rebuilt around shared layers, with torch's functions on its own tensors.
-
-
 class RebuiltReference:
     """One layer applied repeatedly, post-norm; positions are added before each encoder layer."""
 

@@ -157,9 +157,6 @@ def covers_toolkits(config: TransformerConfig) -> bool:
     )
 
 
-# The formulas of fairseq's Transformer, on a checkpoint's own tensors.
-
-
 _FAIRSEQ_PAD = 1
 _FAIRSEQ_NORMS = {
     "self": ("self_attn_layer_norm", {"encoder": 0, "decoder": 0}),
@@ -236,9 +233,6 @@ def _fairseq_sinusoids(length: int, d_model: int) -> Tensor:
 FAIRSEQ = Original(FairseqReference, covers_toolkits)
 
 
-# The formulas of JoeyNMT's Transformer, on a checkpoint's own tensors.
-
-
 _JOEYNMT_TABLES = {"encoder": "src_embed.lut.weight", "decoder": "trg_embed.lut.weight"}
 _JOEYNMT_ATTENTIONS = {
     "encoder": {"self": "src_src_att"},
@@ -298,9 +292,6 @@ class JoeyReference(ToolkitReference):
 
 
 JOEYNMT = Original(JoeyReference, covers_toolkits)
-
-
-# The formulas of Marian-NMT's Transformer, on a model file's own arrays.
 
 
 _MARIAN_ATTENTIONS = {"self": "self", "cross": "context"}
@@ -369,9 +360,6 @@ class MarianReference(ToolkitReference):
 
 
 MARIAN_NMT = Original(MarianReference, covers_toolkits)
-
-
-# The formulas of OpenNMT-py's Transformer, on a checkpoint's own tensors.
 
 
 _OPENNMT_LAYERS = {"encoder": "encoder.transformer", "decoder": "decoder.transformer_layers"}
@@ -453,7 +441,7 @@ class OpenNMTReference(ToolkitReference):
         return table[first + bucket.clamp(max=count - 1)].permute(2, 0, 1)
 
     def feed_forward(self, stack: str, layer: int) -> list[Affine]:
-        """See ``ToolkitReference``; a gated one has a third matrix, beside the first."""
+        """See ``ToolkitReference``; a gated one has a third matrix, next to the first."""
         name = f"{_OPENNMT_LAYERS[stack]}.{layer}.feed_forward"
         names = [it for it in ("w_1", "w_3", "w_2") if f"{name}.{it}.weight" in self.state]
         return [self.affine(f"{name}.{it}") for it in names]
@@ -484,9 +472,6 @@ def _turned(x: Tensor) -> Tensor:
 
 
 OPENNMT_PY = Original(OpenNMTReference, covers_toolkits)
-
-
-# The formulas of Sockeye's Transformer, on a checkpoint's own tensors.
 
 
 _SOCKEYE_ATTENTIONS = {

@@ -45,7 +45,7 @@ _NAMES = {
     "words": "vocab.txt",
     "vocabulary": "vocab.json",
 }
-# Beside a checkpoint. A vocab.json may be of a byte-level model, whose words are no words of text.
+# Next to a checkpoint. A vocab.json may be of a byte-level model, whose words are no words of text.
 _BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 

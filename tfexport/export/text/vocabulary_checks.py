@@ -46,7 +46,7 @@ def find_vocabulary_problems(
 ) -> Iterator[str | Message]:
     """The problems of a vocabulary of one side of a model; see ``find_word_problems``.
 
-    Its words may hold white space, since it says itself how text is split.
+    Its words may hold white space, since it specifies itself how text is split.
     """
     if len(words) < size:
         yield f"{len(words)} words for the {size} ids of the {side} vocabulary; every id has a word"
@@ -55,7 +55,7 @@ def find_vocabulary_problems(
 
 
 def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Message]:
-    """The problem of a word that stands for all others, in a model that does not know it."""
+    """The problem of a word that means all others, in a model that does not know it."""
     for place, word in enumerate(words):
         if _UNKNOWN.fullmatch(word):
             yield Message(
@@ -77,12 +77,11 @@ def _never_found(words: Sequence[str]) -> Iterator[str]:
         )
 
 
-# Doubts about a vocabulary of words: special ids that it contradicts, words that are never found.
-#
-# An export goes on in spite of them, since names of words prove nothing.
+# Warnings about a vocabulary of words: special ids that contradict it, words that are never found.
+# An export continues, since names of words prove nothing.
 
 
-# Words that stand for a role in known vocabularies, without the brackets or lines around them.
+# Words that mean a role in known vocabularies, without the brackets or lines around them.
 _NAMES = {
     "pad_id": ("pad", "padding", "blank"),
     "bos_id": ("bos", "s", "sos", "start", "go", "begin"),
@@ -153,7 +152,7 @@ def _role(word: str) -> str | None:
 
 
 def _lost_words(tokenizer: WordTokenizer) -> Iterator[Message]:
-    """The doubt that text is split as it was in training: most words would stay whole then."""
+    """The doubt that text is split as it was in training: most words would stay complete then."""
     ordinary = [word for word in tokenizer.words if _MARKED.fullmatch(word) is None]
     lost = [word for word in ordinary if tokenizer.split(word) != [word]]
     if 2 * len(lost) > len(ordinary):

@@ -27,9 +27,6 @@ from tfexport.model_src.checkpoint.shapes import (
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
-# Completion of a config from defaults of the layout, shapes of the weights, and overrides.
-
-
 ASSUMED, FROM_BUNDLE, FROM_WEIGHTS, MISSING = "assumed", "bundle", "weights", "missing"
 _EMBEDDINGS = {
     SOURCE_TABLE: ("source_vocab_size", "source"),
@@ -195,7 +192,7 @@ def _build(
     values: dict[str, Any], problems: list[Text], query_rows: int | None
 ) -> TransformerConfig:
     # Missing and contradictory values are reported as problems; placeholders let the other checks
-    # go on, and are used for nothing else.
+    # continue, and are used for nothing else.
     complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
     complete |= {key: value for key, value in values.items() if value is not None}
     if "num_heads" not in complete:
@@ -237,7 +234,7 @@ class Checkpoint:
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
         key_report: every key of the file to the weights that it became; empty if it was ignored.
         own_config: values of the model's own kind of config.json; empty if there is none.
-        generation_config: those of the generation_config.json beside it.
+        generation_config: those of the generation_config.json next to it.
         module: the live module that it was read from, to compare with; None for a file.
         reference: code of the user's own that computes the same, to compare with instead: source
             ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
@@ -262,7 +259,7 @@ class Checkpoint:
         return self.config.special_ids
 
     def read_generation(self) -> Generation:
-        """How the model's own files say that it decodes; nothing if its layout has no such files.
+        """How the model's own files state that it decodes; nothing if its layout has no such files.
 
         Raises:
             ConfigError: naming everything that cannot be honoured.
@@ -274,7 +271,7 @@ class Checkpoint:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the model reads whole texts, as its family does or its config.json says."""
+        """Whether the model reads complete texts, as its family does or its config.json says."""
         tasks = self.own_config.get("task_specific_params")
         names = tasks if isinstance(tasks, dict) else ()
         family = self.layout in LAYOUTS and LAYOUTS[self.layout].reads_texts
@@ -301,7 +298,7 @@ class Checkpoint:
     def require(self, keys: Iterable[str]) -> None:
         """Require config values that the model could do without.
 
-        A model without embeddings has no tokens, and needs nothing that says what they mean.
+        A model without embeddings has no tokens, and needs nothing that states what they mean.
 
         Raises:
             ConfigError: naming all that are None.

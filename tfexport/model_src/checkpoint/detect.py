@@ -49,10 +49,10 @@ def detect_layout(
     """The layout whose table knows most of the keys; ``forced`` names one.
 
     Args:
-        raw: the file, whose metadata may say that it is the project's own.
+        raw: the file, whose metadata may state that it is the project's own.
         names: of its tensors, after the rename table.
         forced: the name of a layout, or None.
-        config: the config.json beside the file, of any project; a layout with its ``model_type``
+        config: the config.json next to the file, of any project; a layout with its ``model_type``
             that knows half of the keys is chosen.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How a Hugging Face folder says that its model decodes, as defaults of decoding options.
+"""How a Hugging Face folder states that its model decodes, as defaults of decoding options.
 
 Source: GenerationConfig and GenerationMixin of transformers. Its lengths count the start token.
 """
@@ -10,9 +10,7 @@ from typing import Any
 from tfexport.errors import ConfigError, join_problems, shown
 from tfexport.manifest import TRANSFORMERS
 
-# The keys of a Hugging Face generation_config.json, and checked reading of their values.
-#
-# Source: GenerationConfig of transformers.
+# Source of the keys: GenerationConfig of transformers.
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ NOT_SUPPORTED = {
 OF_SAMPLING: Mapping[str, tuple[Any, ...]] = {
     "min_p": (0,), "top_h": (), "typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,),
 }  # fmt: skip
-# Keys that change no token: what is computed, kept and returned beside them.
+# Keys that change no token: what is computed, kept and returned next to them.
 CHANGE_NOTHING = frozenset({
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory", "use_mtp",
     "remove_invalid_values", "output_attentions", "output_hidden_states", "output_scores",
@@ -190,7 +188,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model's files say that it decodes.
+    """How a model's files state that it decodes.
 
     Attributes:
         defaults: decoding option to its default, as JSON values; the manifest's ``generation``.
@@ -206,7 +204,7 @@ class Generation:
 
 
 def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Generation:
-    """Read how a Hugging Face folder says that its model decodes.
+    """Read how a Hugging Face folder states that its model decodes.
 
     Args:
         config: values of config.json. Its keys about generation count if there is no

@@ -21,10 +21,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Conversions of one tensor of a checkpoint to the weights that it holds.
-#
-# Every conversion has an inverse for shapes, so that messages about weights can name the tensors
-# and shapes that a checkpoint needs.
+# Conversions of one tensor of a checkpoint to the weights that it holds. Each has an inverse for
+# shapes, so that messages can name the tensors and shapes that a checkpoint needs.
 
 
 Shape = tuple[int, ...]
@@ -310,7 +308,7 @@ class Converted:
     Attributes:
         weights: by the model's names.
         key_report: every key that was read to the weights that it became.
-        num_heads: number of heads, if each has a tensor of its own; else None.
+        num_heads: number of heads, if each has its own tensor; else None.
         problems: sentences about tensors that could not be converted.
     """
 

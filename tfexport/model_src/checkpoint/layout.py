@@ -48,8 +48,8 @@ class Layout:
         name: as the option ``layout`` takes it.
         title: as people call it.
         table: its keys to the model's weights.
-        defaults: config values where neither the checkpoint nor the caller says anything.
-        required: config keys that nothing can stand in for.
+        defaults: config values where neither the checkpoint nor the caller specifies anything.
+        required: config keys that nothing can replace.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
         needs_config: only such a config.json, or the option ``layout``, chooses it: its keys are
@@ -58,8 +58,8 @@ class Layout:
             of the model's own kind of config.json too, which are empty if there is none.
         generation: values of its config.json and generation_config.json to how the model decodes;
             None if it has no such files.
-        reads_texts: its models read whole texts, not sentences, as those do that summarise, or are
-            told a task in front of a text.
+        reads_texts: its models read complete texts, not sentences, as those do that summarise, or
+            are told a task in front of a text.
         reference: its original mathematics, which exports are compared with: a name in
             ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
             if there is none.

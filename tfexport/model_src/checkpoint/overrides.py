@@ -29,7 +29,7 @@ class Source:
         values: by config keys, or those of the layout's own kind of config.json.
         path: of the file; None for values that are from none.
         optional: whether it is skipped if it is another project's, as a config.json that was found
-            beside the checkpoint is.
+            next to the checkpoint is.
     """
 
     origin: str
@@ -98,7 +98,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
         except ValueError as error:
             wrong.append(str(error))
         else:
-            layers += [] if framing is None else [framing]  # what stands beside it overrides it
+            layers += [] if framing is None else [framing]  # what is next to it overrides it
         problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:
@@ -157,9 +157,6 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-# JSON objects of config values, within bounds of bytes and keys.
-
-
 MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
@@ -183,7 +180,7 @@ def parse_config(content: bytes, name: str) -> dict[str, Any]:
     """Parse a JSON object of config values, within bounds of bytes and keys.
 
     Raises:
-        CheckpointError: it is malformed or too large; ``name`` begins the message.
+        CheckpointError: it is malformed or too large; ``name`` starts the message.
     """
     if len(content) > MAX_CONFIG_BYTES:
         raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")

@@ -72,14 +72,14 @@ class Survey:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` stands for a tensor."""
+    """Whether a value of ``Contents`` means a tensor."""
     return isinstance(value, Call) and (
         value.path in _PLAIN or value.path in _PARAMETERS or value.path in _UNUSUAL
     )
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` stands for a dense tensor, outside a parameter."""
+    """Whether a value of ``Contents`` means a dense tensor, outside a parameter."""
     return isinstance(value, Call) and value.path in _PLAIN
 
 
@@ -94,7 +94,7 @@ def size_of(claim: StorageClaim) -> int:
 
 
 def dtype_of(call: Call) -> torch.dtype | None:
-    """The type of a tensor that names its own, beside its storage."""
+    """The type of a tensor that names its own, next to its storage."""
     found = _dtype(call.args[6].path)
     return found if isinstance(found, torch.dtype) else None
 
@@ -224,10 +224,8 @@ def _check_sums(found: Survey, contents: Contents) -> None:
         )
 
 
-# The tensors of a ``torch.save`` file, made from its bytes without unpickling anything.
-#
-# For files that hold Python objects beside their weights, which ``torch.load`` would have to
-# import.
+# Tensors made from the bytes of a ``torch.save`` file without unpickling. For files that also hold
+# Python objects, for which ``torch.load`` would import their classes.
 
 
 _DTYPES = {
@@ -239,12 +237,12 @@ _STORAGE_CLASSES = {f"torch.{name}Storage": dtype for name, dtype in _DTYPES.ite
 
 
 def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that some values of a parsed file stand for.
+    """The tensors that some values of a parsed file mean.
 
     Args:
         path: the file.
         contents: of the file, of which ``claims.survey`` has checked the sizes.
-        wanted: names to values; those that stand for no tensor are left out.
+        wanted: names to values; those that mean no tensor are left out.
 
     Raises:
         PickleError: a tensor is sparse, quantized or the like, or its bytes are not there.

@@ -15,10 +15,8 @@ from typing import Any, BinaryIO
 from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.pickle_parser import Call, Global, Machine, PickleError
 
-# The two file formats of ``torch.save``, parsed without torch and without loading tensors.
-#
-# A zip archive holds ``name/data.pkl`` and a record for each storage, ``name/data/0``; the legacy
-# format is five pickles in a row, then the storages.
+# ``torch.save`` has two formats. A zip archive holds ``name/data.pkl`` and a record for each
+# storage, ``name/data/0``. The legacy format is five pickles in a row, then the storages.
 
 
 ZIP_HEAD = b"PK\x03\x04"
@@ -45,8 +43,8 @@ class Contents:
         records: bytes of every storage's record; None for a legacy file, whose storages are not
             listed anywhere.
         size: bytes of the file.
-        folder: of an archive, what the names of its records begin with.
-        storages_at: of a legacy file, the place behind the value's pickle.
+        folder: of an archive, what the names of its records start with.
+        storages_at: of a legacy file, the place after the value's pickle.
     """
 
     value: Any

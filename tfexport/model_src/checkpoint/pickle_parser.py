@@ -75,7 +75,7 @@ class Machine:
         self.left = self.limit
 
     def read(self, file: BinaryIO) -> Any:
-        """The value of the pickle at the file's position, which ends up behind it.
+        """The value of the pickle at the file's position, which ends up after it.
 
         Raises:
             PickleError: the bytes are no pickle of torch.save, or too long a one.

@@ -40,9 +40,6 @@ from tfexport.model_src.checkpoint.weight_files import load_state_dict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig
 
-# Checks of a checkpoint's weights: missing, misshapen or unusable ones.
-
-
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _LISTED = 8
 
@@ -125,7 +122,7 @@ def wrong_weights(
             missing.append(f"{key} {list(wanted)}")
     surplus = [table.origin_of(name, ())[0] for name in weights if name not in expected]
     return [
-        *_few(misshapen),  # a packed tensor stands for several weights
+        *_few(misshapen),  # a packed tensor means several weights
         *listed("is missing", "weights are missing", _unique(missing)),
         *listed("has no place in this model", "weights have no place in this model", surplus),
     ]
@@ -153,7 +150,7 @@ def load_checkpoint(
 
     Args:
         path: a .pt, .pth, .bin or .safetensors file, or a folder that holds one.
-        config: config values, or a JSON file of them; they win over ``config.json`` beside the
+        config: config values, or a JSON file of them; they win over ``config.json`` next to the
             checkpoint.
         settings: ``key=value`` words; they win over both.
         layout: force a layout instead of detecting it.
@@ -276,7 +273,7 @@ def _find_layout(
     names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
-    # A config.json that the caller names says what the file is, and else what lies beside it.
+    # A config.json that the caller names states what the file is, and else what is next to it.
     told = [it.values for it in sources if it.optional]
     told = [it.values for it in named if not it.optional] + told
     try:

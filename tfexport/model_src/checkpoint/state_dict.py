@@ -197,7 +197,7 @@ def _twins(value: Mapping[Any, Any], taken: Any) -> list[str]:
 def aliases(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
 ) -> dict[str, Tensor]:
-    """Tensors of which a file's metadata says that another name has them.
+    """Tensors of which a file's metadata states that another name has them.
 
     ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
     the others went.

@@ -23,7 +23,7 @@ from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
 from tfexport.model_src.checkpoint.unsupported import describe_names, told
 
-# numpy's archives of arrays (``.npz``), read without objects and within bounds.
+# Archives of arrays (``.npz``), read without Python objects and within bounds.
 
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -69,14 +69,14 @@ def _parse(record: bytes) -> npt.NDArray[np.generic]:
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
-# Options in YAML, read to plain values: no tag makes an object, and no file grows in memory.
+# Options in YAML, read to plain values: no tag makes an object, and aliases cannot use up memory.
 
 
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 2**16, 20_000, 32
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Tags of a program's own classes are left out: what they stand before is read as it is."""
+    """Tags of a program's own classes are left out: what they are before is read as it is."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse merges, which can multiply at every level."""
@@ -119,7 +119,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(content: bytes, name: str) -> dict[str, Any]:
-    """The mapping in YAML's text; ``name`` begins the message if there is none.
+    """The mapping in YAML's text; ``name`` starts the message if there is none.
 
     Raises:
         CheckpointError: damaged, no mapping, or more than options are.
@@ -188,7 +188,7 @@ def _any(pattern: re.Pattern[str], names: Iterable[str]) -> bool:
     return any(pattern.search(name) for name in names)
 
 
-# Model files of Marian-NMT: arrays, and the options of the training as one of them.
+# Model files of Marian-NMT: arrays, one of which holds the options of the training.
 
 
 SUFFIX = ".npz"

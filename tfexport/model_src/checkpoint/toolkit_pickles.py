@@ -15,7 +15,7 @@ from tfexport.model_src.checkpoint.pickle_files import Contents
 from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleError, StorageClaim
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 
-# The vocabularies inside checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
+# Vocabularies in checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
 
 
 _SPECIAL = {"unk_id": "<unk>", "pad_id": "<blank>", "bos_id": "<s>", "eos_id": "</s>"}
@@ -60,11 +60,10 @@ def special_ids(vocab: Any) -> dict[str, int]:
     return found
 
 
-# Plain values of the objects in a parsed pickle: what a toolkit keeps its options in.
-#
-# An ``argparse.Namespace`` becomes a dictionary of its attributes, omegaconf's nodes become what
-# they hold, an Enum's member of a toolkit its value. Anything else becomes the name of its class in
-# angle brackets, which no option takes.
+# Plain values of the objects in a parsed pickle, in which a toolkit keeps its options. An
+# ``argparse.Namespace`` becomes a dictionary of its attributes, a node of omegaconf its content, a
+# member of an Enum its value. Any other object becomes the name of its class in angle brackets,
+# which no option accepts.
 
 
 _SCALARS = (str, int, float, bool, type(None))

@@ -30,7 +30,7 @@ class Unsupported:
     Attributes:
         title: as people call it.
         reason: a clause, "because …" without the word.
-        ways: clauses that say where to go.
+        ways: clauses that state where to go.
     """
 
     title: str
@@ -108,16 +108,13 @@ UNSUPPORTED = {
 }  # fmt: skip
 
 
-# Recognition of checkpoints of other projects, with advice on each.
-
-
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
 _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _NO_LAYOUT = "docs/families.md has those that are read"
 _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 
 # Models, each with patterns of keys: one has to be there for every pattern, and none for those
-# behind "!". They say what is certain, and none of them is the name of a layer alone.
+# behind "!". They state what is certain, and none of them is the name of a layer alone.
 _TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
@@ -173,7 +170,7 @@ def _fits(names: list[str], patterns: Iterable[str]) -> bool:
 
 
 def describe_unsupported(names: Iterable[str]) -> str | None:
-    """Say which model a few names of tensors give away, whatever the others are; None if none."""
+    """State which model a few names of tensors give away, whatever the others are; None if none."""
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
@@ -182,7 +179,7 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
 
 
 def describe_names(names: Iterable[str]) -> str | None:
-    """Say which project or kind of model the names of tensors belong to; None if unknown."""
+    """State which project or kind of model the names of tensors belong to; None if unknown."""
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
@@ -193,7 +190,7 @@ def describe_names(names: Iterable[str]) -> str | None:
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
-    """Say which model a Hugging Face config.json describes, and why it is not read.
+    """State which model a Hugging Face config.json describes, and why it is not read.
 
     Returns:
         None for a file that is not of Hugging Face.
@@ -222,10 +219,9 @@ def is_ours(values: Mapping[str, Any]) -> bool:
     return 2 * len(ours) >= len(values)
 
 
-# Models in forms that are not the plain weights of all of their parameters, and the way to those.
-#
-# Adapters that were not merged, quantised weights, parts of a distributed training, and the files
-# of other frameworks: each is recognised by its keys, its names or its first bytes.
+# Files that are not the plain weights of a complete model: adapters that were not merged, quantised
+# weights, parts of a distributed training, files of other frameworks. Each is recognised by its
+# keys, its names or its first bytes.
 
 
 _MERGE = (
@@ -330,7 +326,7 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
 
     Args:
         folder: with its files.
-        weights: whether it holds weights of PyTorch, of which only adapters beside them matter.
+        weights: whether it holds weights of PyTorch, of which only adapters next to them matter.
     """
     if is_bundle(folder):
         return _BUNDLE

@@ -50,7 +50,7 @@ from tfexport.model_src.checkpoint.unsupported import (
     told,
 )
 
-# Checkpoints in several files, as Hugging Face saves large ones: an index, and its shards.
+# Large checkpoints of Hugging Face: an index, and several files.
 
 
 INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -66,7 +66,7 @@ def load_shards(index: Path, load: Callable[[Path], StateDict]) -> StateDict:
     """Read all shards of an index.
 
     Args:
-        index: a JSON file with a ``weight_map`` from keys to the names of files beside it.
+        index: a JSON file with a ``weight_map`` from keys to the names of files next to it.
         load: reads one shard.
 
     Raises:

@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
     return context.flatten(-4, -3)
 
 
-# The packed weights of attention, split before exporting: torch's exporter splits at every run.
+# Packed weights are split before exporting: torch's exporter would split them at every run.
 
 
 _WEIGHTS = ("onnx_q_weight", "onnx_k_weight", "onnx_v_weight")
@@ -144,10 +144,10 @@ def split_projections(layer: nn.Module) -> tuple[tuple[Tensor, ...], tuple[Tenso
     return weights, biases
 
 
-# ``nn.MultiheadAttention``, with the results of torch's fast path where eager code takes that.
-#
-# In eval mode without gradients torch computes self-attention by other code. It differs in rows
-# whose keys are all masked: NaN, where the other code gives 0 if no weights are asked for.
+# In eval mode without gradients torch computes self-attention by other code, its fast path. That
+# differs in rows whose keys are all masked: it gives NaN, where the other code gives 0 if no
+# weights are asked for. The layers here give the results of the fast path where eager code takes
+# it.
 #
 # Axes: B batch, L target length, S source length, H heads, D head size, E model width.
 

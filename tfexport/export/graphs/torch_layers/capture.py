@@ -107,11 +107,10 @@ def _replaced_if_there(
     return replaced(owner, name, form) if there else contextlib.nullcontext()
 
 
-# Conditions on values that cannot change a result: of ``assert``, and of an ``if`` that raises.
-#
-# A graph has no branches on values, and these need none: it computes what the code computes when it
-# does not raise. While exporting such a condition is taken as met; the user's own code still checks
-# it whenever it is run for comparison.
+# Conditions of an ``assert``, and of an ``if`` that raises, cannot change a result. A graph has no
+# branches on values and needs none here: it computes what the code computes when it does not raise.
+# The export assumes that nothing raises; the user's code still checks it when it is run
+# for comparison.
 
 
 _TOLD = {"print", "warn", "warning", "info", "debug"}  # calls that only tell something

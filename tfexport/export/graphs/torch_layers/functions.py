@@ -13,9 +13,8 @@ from tfexport.export.graphs.torch_layers.capture import conditions
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.replaced import refusal
 
-# Pooling over axes whose size is not known while exporting.
-#
-# torch's exporter takes the size of the example for some of them.
+# Pooling over axes whose size is not known while exporting: for some of them torch's exporter takes
+# the size of the example.
 
 
 def max_pool1d(
@@ -87,10 +86,8 @@ def _windows_pooled(inputs: Tensor, count: int, maximum: bool) -> Tensor:
     return inputs @ share.T
 
 
-# Complex tensors, of rotary positions for example: views that torch's exporter has no form for.
-#
-# A complex tensor is exported as a real one with one more axis, of size 2, and these views of the
-# real tensor have forms.
+# Complex tensors, of rotary positions for example, are exported as real ones with one more axis of
+# size 2. torch's exporter has no form for these views of complex tensors.
 
 
 def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:

@@ -19,11 +19,11 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from tfexport.export.graphs.torch_layers.replaced import refusal, replaced
 
-# Packed sequences: a padded tensor and its lengths stand in for one while exporting.
+# Packed sequences: while exporting, a padded tensor and its lengths replace one.
 #
-# torch packs rows of unequal length into one axis whose size depends on the lengths, and ONNX's
+# torch packs rows of unequal length into one axis whose size depends on the lengths; ONNX's
 # recurrent operators take padded rows and their lengths. So ``pack_padded_sequence`` keeps the rows
-# padded here, and the layers of ``recurrent`` give the operator the lengths.
+# padded here, and the layers give the operator the lengths.
 #
 # Axes: T time, B batch.
 

@@ -38,9 +38,6 @@ def replaced(owner: Any, name: str, form: Callable[..., Any]) -> Iterator[None]:
             delattr(owner, name)
 
 
-# The errors that name a layer and what it was asked to do.
-
-
 def refusal(layer: str, found: str, remedy: str) -> ExportError:
     """The error for a layer that has no equal form in ONNX.
 

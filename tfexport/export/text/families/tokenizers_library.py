@@ -23,10 +23,8 @@ from tfexport.runtime.text.added_tokens import CLEANED
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.tokenizer_json import read_rules
 
-# Tokenizers that transformers makes of their parts, by their classes.
-#
-# It takes a vocabulary and the rules of normalization from the files, and everything else from the
-# class; so does this, also where a tokenizer.json holds something else.
+# transformers takes a vocabulary and the rules of normalization from the files, and everything else
+# from the tokenizer's class. So does this, also where a tokenizer.json holds something else.
 
 
 _FAIRSEQ = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>"}
@@ -54,7 +52,7 @@ class Recipe:
 
 
 def _spaced(library: Any, tokenizer: Any, words: bool) -> Any:
-    """Add the pre-tokenizer and decoder for pieces that begin words with a mark."""
+    """Add the pre-tokenizer and decoder for pieces that start words with a mark."""
     spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
     split = [library.pre_tokenizers.WhitespaceSplit(), spaces]
     tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence(split) if words else spaces
@@ -80,7 +78,7 @@ def _name(folder: ModelFolder, name: str) -> str:
 
 
 def _moved(parts: Parts, folder: ModelFolder, codes: Sequence[str]) -> list[Scored]:
-    """Pieces with the ids of fairseq, and languages and a mask behind them."""
+    """Pieces with the ids of fairseq, and languages and a mask after them."""
     if parts.in_order:
         if not any(piece in codes for piece, _ in parts.scored):
             raise TokenizerError(f"{parts.path}: its vocabulary has no language, such as en_XX.")

@@ -20,9 +20,6 @@ from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.unsupported import MODULE
 from tfexport.model_src.embedding import halves_table, t2t_table
 
-# Tables of BART and its kin: embeddings that go by several names, and saved sinusoids.
-
-
 _SAME = 1e-5  # sinusoids of float32
 _NEAR = 1e-2  # of float16 too
 _COMPUTED: Mapping[str, Callable[[int, int], Tensor]] = {
@@ -49,7 +46,7 @@ class Tables:
     head_always_tied: bool = False
 
     def differ(self, config: Mapping[str, Any]) -> bool:
-        """Whether config.json gives each side a table of its own."""
+        """Whether config.json gives each side its own table."""
         return self.may_differ and config.get("share_encoder_decoder_embeddings") is False
 
 
@@ -129,7 +126,7 @@ def _equal(tensors: Mapping[str, Tensor], first: str, second: str) -> bool:
 def read_positions(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], prefix: str, first: int
 ) -> Prepared:
-    """Drop saved sinusoids, which are computed anew; tables that are none stay, as learned.
+    """Drop saved sinusoids, which are computed again; tables that are none stay, as learned.
 
     Args:
         tensors: of the file.
@@ -366,7 +363,7 @@ class BartLike:
         }
 
     def _contradictions(self, config: Mapping[str, Any]) -> list[str]:
-        """Old keys, which the class ignores, that say another thing than the class does."""
+        """Old keys, which the class ignores, that specifies another thing than the class does."""
         facts = {**_ALWAYS, **self.facts}
         decided = {
             "normalize_before": facts["norm_placement"] == "pre",
@@ -455,9 +452,6 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     return problems
 
 
-# BART of Hugging Face.
-
-
 BART = BartLike(
     name="bart",
     title="BART of Hugging Face",
@@ -481,9 +475,6 @@ BART = BartLike(
 ).layout()
 
 
-# Blenderbot of Hugging Face.
-
-
 BLENDERBOT = BartLike(
     name="blenderbot",
     title="Blenderbot of Hugging Face",
@@ -505,12 +496,8 @@ BLENDERBOT = BartLike(
 ).layout()
 
 
-# Blenderbot-small of Hugging Face.
-#
-# The decoder does not scale its embeddings, whatever ``scale_embedding`` says, and normalises them
-# before it adds positions.
-
-
+# The decoder does not scale its embeddings, even where ``scale_embedding`` is true, and normalises
+# them before it adds positions.
 BLENDERBOT_SMALL = BartLike(
     name="blenderbot-small",
     title="Blenderbot-small of Hugging Face",
@@ -539,14 +526,10 @@ BLENDERBOT_SMALL = BartLike(
 ).layout()
 
 
-# FSMT of Hugging Face: fairseq's models of WMT19 and others.
-#
-# Both sides have vocabularies of their own. The class has no bias of the logits. Its positions
-# begin after that of padding, and have no end; ``max_position_embeddings`` is taken for one.
-# Padding is never written, as in fairseq: transformers 4 and 5 give what follows it different
-# positions.
-
-
+# Models of fairseq, as those of WMT19. Each side has its own vocabulary. The class has no bias of
+# the logits. Positions are counted from the padding id and have no limit; the layout takes
+# ``max_position_embeddings`` for one. Padding is never written, as in fairseq: transformers 4 and 5
+# give the tokens after it different positions.
 FSMT = BartLike(
     name="fsmt",
     title="FSMT of Hugging Face",
@@ -575,12 +558,8 @@ FSMT = BartLike(
 ).layout()
 
 
-# M2M-100 and NLLB of Hugging Face.
-#
-# The class has no bias of the logits. Its positions begin after that of padding, and have no end;
-# ``max_position_embeddings`` is taken for one.
-
-
+# NLLB too. The class has no bias of the logits. Positions are counted from the padding id and have
+# no limit; the layout takes ``max_position_embeddings`` for one.
 M2M_100 = BartLike(
     name="m2m-100",
     title="M2M-100 of Hugging Face (NLLB)",
@@ -605,11 +584,7 @@ M2M_100 = BartLike(
 ).layout()
 
 
-# Marian of Hugging Face: OPUS-MT.
-#
-# Its padding is the start of decoding, and no bos.
-
-
+# OPUS-MT. Decoding starts with the padding id; there is no bos.
 MARIAN = BartLike(
     name="marian",
     title="Marian of Hugging Face (OPUS-MT)",
@@ -631,9 +606,7 @@ MARIAN = BartLike(
 ).layout()
 
 
-# mBART and mBART-50 of Hugging Face.
-
-
+# mBART-50 too.
 MBART = BartLike(
     name="mbart",
     title="mBART of Hugging Face",
@@ -654,11 +627,7 @@ MBART = BartLike(
 ).layout()
 
 
-# Pegasus of Hugging Face.
-#
-# Its padding is the start of decoding, and no bos.
-
-
+# Decoding starts with the padding id; there is no bos.
 PEGASUS = BartLike(
     name="pegasus",
     title="Pegasus of Hugging Face",
@@ -680,11 +649,7 @@ PEGASUS = BartLike(
 ).layout()
 
 
-# PLBART of Hugging Face: BART for programming languages.
-#
-# The language of the target is the start of decoding.
-
-
+# BART for programming languages. Decoding starts with the language of the target.
 PLBART = BartLike(
     name="plbart",
     title="PLBART of Hugging Face",

@@ -87,7 +87,7 @@ _OTHER_KIND = re.compile(r"_lm|_moe|non_?autoregressive|levenshtein|s2t|insertio
 
 
 def _flat(args: Any) -> Any:
-    """Options of a file in which those of a stack lie in a group of their own, as one group."""
+    """Options of a file in which those of a stack lie in their own group, as one group."""
     if not isinstance(args, Mapping):
         return args
     flat = dict(args)

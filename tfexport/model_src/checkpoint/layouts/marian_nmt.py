@@ -12,7 +12,7 @@ from tfexport.model_src.checkpoint.keymap import Entries, KeyTable, OneRow, Tran
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.toolkit_options import Options, refused_keys, several, without
 
-NEVER = -1e9  # the output bias of an id that stands for no word: its probability is 0 in float32
+NEVER = -1e9  # the output bias of an id that means no word: its probability is 0 in float32
 
 # fmt: off
 _WORDS = {
@@ -121,7 +121,7 @@ def _placement(given: Options) -> str:
 def prepare_marian(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
     """Count layers from 0, and add an id whose embedding is zero, from which decoding starts.
 
-    Marian starts from no word at all. The id that stands for that is the last one of the target;
+    Marian starts from no word at all. The id that means that is the last one of the target;
     its output bias makes it impossible, so that words have the probabilities of Marian.
     """
     read, problems = refused_keys(tensors, _REFUSED_KEYS)

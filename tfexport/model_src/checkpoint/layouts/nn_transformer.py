@@ -8,7 +8,7 @@ from tfexport.model_src.checkpoint.layout import Layout
 
 # fmt: off
 _WORDS = {
-    "prefix": {"transformer.": "", "": ""},  # inside a model of its own, or bare
+    "prefix": {"transformer.": "", "": ""},  # inside its own model, or bare
     "attention": {"self_attn": "self_attn", "multihead_attn": "cross_attn"},
     # The second norm of an encoder layer closes the feed-forward, of a decoder layer the
     # cross-attention.
@@ -59,7 +59,7 @@ NN_TRANSFORMER = Layout(
 )
 
 
-# An nn.Transformer rebuilt around shared layers: one ``layer`` for all (``encoder.layer.*``).
+# One ``layer`` for all (``encoder.layer.*``).
 
 
 # fmt: off

@@ -25,9 +25,6 @@ from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.layouts.bart_like import ACTIVATIONS
 from tfexport.model_src.checkpoint.unsupported import MODULE
 
-# The tensors of T5 and its kin: tables under several names, and what shapes tell.
-
-
 _TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
 
@@ -154,7 +151,7 @@ class T5Family:
         title: as people call it.
         tied: ``tie_word_embeddings`` where a config.json lacks it.
         scaled_by_5: whether version 5 of transformers scales the output; None where the config.json
-            that it writes says so.
+            that it writes reports it.
         feed_forward: ``feed_forward_proj`` where a config.json lacks it.
         every_layer: each layer has its own table of relative positions.
     """
@@ -207,7 +204,7 @@ class T5Family:
         """A config.json of Hugging Face to config values.
 
         Raises:
-            ConfigError: it says what this layout does not compute; every reason is given.
+            ConfigError: it states what this layout does not compute; every reason is given.
         """
         problems: list[str] = []
         for key, allowed in _ONLY.items():
@@ -314,9 +311,7 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
     return {"activation": activation, "gated_feed_forward": gated}
 
 
-# T5 of Hugging Face: version 1.0; and 1.1, FLAN and ByT5, which gate and are not tied.
-
-
+# Version 1.0; and 1.1, FLAN and ByT5, which have gates and an own output projection.
 T5 = T5Family(
     name="t5",
     title="T5 of Hugging Face",
@@ -326,9 +321,7 @@ T5 = T5Family(
 ).layout()
 
 
-# MT5 of Hugging Face, whose output projection is a table of its own.
-
-
+# The output projection has its own table.
 MT5 = T5Family(
     name="mt5",
     title="MT5 of Hugging Face",
@@ -338,9 +331,7 @@ MT5 = T5Family(
 ).layout()
 
 
-# UMT5 of Hugging Face, whose layers have their own tables of relative positions.
-
-
+# Each layer has its own table of relative positions.
 UMT5 = T5Family(
     name="umt5",
     title="UMT5 of Hugging Face",
