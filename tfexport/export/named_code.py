@@ -49,7 +49,7 @@ def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
 def one_line(error: BaseException) -> str:
     """An exception of a user's own code as one line: its type, its message, and where it arose.
 
-    The place is the innermost line outside Python, its installed libraries and this package.
+    It is the innermost line outside Python, its installed libraries and this package.
     """
     text = " ".join(str(error).split())
     text = text if len(text) <= _MOST else f"{text[:_MOST]}…"
@@ -98,7 +98,7 @@ def _import(module_name: str, folder: Path) -> ModuleType:
             )
     try:
         return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(

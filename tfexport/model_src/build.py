@@ -66,7 +66,7 @@ def build_transformer(
             decoder's states.
         encoder: replaces the encoder that the config describes; called with (B, S, E) and a
             bias that broadcasts to (B, H, S, S). Its weights are left as they are.
-        decoder: replaces the decoder that the config describes, likewise.
+        decoder: replaces the decoder that the config describes.
         attention_class: of every attention; a subclass that computes the same in another way.
     """
     model = Transformer(

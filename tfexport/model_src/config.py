@@ -165,7 +165,7 @@ class TransformerConfig:
         d_ff: width inside the feed-forward sublayers.
         source_vocab_size: rows of the source embedding; None for a model without embeddings.
         target_vocab_size: V, rows of the target embedding and of the output projection, or None.
-        head_dim: D; 0 means d_model / num_heads.
+        head_dim: D; 0 for d_model / num_heads.
         norm: "layer" (torch.nn.LayerNorm), "annotated" (unbiased deviation, eps outside the root)
             or "rms".
         norm_eps: added under the root, or to the deviation for "annotated".
@@ -198,7 +198,7 @@ class TransformerConfig:
         first_position: row of a computed table that belongs to the first token.
         source_embedding_norm: a norm of the source's embeddings: of the "tokens" alone, or of the
             "sum" of tokens and positions.
-        target_embedding_norm: likewise of the target's.
+        target_embedding_norm: the same for the target.
         scale_target_embeddings: ``scale_embeddings`` acts on the target's side too.
         gated_feed_forward: the feed-forward is down(activation(gate(x)) * up(x)).
         scale_scores: attention scores are divided by sqrt(head_dim).
@@ -207,7 +207,7 @@ class TransformerConfig:
             pair of neighbouring values is turned).
         relative_buckets: rows of a table of buckets.
         relative_max_distance: the distance from which on all share the last bucket; for "shaw" the
-            largest distance that is told apart.
+            largest distance with its own value.
         decoder_num_heads: heads of the decoder; 0 for as many as the encoder has.
         decoder_d_ff: width inside the decoder's feed-forward; 0 for the encoder's.
         decoder_norm_placement: of the decoder's layers, or "same" as in the encoder.
@@ -318,7 +318,7 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> "DecoderSizes":
-        """Sizes of the decoder, which the encoder's mean where none are given."""
+        """Sizes of the decoder; by default those of the encoder."""
         heads = self.decoder_num_heads or self.num_heads
         head_dim = self.num_heads * self.head_dim // heads
         placement = self.decoder_norm_placement
@@ -394,7 +394,7 @@ def _from_json(value: Any) -> Any:
 # in a config, sets the special ids and which of them surround a source text.
 
 
-FRAMING = "framing"  # a key of configs, beside those of the model
+FRAMING = "framing"  # a key of configs, besides those of the model
 FRAMINGS: dict[str, dict[str, Any]] = {
     # "Language Translation with nn.Transformer and torchtext", of pytorch.org/tutorials.
     "tutorial": {
@@ -409,7 +409,7 @@ FRAMINGS: dict[str, dict[str, Any]] = {
 
 
 def read_framing(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The framing that config values name: its origin, and the values it means.
+    """The template of special tokens that a config names: its origin, and its values.
 
     Returns:
         None if they name none.

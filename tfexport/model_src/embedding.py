@@ -11,7 +11,8 @@ class Embedding(nn.Module):
     """norm(token_norm(scale * table[id]) + position).
 
     The token ``unplaced_id`` gets no position; those after it are counted as if it had one.
-    Source: Vaswani et al. 2017, sections 3.4 and 3.5; the norms are those of BART and its kin.
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5; the norms are those of BART and similar
+        models.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Embedding(nn.Module):
 
 
 class NoEmbedding(nn.Module):
-    """Stands where a model takes vectors instead of ids: the caller has embedded them."""
+    """Replaces an embedding in a model that takes vectors instead of ids."""
 
     def forward(self, inputs: Tensor, start: int) -> Tensor:
         """(B, T, E) to (B, T, E)."""

@@ -48,7 +48,7 @@ _ANY_SIZE = 1 << 30
 
 
 class CaptureError(ExportError):
-    """torch's exporter gave up; its own error is the cause."""
+    """torch's exporter failed; its error is the cause."""
 
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
@@ -142,7 +142,7 @@ def _captured(
 
 
 def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -> str | None:
-    """Which operator torch could not translate, and the line that it comes from; None if none."""
+    """The operator that torch could not translate, and its line; None if none."""
     found = _UNTRANSLATED.search(text)
     if found is None:
         return None
@@ -192,7 +192,7 @@ def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
 
 
 def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
-    """The dynamic axes of an input, by place.
+    """The dynamic axes of an input, by index.
 
     A named axis may be empty, and nothing may depend on its size; a user's module gets axes for
     which torch finds out by itself from which size on its code works.

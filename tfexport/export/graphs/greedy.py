@@ -199,7 +199,7 @@ def add_compacting_loop(
         spec: sizes.
 
     Returns:
-        The complete batch after the last step.
+        The full batch after the last step.
     """
     body = _body(spec)
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
@@ -230,7 +230,7 @@ def _present_inputs(node: ir.Node) -> list[ir.Value]:
 def _whole_batch(
     graph: ir.Graph, trips: ir.Value, state: GreedyState[ir.Value], width: int
 ) -> WholeBatch[ir.Value]:
-    """Append the nodes that compute the complete batch before the first step."""
+    """Append the nodes that compute the full batch before the first step."""
     height = append_node(graph, "Shape", [state.count], "height")
     size = append_node(graph, "Squeeze", [height], "size")
     zero, one = add_constant(graph, "zero", 0), add_constant(graph, "one", 1)
@@ -244,7 +244,7 @@ def _whole_batch(
 def _body(spec: CompactionSpec) -> ir.Graph:
     """The outer loop's body, with a placeholder for the inner loop.
 
-    Its state is the complete batch, then for the active rows the greedy state without sequences and
+    Its state is the full batch, then for the active rows the greedy state without sequences and
     the invariants. In the text, ``few`` is ``min_active_rows`` and ``turn`` is the iteration.
     """
     state = spec.state
@@ -298,7 +298,7 @@ def _search_text(state: GreedyState[TensorSpec], caches: Sequence[TensorSpec]) -
 
 
 def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
-    """Write the new tokens and hidden states to their rows in the complete batch."""
+    """Write the new tokens and hidden states to their rows in the full batch."""
     return f"""
         places = Unsqueeze (order, second)
         height = Shape (all_counts)
@@ -328,7 +328,7 @@ def _numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
 
 
 def _whole_text(width: int, prefix: str = "") -> tuple[str, ...]:
-    """The declarations (type and name) of a complete batch in ONNX text."""
+    """The declarations (type and name) of a full batch in ONNX text."""
     return WholeBatch(
         remaining=f"int64 {prefix}remaining",
         order=f"int64[{prefix}rows] {prefix}order",

@@ -21,8 +21,8 @@ from tfexport.graph_io import GraphSpec
 
 _TRACE = "pkg.torch.onnx.stack_trace"
 _LARGE = 1024  # numbers of a weight that is fed, not copied into the file that is tried
-_MOST_TOLD = 4  # operators in one message
-# Types whose values another type holds, by which the same operator computes the same.
+_MOST_TOLD = 4  # operators that one message names
+# Types with a wider type, with which the same operator computes the same.
 _WIDER = {
     ir.DataType.BOOL: (ir.DataType.INT64, ir.DataType.INT32),
     ir.DataType.UINT8: (ir.DataType.INT64, ir.DataType.INT32),
@@ -190,7 +190,7 @@ class _Wider:
 
     Attributes:
         kind: the type.
-        wide: that takes its place.
+        wide: the type that replaces it.
         first: the first input of that type is one of them; it is not where it is a condition.
         outputs: so are the outputs; they are not of comparisons.
     """
@@ -212,7 +212,7 @@ class _Wider:
 
 
 def _loads(model: ir.Model, node: ir.Node, wider: _Wider | None = None) -> bool:
-    """Whether onnxruntime has a kernel for one node, whose types may be taken as others."""
+    """Whether onnxruntime has a kernel for one node; ``wider`` replaces some of its types."""
     kinds = {attribute.type for attribute in node.attributes.values()}
     if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
         return True  # its own nodes are looked at

@@ -159,7 +159,7 @@ class ModuleSteps:
         return reshape_as(logits.float(), whole, [*token.shape, self.vocab_size]), present
 
     def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
-        """See ``StepModel``; nothing was left open."""
+        """See ``StepModel``; there is nothing to add."""
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec

@@ -50,7 +50,7 @@ def add_scores(
         decoded: the results of the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
-        spec: of the complete graph; ``return_scores`` becomes an input if it is one there.
+        spec: of the graph; ``return_scores`` becomes an input if it is one there.
     """
     asked = ir.val(
         graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)

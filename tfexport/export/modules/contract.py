@@ -25,7 +25,7 @@ _REMEDY = "docs/modules.md has the contract."
 
 
 class ModuleError(ExportError):
-    """A method of the module raised an error, or gave something else than the contract says."""
+    """A method of the module raised an error, or its result violates the contract."""
 
 
 class UserModule(nn.Module):
@@ -35,7 +35,7 @@ class UserModule(nn.Module):
         model: the user's.
         recomputes: it has no ``step``: the state is the tokens so far, (B, T).
         memory_axes: the batch axis of each tensor of the memory; they are moved to the front.
-        state_axes: likewise, of the state.
+        state_axes: the same for the state.
     """
 
     def __init__(self, model: nn.Module, num_inputs: int) -> None:
@@ -83,7 +83,7 @@ class UserModule(nn.Module):
     def advance(
         self, tokens: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
     ) -> tuple[Tensor, Tensors]:
-        """Tokens (B, T) behind those of the state to logits (B, T, V), if it ``recomputes``."""
+        """Tokens (B, T) after those of the state to logits (B, T, V), if it ``recomputes``."""
         whole = torch.cat([state[0], tokens], dim=1)
         return self.decode(whole, memory)[:, -tokens.size(1) :], (whole,)
 

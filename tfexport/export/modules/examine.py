@@ -1,6 +1,6 @@
 """Examination of a module: its axes are found by running it at different sizes.
 
-Everything that the graphs rely on is looked at: shapes that follow the sizes of the inputs alone, a
+Everything that the graphs rely on is checked: shapes that depend only on the sizes of the inputs, a
 state that stays or grows by the same amount at every step, rows that do not depend on each other,
 results that repeat, and a decoder that continues to ``max_length``.
 """

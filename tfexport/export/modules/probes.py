@@ -71,8 +71,7 @@ def trace(
     """Encode, and take steps with drawn tokens.
 
     Raises:
-        ModuleError: a method failed, gave something else than the contract specifies, or changed
-            the tensors that it was given.
+        ModuleError: a method failed, its result violates the contract, or it changed its arguments.
     """
     given = [tensor.clone() for tensor in inputs]
     memory = module.encode(given)

@@ -94,7 +94,7 @@ def _told(error: BaseException) -> list[tuple[str, int, str]]:
 def one_line(error: BaseException) -> str:
     """An error's own reason, in one line, with what to do if it is known."""
     text = str(error)
-    # torch.onnx tells the reason after this title.
+    # torch.onnx gives the reason after this title.
     _, _, summary = text.partition("## Exception summary")
     lines = [line.strip() for line in (summary or text).splitlines()]
     reason = next((line for line in lines if line), "")

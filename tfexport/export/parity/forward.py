@@ -59,10 +59,10 @@ def random_inputs(config: TransformerConfig, batch: int, length: int) -> list[Te
 
 
 def forward_inputs(eager: Eager, batch: Shape | Case) -> list[Tensor]:
-    """``random_inputs``, for code of the user's own without what it may take for padding.
+    """``random_inputs``; for the user's own code without ids that it may take for padding.
 
-    Then the target starts with the start token, and ``pad_id`` is nowhere else. Real rows have the
-    targets that eager PyTorch decodes.
+    Then the target starts with the start token, and ``pad_id`` occurs nowhere else. Real rows have
+    the targets that eager PyTorch decodes.
     """
     if isinstance(batch, Case):
         prefix = torch.from_numpy(eager.decode(batch).prefix)

@@ -61,7 +61,7 @@ def read_level(verify: bool | str) -> str:
     """``FULL``, ``QUICK`` or "", of an argument ``verify``.
 
     Raises:
-        ConfigError: it is none of those that there are.
+        ConfigError: it is not a known one.
     """
     levels = {True: FULL, FULL: FULL, QUICK: QUICK, False: "", NONE: ""}
     if not isinstance(verify, (bool, str)) or verify not in levels:

@@ -50,8 +50,8 @@ TOKEN_STAGES = (
     EXPECTED,
 )  # their difference is a number of rows
 
-# Where one program's code is compared with another's, not with its own export: equal ones differ by
-# their rounding. A difference of more than this that rounding does not explain is told.
+# For comparisons of two programs, not of a program and its export: equal ones differ by their
+# rounding. A larger difference than this that rounding does not explain is reported.
 _TWO_PROGRAMS = (EAGER_MODULES, STEP_AND_DECODE)
 _DOUBTED = LEAST_ALLOWED / 10
 
@@ -63,7 +63,7 @@ class Comparison:
     """One stage at one shape.
 
     Attributes:
-        stage: one of ``STAGES``, or of a graph form that has its own stage.
+        stage: one of ``STAGES``, or that of a graph form.
         batch: B.
         source_length: S.
         difference: the largest, relative to max(1, |eager's value|); for ``TOKEN_STAGES`` the
@@ -110,7 +110,7 @@ class ParityReport:
         comparisons: each stage at each shape.
         no_original: why the project's own modules were run instead of an original; None if an
             original was run.
-        not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
+        not_run: why the user's own code was not run, as a phrase, or ""; None if it was.
         measured_by: how the noise of the reference was measured; None if it was not.
         settings: those that the weights do not show: key to value and origin, as JSON values.
         level: how much was compared: "full" or "quick".
@@ -137,7 +137,7 @@ class ParityReport:
 
     @property
     def own_code(self) -> Message | None:
-        """A sentence if no code of the user's own was run, with what to pass; None if it was."""
+        """A sentence if the user's own code was not run, with what to pass; None if it was."""
         if self.not_run is None:
             return None
         why = f" ({self.not_run})" if self.not_run else ""
@@ -333,7 +333,7 @@ class ParityReport:
 
 
 def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Two figures with as many digits as tell them apart, two at least."""
+    """Two figures with enough digits to show that they differ, two at least."""
     for digits in range(2, 17):
         texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:

@@ -1,4 +1,4 @@
-"""The comparison of graphs that hold a whole search, greedy or with beams, with eager PyTorch."""
+"""The comparison of graphs of a search, greedy or with beams, with eager PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

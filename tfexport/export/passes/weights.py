@@ -64,7 +64,7 @@ _SMALLEST = 256  # bytes
 
 
 class _WrittenTensor(ir.Tensor[Any]):
-    """Written by the file, whose errors state that the disk is full; numpy's do not."""
+    """Written by the file object, whose errors name a full disk; numpy's do not."""
 
     def tofile(self, file: Any) -> None:
         """See ``ir.Tensor``."""
@@ -72,7 +72,7 @@ class _WrittenTensor(ir.Tensor[Any]):
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
-    """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors share one place."""
+    """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors are stored once."""
     share_transposed(models)
     unique: dict[str, ir.TensorProtocol] = {}
     places: list[tuple[ir.Value, str]] = []
@@ -162,7 +162,7 @@ def record_weights(
     parameters: Mapping[str, Array],
     quantized: bool = False,
 ) -> None:
-    """Write ``weights.json``, and what is missing after the end of ``weights.bin``.
+    """Write ``weights.json``, and append what is missing to ``weights.bin``.
 
     Args:
         models: the graphs of the bundle, whose weights are stored.
@@ -219,7 +219,7 @@ class _Store:
         return replace(place, scales=at.offset)
 
     def append(self, array: Array) -> StoredWeight:
-        """Put values after the others."""
+        """Append values."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
         self._file.write(array.tobytes())

@@ -1,4 +1,4 @@
-"""Quantisation of a bundle to int8 or int4 weights, with a quality gate. Needs no torch."""
+"""Quantisation of a bundle to int8 or int4 weights, with a quality check. Needs no torch."""
 
 import dataclasses
 import shutil
@@ -41,7 +41,7 @@ from tfexport.runtime import Translator
 from tfexport.typing import PathLike, Progress, silent
 from tfexport.weight_table import read_weight_table
 
-MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
+MOST_KEPT = 8  # parameters that may stay float32; if more had to, the check fails
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class QuantizeResult:
         path: the quantised bundle.
         manifest: of the quantised bundle.
         quality: the comparison with the original; None without samples.
-        kept: parameters that stayed float32 so that the quality gate passed.
+        kept: parameters that stayed float32 so that the quality check passed.
     """
 
     path: Path
@@ -77,25 +77,25 @@ def quantize_bundle(
     force: bool = False,
     progress: Progress | None = None,
 ) -> QuantizeResult:
-    """Quantise a bundle's weights; nothing is left if the quality gate fails.
+    """Quantise a bundle's weights; nothing is written if the quality check fails.
 
     Args:
         bundle: with float32 weights; it is not compared with eager PyTorch again.
         output: the new bundle's folder.
         weights: "int8" or "int4".
-        samples: the quality gate's file: one text a line, followed by a tab and a reference
+        samples: a file for the quality check: one text a line, followed by a tab and a reference
             translation if there is one; ids if the bundle holds no tokenizer. The quantised bundle
             must predict the original's next token at 97 % of the positions, and lose no more than
             0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
-            those that change the predictions most first. Without samples there is no gate, which
+            those that change the predictions most first. Without samples there is no check, which
             the manifest records.
-        source_language: of the samples, for a model that is told it.
-        target_language: of the references, for a model that is told it.
+        source_language: of the samples, for a model that needs it.
+        target_language: of the references, for a model that needs it.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.typing``.
 
     Raises:
-        QualityError: the gate failed.
+        QualityError: the check failed.
         BundleError: the bundle cannot be read, or is quantised already.
         ConfigError: an unknown kind of weights.
         InputError: a sample that cannot be used.
@@ -259,7 +259,7 @@ class _Quantized:
 
 
 def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
-    """Quantise all weights; keep the most sensitive parameters in float32 until the gate passes.
+    """Quantise all weights; keep the most sensitive parameters in float32 until the check passes.
 
     Raises:
         QualityError: more than ``MOST_KEPT`` would have to stay float32.

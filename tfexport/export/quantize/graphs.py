@@ -242,7 +242,7 @@ def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis:
 
 
 def _replace_whole_reader(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
-    """Dequantize the complete table to float32."""
+    """Dequantize all of the table to float32."""
     made = _node("DequantizeLinear", [weight, scale], f"{node.name}_float", {"axis": 0})
     _replace([node], [made])
 
@@ -257,7 +257,7 @@ def _node(
 
 
 def _bias_behind(node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
-    """The Add of a bias that is the only user of the product, and the bias; else None twice."""
+    """The Add of a bias that is the only user of the product, and the bias; else None for both."""
     (output,) = node.outputs
     users = list(output.uses())
     if len(users) == 1 and not output.is_graph_output():

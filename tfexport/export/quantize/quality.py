@@ -1,4 +1,4 @@
-"""The quality gate: the comparison of a quantised bundle with its original on samples."""
+"""The quality check: the comparison of a quantised bundle with its original on samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -113,11 +113,11 @@ class QualityGate:
         place = None if languages is None else languages.target_place
         target = spoken.target if place in ("first", "start") else None
         keywords: dict[str, Any] = {"max_length": length, "return_end_token": True}
-        # A language that decoding starts with is forced, which is no agreement.
+        # A language that decoding starts with is forced, so it does not count as agreement.
         self._forced = int(target is not None and place == "first")
         if not self._forced:
             keywords["first_token"] = None
-        # Greedily, whatever the bundle's own defaults: tokens that they force are none either.
+        # Always greedily: tokens that the bundle's defaults force are no predictions.
         resolved, _ = engine.resolver.resolve(
             keywords, spoken=Spoken(target=target, as_ids=True), own_defaults=False
         )
@@ -227,7 +227,7 @@ def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
 def open_gate(
     translator: Translator, path: Path, source_language: str | None, target_language: str | None
 ) -> QualityGate:
-    """The gate of a file of samples; see ``read_samples``."""
+    """The quality check of a file of samples; see ``read_samples``."""
     spoken = Spoken(source_language, target_language)
     return QualityGate(translator, read_samples(path, translator, spoken), spoken)
 

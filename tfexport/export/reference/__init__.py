@@ -1,11 +1,10 @@
 """Eager PyTorch to compare with: the user's own code or, without any, the original mathematics.
 
-Code of the user's own is what they hand in, or the ``forward`` of a live module whose signature is
-known. The originals are uncached and in float32. For a stock checkpoint that is
-``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, computed on
-the checkpoint's tensors under their own names. Nothing of ``model_src``'s modules takes part in
-them. A layout names the module of its original, or states why the project's own modules are all
-that can be run.
+The user's own code is a function that they pass, or the ``forward`` of a live module whose
+signature is known. The originals are uncached and in float32. For a stock checkpoint that is
+``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, computed on the
+checkpoint's tensors under their own names. None of ``model_src``'s modules is used. A layout names
+its original, or has a reason for running the project's own modules instead.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,7 +64,7 @@ class Found:
 
     Attributes:
         reference: which is run.
-        not_run: why it is not code of the user's own, as a phrase, or ""; None if it is.
+        not_run: why it is not the user's own code, as a phrase, or ""; None if it is.
     """
 
     reference: Reference
@@ -110,10 +109,10 @@ def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
 
 
 def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
-    """The nearest thing to the original that a checkpoint allows.
+    """The original of a checkpoint's layout, or else the project's own modules.
 
-    A config can ask for what the original cannot be; then, and for layouts without an original, it
-    is the modules themselves, and the reference states why.
+    The modules are taken for layouts without an original, and for a config that the original cannot
+    have; the reference has the reason.
 
     Raises:
         ExportError: the original cannot be rebuilt from the checkpoint's tensors.

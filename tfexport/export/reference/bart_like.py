@@ -1,4 +1,4 @@
-"""The formulas of BART and its kin in Hugging Face, on a checkpoint's own tensors."""
+"""The formulas of BART and similar models of Hugging Face, on a checkpoint's own tensors."""
 
 import math
 from collections.abc import Mapping

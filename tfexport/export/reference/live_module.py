@@ -72,7 +72,7 @@ class Known:
             other things.
         methods: each method to the names of its parameters.
         run: calls them; gives logits, log-probabilities, probabilities or decoder states.
-        batch_first: None if the attention inside reports it.
+        batch_first: None if the attention inside has the value.
         may_give_states: the module's ``generator`` is called if the output is as wide as the model.
     """
 

@@ -53,7 +53,7 @@ class Original:
 
 
 class ModuleReference:
-    """The project's own modules, run over the complete prefix without a cache."""
+    """The project's own modules, run over the full prefix without a cache."""
 
     title = "tfexport's own modules, uncached"
 

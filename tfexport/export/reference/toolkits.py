@@ -351,7 +351,7 @@ class MarianReference(ToolkitReference):
         return None
 
     def output(self) -> Affine:
-        """See ``ToolkitReference``; the last id is no word, and is never said."""
+        """See ``ToolkitReference``; the last id is no word, and is never written."""
         name = "decoder_ff_logit_out"
         weight = self.state.get(f"{name}_Wt", self._table("decoder"))
         weight = self.state[f"{name}_W"].T if f"{name}_W" in self.state else weight

@@ -183,7 +183,7 @@ def text_out(tokenizer: TokenizerContent, config: TransformerConfig) -> onnx.Mod
 
 
 def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]]) -> None:
-    """Set the attributes of the tokenizer's operators; the text form has no place for them."""
+    """Set the attributes of the tokenizer's operators, which the text form cannot express."""
     for node in graph.node:
         if node.domain == DOMAIN:
             node.attribute.extend(
@@ -244,7 +244,7 @@ def _byte_level(tokenizer: TokenizerContent) -> dict[str, Any]:
 
 
 def _byte_characters() -> Iterable[tuple[str, int]]:
-    """The character that means each byte. Source: Radford et al. 2019, GPT-2's encoder."""
+    """The character for each byte. Source: Radford et al. 2019, GPT-2's encoder."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     yield from ((chr(byte), byte) for byte in printable)

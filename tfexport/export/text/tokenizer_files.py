@@ -45,7 +45,7 @@ _NAMES = {
     "words": "vocab.txt",
     "vocabulary": "vocab.json",
 }
-# Next to a checkpoint. A vocab.json may be of a byte-level model, whose words are no words of text.
+# Names next to a checkpoint. A vocab.json may be of a byte-level model, whose entries are no words.
 _BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
@@ -70,10 +70,10 @@ class TokenizerFiles:
 
     Attributes:
         source: a file; or one of several vocabularies in a file, as in ``vocab.pt:de``.
-        target: likewise.
-        source_split: how text is split into the words of a vocabulary; None if it is not said.
-        target_split: likewise.
-        model: the tokenizers of a Hugging Face folder, in place of files for each side.
+        target: the same for the target side.
+        source_split: how text is split into the words of a vocabulary; None if not given.
+        target_split: the same for the target side.
+        model: the tokenizers of a Hugging Face folder, instead of files for each side.
     """
 
     source: Path | None = None
@@ -130,8 +130,8 @@ class TokenizerFiles:
 
         Raises:
             TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, is a
-                word list with a problem, or a vocabulary of which is not said how text is split;
-                of both sides.
+                word list with a problem, or a vocabulary without a rule for splitting text; of both
+                sides.
         """
         loaded: list[Tokenizer] = []
         problems: dict[str, Message] = {}

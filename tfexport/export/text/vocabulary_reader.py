@@ -48,8 +48,8 @@ def choose_entry(value: Any, entry: str | None) -> Any:
     """The vocabulary among several, such as ``{"de": …, "en": …}``, or the value itself.
 
     Args:
-        value: of the complete file.
-        entry: its key, or place in a list; None for the whole value.
+        value: of the file.
+        entry: its key, or index in a list; None for the value itself.
 
     Raises:
         VocabularyFormError: nothing has this key, or there are several and no key is given.
@@ -92,7 +92,7 @@ def find_words(value: Any) -> FoundWords:
     """The words of a value: a list, a mapping of words to ids or ids to words, or an object.
 
     Raises:
-        VocabularyFormError: saying what it is instead, or what is wrong with it.
+        VocabularyFormError: with what it is instead, or what is wrong with it.
     """
     default: int | None = None
     for _ in range(_DEEPEST):
@@ -133,7 +133,7 @@ def _read_cpp_state(state: Any) -> tuple[list[Any], int | None]:
     """The state of torchtext's C++ Vocab: a version, integers, strings and tensors.
 
     Version 0.0.2, since torchtext 0.10, has the default index as its only integer, or none.
-    Version 0.0.1 has no integers, and the unknown word after all others.
+    Version 0.0.1 has no integers; the unknown word is the last one.
     Source: torchtext/csrc/vocab.cpp.
     """
     parts = state if isinstance(state, tuple) and len(state) == 4 else (None,) * 4
@@ -230,7 +230,7 @@ def read_dictionary(path: Path) -> FoundWords:
     """The words of fairseq's ``dict.LANGUAGE.txt``, its four special ones before them.
 
     Raises:
-        VocabularyFormError: a line is no word and count, or a word is there twice.
+        VocabularyFormError: a line is no word and count, or a word occurs twice.
         OSError: the file cannot be read.
     """
     with open_file(path) as file:
@@ -271,7 +271,7 @@ def split_name(path: Path) -> tuple[Path, str | None]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file of this name; false for what can be none's name."""
+    """Whether there is a file of this name; false for an impossible name."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, or with a null byte
@@ -279,7 +279,7 @@ def is_file(path: Path) -> bool:
 
 
 def holds_vocabulary(path: Path) -> bool:
-    """Whether a file is read by ``read_vocabulary_file``, by its name, begin or JSON content."""
+    """Whether ``read_vocabulary_file`` reads a file, by its name, first bytes or JSON content."""
     file, entry = split_name(path)
     if entry is not None or file.suffix in _PICKLE_SUFFIXES or is_dictionary(file):
         return True

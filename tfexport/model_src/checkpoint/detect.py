@@ -49,7 +49,7 @@ def detect_layout(
     """The layout whose table knows most of the keys; ``forced`` names one.
 
     Args:
-        raw: the file, whose metadata may state that it is the project's own.
+        raw: the file; its metadata may mark it as tfexport's own format.
         names: of its tensors, after the rename table.
         forced: the name of a layout, or None.
         config: the config.json next to the file, of any project; a layout with its ``model_type``
@@ -106,7 +106,7 @@ def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
 def _best(found: list[Detected], names: list[str]) -> Detected:
     best = max(found, key=lambda it: it.known)  # the first of equals: the shortest prefix
     if best.prefix and best.known < len(names):
-        # Taken off only where all keys fit then; else it is left to the user, who is told.
+        # Removed only if all keys fit afterwards; otherwise an error tells the user.
         best = max((it for it in found if not it.prefix), key=lambda it: it.known)
     return best
 

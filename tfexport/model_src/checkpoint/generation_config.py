@@ -1,4 +1,4 @@
-"""How a Hugging Face folder states that its model decodes, as defaults of decoding options.
+"""Generation defaults of a Hugging Face folder, as defaults of decoding options.
 
 Source: GenerationConfig and GenerationMixin of transformers. Its lengths count the start token.
 """
@@ -52,7 +52,7 @@ NOT_SUPPORTED = {
 OF_SAMPLING: Mapping[str, tuple[Any, ...]] = {
     "min_p": (0,), "top_h": (), "typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,),
 }  # fmt: skip
-# Keys that change no token: what is computed, kept and returned next to them.
+# Keys that change no token: what else is computed, kept and returned.
 CHANGE_NOTHING = frozenset({
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory", "use_mtp",
     "remove_invalid_values", "output_attentions", "output_hidden_states", "output_scores",
@@ -188,11 +188,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model's files state that it decodes.
+    """A model's generation defaults.
 
     Attributes:
         defaults: decoding option to its default, as JSON values; the manifest's ``generation``.
-        start_id: the token that decoding starts from; None if the files do not say it.
+        start_id: the token that decoding starts from; None if the files have none.
         notes: remarks for the user.
         origins: default to where it comes from, for the manifest; of ``max_length`` alone.
     """
@@ -204,7 +204,7 @@ class Generation:
 
 
 def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Generation:
-    """Read how a Hugging Face folder states that its model decodes.
+    """Read the generation defaults of a Hugging Face folder.
 
     Args:
         config: values of config.json. Its keys about generation count if there is no
@@ -262,7 +262,7 @@ def _refused(given: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterato
 
 
 def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Decoding options by name; what a default would change nothing is left out."""
+    """Decoding options by name, without those that equal the option's default."""
     defaults: dict[str, Any] = {"search_rules": "transformers", "early_stopping": False}
     stopping = read.given.get("early_stopping", False)
     if stopping == "never":
@@ -331,7 +331,7 @@ def _tokens(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
 def _sampling(read: Values) -> dict[str, Any]:
     """Sampling; its settings act where a caller asks for it, too."""
     sampling = read.flag("do_sample")
-    if not sampling:  # then nothing has read these, so that a value that is none is passed over
+    if not sampling:  # then these were not read, so invalid values do not matter
         read = Values(read.given, None)
     top_k = read.whole("top_k", 0)
     return {

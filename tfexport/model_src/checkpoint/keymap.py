@@ -6,7 +6,7 @@ A table is a literal dict from the checkpoint's keys to the model's weights, bot
     {weight}          any name
     {stack} {kind} {part} …   a word out of a list; see ``WORDS``
 
-A table may have lists of its own, each a dict of the checkpoint's words to the model's. A
+A table may have its own lists, each a dict of the checkpoint's words to the model's. A
 placeholder that only the weight's name has takes all words of its list: a packed projection becomes
 ``{part}_proj``.
 """
@@ -262,7 +262,7 @@ class KeyTable:
 
     Args:
         entries: the checkpoint's key to the weight's name, or to the name and a conversion.
-        words: lists of words beside, or instead of, those of ``WORDS``.
+        words: lists of words that add to those of ``WORDS``, or replace them.
     """
 
     def __init__(self, entries: Entries, words: Words | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A layout: how one family of models names its weights, and what goes without saying in it."""
+"""A layout: how one family of models names its weights, and its defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ class Prepared:
     """The tensors of a file, made ready for a key table.
 
     Attributes:
-        tensors: for the key table; under names of the file, or of the layout's own making.
+        tensors: for the key table, under names of the file or new ones.
         read: keys of the file that were read otherwise, to the names in ``tensors`` that they
             became; to none where a tensor was only checked, as a table of sinusoids is.
-        values: config values that only the tensors tell.
+        values: config values that only the tensors show.
         problems: sentences about tensors.
         notes: remarks for the user.
     """
@@ -58,8 +58,8 @@ class Layout:
             of the model's own kind of config.json too, which are empty if there is none.
         generation: values of its config.json and generation_config.json to how the model decodes;
             None if it has no such files.
-        reads_texts: its models read complete texts, not sentences, as those do that summarise, or
-            are told a task in front of a text.
+        reads_texts: its models read texts of several sentences, for example to summarise them, or
+            texts with a task in front.
         reference: its original mathematics, which exports are compared with: a name in
             ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
             if there is none.

@@ -15,7 +15,7 @@ from tfexport.model_src.checkpoint.unsupported import describe_config, is_ours, 
 from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
-TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
+TABLE_KEYS = ("rename", "ignore")  # of a config, besides those of the model
 MORE_KEYS = (*TABLE_KEYS, FRAMING)
 Text = str | Message
 
@@ -27,7 +27,7 @@ class Source:
     Attributes:
         origin: as messages name it.
         values: by config keys, or those of the layout's own kind of config.json.
-        path: of the file; None for values that are from none.
+        path: of the file; None for values that are not from a file.
         optional: whether it is skipped if it is another project's, as a config.json that was found
             next to the checkpoint is.
     """
@@ -98,7 +98,7 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
         except ValueError as error:
             wrong.append(str(error))
         else:
-            layers += [] if framing is None else [framing]  # what is next to it overrides it
+            layers += [] if framing is None else [framing]  # other values override it
         problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:

@@ -56,7 +56,7 @@ _SCALARS = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True)
 class Survey:
-    """The tensors, storages and foreign objects that a file declares.
+    """The tensors, storages and other objects that a file declares.
 
     Attributes:
         tensors: number of values of every plain tensor, by the keys that lead to it.
@@ -72,14 +72,14 @@ class Survey:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` means a tensor."""
+    """Whether a value of ``Contents`` is a tensor."""
     return isinstance(value, Call) and (
         value.path in _PLAIN or value.path in _PARAMETERS or value.path in _UNUSUAL
     )
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` means a dense tensor, outside a parameter."""
+    """Whether a value of ``Contents`` is a dense tensor, outside a parameter."""
     return isinstance(value, Call) and value.path in _PLAIN
 
 
@@ -104,7 +104,7 @@ def survey(contents: Contents) -> Survey:
 
     Raises:
         PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
-            together claim more values than a file of this size can mean.
+            together declare more values than a file of this size can hold.
     """
     found = Survey({}, {}, {}, [])
     for where, value in _walk(contents.value):
@@ -189,7 +189,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _count_values(call: Call, where: str) -> int:
-    """The number of values of a plain tensor, which lie within its storage."""
+    """The number of values of a plain tensor, which are within its storage."""
     try:
         storage, offset, shape, strides = call.args[:4]
         size = _STORAGES.get(storage.kind, 1)
@@ -237,12 +237,12 @@ _STORAGE_CLASSES = {f"torch.{name}Storage": dtype for name, dtype in _DTYPES.ite
 
 
 def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that some values of a parsed file mean.
+    """The tensors that some values of a parsed file describe.
 
     Args:
         path: the file.
-        contents: of the file, of which ``claims.survey`` has checked the sizes.
-        wanted: names to values; those that mean no tensor are left out.
+        contents: of the file, whose sizes ``survey`` has checked.
+        wanted: names to values; those that are no tensors are left out.
 
     Raises:
         PickleError: a tensor is sparse, quantized or the like, or its bytes are not there.
@@ -306,7 +306,7 @@ def _read_storages(
 def _legacy_storages(
     file: BinaryIO, contents: Contents, needed: Mapping[str, StorageClaim]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Behind the pickles: a pickle of keys, then each storage's length in values and its bytes."""
+    """After the pickles: a pickle of keys, then each storage's length in values and its bytes."""
     file.seek(contents.storages_at)
     head = io.BytesIO(file.read(MAX_PICKLE_BYTES))
     keys = Machine().read(head)

@@ -1,7 +1,7 @@
 """Files of ``pickle.dump`` and ``torch.save``, parsed to data without loading tensors.
 
-As in ``pickled``, nothing is called, imported or allocated: an object of any class becomes a
-``Call`` with its state, and nothing is known of its class but the name.
+As in ``pickle_parser``, nothing is called, imported or allocated: an object of any class becomes a
+``Call`` with its state; only the name of its class is known.
 """
 
 import io
@@ -39,12 +39,12 @@ class Contents:
     """The parsed structure of a ``torch.save`` file.
 
     Attributes:
-        value: what was saved; see ``pickled``.
+        value: what was saved; see ``pickle_parser``.
         records: bytes of every storage's record; None for a legacy file, whose storages are not
             listed anywhere.
         size: bytes of the file.
         folder: of an archive, what the names of its records start with.
-        storages_at: of a legacy file, the place after the value's pickle.
+        storages_at: of a legacy file, the offset of the storages.
     """
 
     value: Any
@@ -93,7 +93,7 @@ def check_directory(file: BinaryIO, size: int) -> None:
     Raises:
         PickleError: too long, or there is none.
     """
-    # zipfile reads the whole directory, so its size is looked up first: at 12 of the record at the
+    # zipfile reads all of the directory, so its size is looked up first: at 12 of the record at the
     # end, or, where that holds 0xffffffff, at 40 of the 64-bit record before it.
     file.seek(max(0, size - 2**16 - 512))
     tail = file.read()
@@ -145,7 +145,7 @@ def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) ->
         size: bytes of the file.
 
     Raises:
-        PickleError: saying which.
+        PickleError: naming it.
         ForeignArchiveError: a TorchScript program.
     """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program

@@ -104,7 +104,7 @@ def wrong_weights(
     expected: Mapping[str, tuple[int, ...]],
     config: TransformerConfig,
 ) -> list[str]:
-    """Sentences about weights that are missing, of another shape, or without a place."""
+    """Sentences about weights that are missing, misshapen or not read."""
     misshapen, missing = [], []
     computed = computed_tables(expected, weights, config)
     for name, shape in expected.items():
@@ -122,7 +122,7 @@ def wrong_weights(
             missing.append(f"{key} {list(wanted)}")
     surplus = [table.origin_of(name, ())[0] for name in weights if name not in expected]
     return [
-        *_few(misshapen),  # a packed tensor means several weights
+        *_few(misshapen),  # a packed tensor is several weights
         *listed("is missing", "weights are missing", _unique(missing)),
         *listed("has no place in this model", "weights have no place in this model", surplus),
     ]
@@ -146,11 +146,11 @@ def load_checkpoint(
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Read a checkpoint, find its layout, complete its config and account for every key.
+    """Read a checkpoint, find its layout, complete its config and report every key.
 
     Args:
         path: a .pt, .pth, .bin or .safetensors file, or a folder that holds one.
-        config: config values, or a JSON file of them; they win over ``config.json`` next to the
+        config: config values, or a JSON file of them; they override ``config.json`` next to the
             checkpoint.
         settings: ``key=value`` words; they win over both.
         layout: force a layout instead of detecting it.
@@ -273,7 +273,7 @@ def _find_layout(
     names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
-    # A config.json that the caller names states what the file is, and else what is next to it.
+    # A config.json that the caller names decides the layout, otherwise one in the same folder.
     told = [it.values for it in sources if it.optional]
     told = [it.values for it in named if not it.optional] + told
     try:

@@ -133,7 +133,7 @@ class ReadOptions:
             checkpoint.
         settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
-        reference: code of the user's own to compare with; see ``Checkpoint``.
+        reference: the user's own code to compare with; see ``Checkpoint``.
     """
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
@@ -159,7 +159,7 @@ class ReadOptions:
 
         Raises:
             CheckpointError: the file or its weights are unusable; every reason is given.
-            ConfigError: the config is contradictory or incomplete, or there are options next to a
+            ConfigError: the config is contradictory or incomplete, or there are options for a
                 ``Checkpoint``, which has been read.
         """
         if self.reference is not None:

@@ -65,10 +65,10 @@ class StateDictPath:
 
 
 def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateDictPath:
-    """Find the state dict: under a usual name, here, or under the one key that holds one.
+    """Find the state dict: this dictionary, under a usual name, or under the one key that has one.
 
     Raises:
-        ValueError: dictionaries lie in one another deeper than any training state's.
+        ValueError: dictionaries are nested deeper than any training state's.
     """
     path: tuple[Any, ...] = ()
     guessed = False
@@ -197,7 +197,7 @@ def _twins(value: Mapping[Any, Any], taken: Any) -> list[str]:
 def aliases(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
 ) -> dict[str, Tensor]:
-    """Tensors of which a file's metadata states that another name has them.
+    """Tensors that a file's metadata lists under another name.
 
     ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
     the others went.

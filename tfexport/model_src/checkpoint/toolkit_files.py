@@ -33,7 +33,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of a file by their names.
 
     Raises:
-        CheckpointError: damaged, of objects, or larger than the file can mean.
+        CheckpointError: damaged, of objects, or larger than the file can hold.
         OSError: the file cannot be read.
     """
     size = path.stat().st_size
@@ -76,7 +76,7 @@ _MOST_BYTES, _MOST_VALUES, _DEEPEST = 2**16, 20_000, 32
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Tags of a program's own classes are left out: what they are before is read as it is."""
+    """Ignores tags of a program's own classes: the tagged value is read as plain data."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse merges, which can multiply at every level."""

@@ -61,7 +61,7 @@ class Options:
         return default
 
     def choice(self, name: str, known: Mapping[str, _T], default: str) -> _T:
-        """A word, as what means it here; words that are not known are not supported."""
+        """The value that ``known`` has for a word; other words are not supported."""
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, str) and value in known:

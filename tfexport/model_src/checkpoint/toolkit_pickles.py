@@ -1,6 +1,6 @@
-"""Checkpoints of fairseq, OpenNMT-py and JoeyNMT, which hold Python objects beside their weights.
+"""Checkpoints of fairseq, OpenNMT-py and JoeyNMT, which also hold Python objects.
 
-They are read without their toolkits: nothing is imported, and of the objects only options are used.
+The toolkits are not imported, and only the options of the objects are used.
 """
 
 import re
@@ -129,7 +129,7 @@ def _name(value: Any) -> str:
 TOOLKIT_NAMES = ("checkpoint_best.pt", "best.ckpt", "params.best", "model.npz")
 MODEL_TYPE = "model_type"
 FAIRSEQ, OPENNMT_PY = "fairseq", "opennmt-py"
-# Of a checkpoint of fairseq, beside "model" and "args" or "cfg".
+# Of a checkpoint of fairseq, besides "model" and "args" or "cfg".
 _FAIRSEQ_KEYS = ("extra_state", "optimizer_history", "task_state", "last_optimizer_state")
 _FAIRSEQ_WEIGHT = re.compile(r"(en|de)coder\.layers\.\d+\.(self_attn_layer_norm|layer_norms|fc1)\b")
 _JOEY_WEIGHT = re.compile(r"\.(src_src|trg_trg)_att\.")
@@ -180,7 +180,7 @@ def _fairseq_options(value: Mapping[Any, Any]) -> dict[str, Any] | None:
 
 
 def _read_opennmt(path: Path, contents: Contents) -> StateDict:
-    """``generator`` is a state dict of its own; in a file that goes with safetensors it is none."""
+    """Move the separate state dict ``generator`` in, if the file has one."""
     value = contents.value
     model = value.get("model")
     model = dict(model) if isinstance(model, dict) else {}

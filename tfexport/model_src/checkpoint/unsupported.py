@@ -30,7 +30,7 @@ class Unsupported:
     Attributes:
         title: as people call it.
         reason: a clause, "because …" without the word.
-        ways: clauses that state where to go.
+        ways: clauses that name an alternative.
     """
 
     title: str
@@ -113,8 +113,8 @@ _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _NO_LAYOUT = "docs/families.md has those that are read"
 _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 
-# Models, each with patterns of keys: one has to be there for every pattern, and none for those
-# behind "!". They state what is certain, and none of them is the name of a layer alone.
+# Models, each with patterns of keys: one key has to match every pattern, and none those
+# that start with "!". Only certain marks are listed, never the name of a single layer.
 _TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
@@ -170,7 +170,7 @@ def _fits(names: list[str], patterns: Iterable[str]) -> bool:
 
 
 def describe_unsupported(names: Iterable[str]) -> str | None:
-    """State which model a few names of tensors give away, whatever the others are; None if none."""
+    """Name the model that a few names of tensors identify; None if none does."""
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
@@ -179,7 +179,7 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
 
 
 def describe_names(names: Iterable[str]) -> str | None:
-    """State which project or kind of model the names of tensors belong to; None if unknown."""
+    """Name the project or kind of model that the names of tensors belong to; None if unknown."""
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
@@ -190,7 +190,7 @@ def describe_names(names: Iterable[str]) -> str | None:
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
-    """State which model a Hugging Face config.json describes, and why it is not read.
+    """Name the model that a Hugging Face config.json describes, and why it is not read.
 
     Returns:
         None for a file that is not of Hugging Face.
@@ -313,7 +313,7 @@ _BUNDLE = (
 
 
 def describe_form(keys: Iterable[str]) -> str | None:
-    """Say in which form the weights with these keys are; None for plain ones."""
+    """Describe the form of the weights with these keys; None for plain ones."""
     keys = list(keys)
     for pattern, text in _KEYS:
         if found := [key for key in keys if re.search(pattern, key)]:
@@ -322,11 +322,11 @@ def describe_form(keys: Iterable[str]) -> str | None:
 
 
 def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
-    """Say in which form the model of a folder is; None for plain weights, or if nothing shows it.
+    """Describe the form of the model of a folder; None for plain weights or an unknown form.
 
     Args:
         folder: with its files.
-        weights: whether it holds weights of PyTorch, of which only adapters next to them matter.
+        weights: whether it holds weights of PyTorch; then only adapters matter.
     """
     if is_bundle(folder):
         return _BUNDLE
@@ -345,7 +345,7 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
 
 
 def describe_form_of_file(path: Path, head: bytes) -> str | None:
-    """Say in which form a file is that is no checkpoint of PyTorch, by its name and first bytes."""
+    """Describe the form of a file that is no checkpoint of PyTorch, by its name and first bytes."""
     if b"Spec\0" in head[:32]:
         return "a model of CTranslate2. Give the weights that it was converted from."
     name = next((name for mark, name in _HEADS if head.startswith(mark)), path.name)

@@ -1,6 +1,6 @@
 """Lines of a user's code while torch traces it: of operators, and of sizes that became constants.
 
-Both are found by functions that are private to torch; where a version has none, messages say less.
+Both are found by functions that are private to torch. Without these, messages have fewer details.
 """
 
 import ast
@@ -42,13 +42,13 @@ _REMEDIES = (
 
 
 class Baked:
-    """Places in the user's code where the size of an axis became a constant."""
+    """Lines of the user's code where the size of an axis became a constant."""
 
     def __init__(self) -> None:
         self._places: list[str] = []
 
     def record(self, own: Any, env: ShapeEnv, symbol: Any, target: Any, message: str) -> None:
-        """In place of ``ShapeEnv._set_replacement``, which is ``own``."""
+        """Replaces ``ShapeEnv._set_replacement``, which is ``own``."""
         if getattr(target, "is_number", False) and (place := _users_line()) is not None:
             self._places.append(place)
         own(env, symbol, target, message)
@@ -78,7 +78,7 @@ def _users_line() -> str | None:
 
 
 def _own_frames(own: Any, tracer: Any, stack: Any) -> Any:
-    """In place of the function that chooses the lines which torch records for an operator.
+    """Replaces the function that chooses the lines which torch records for an operator.
 
     It takes those of functions called ``forward`` only.
     """
@@ -113,7 +113,7 @@ def _replaced_if_there(
 # for comparison.
 
 
-_TOLD = {"print", "warn", "warning", "info", "debug"}  # calls that only tell something
+_TOLD = {"print", "warn", "warning", "info", "debug"}  # calls that only print or log
 
 
 def conditions() -> Mapping[Any, Callable[..., Any]]:
@@ -124,13 +124,13 @@ def conditions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def of_tensors(own: Any, *args: Any, **kwargs: Any) -> bool:
-    """In place of a function that makes a truth value, which is ``own``."""
+    """Replaces a function that makes a truth value, which is ``own``."""
     found = _without_effect()
     return bool(own(*args, **kwargs)) if found is None else found
 
 
 def of_number(own: Any, value: Any) -> bool:
-    """In place of the truth value of a comparison of numbers, such as those of ``item()``."""
+    """Replaces the truth value of a comparison of numbers, such as those of ``item()``."""
     try:
         return bool(own(value))
     except GuardOnDataDependentSymNode:

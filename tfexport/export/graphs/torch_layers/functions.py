@@ -91,7 +91,7 @@ def _windows_pooled(inputs: Tensor, count: int, maximum: bool) -> Tensor:
 
 
 def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
-    """In place of ``unsqueeze``, which is ``own``."""
+    """Replaces ``unsqueeze``, which is ``own``."""
     if not values.is_complex():
         result: Tensor = own(values, dim)
         return result
@@ -99,7 +99,7 @@ def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
 
 
 def get_item(own: Any, values: Tensor, index: Any) -> Tensor:
-    """In place of indexing, which is ``own``."""
+    """Replaces indexing, which is ``own``."""
     if not values.is_complex():
         result: Tensor = own(values, index)
         return result
@@ -218,7 +218,7 @@ def _rrelu(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Without the axes whose size is 1 by design; a dynamic axis stays, whatever its size is."""
+    """Remove the axes whose size is always 1; a dynamic axis stays."""
     given = _by_name(("input", "dim"), args, kwargs)
     inputs: Tensor = given["input"]
     axes = given.get("dim", range(inputs.dim()))
@@ -231,7 +231,7 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _triangle(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Of int64 in place of other integers and truth values: onnxruntime 1.18 has no others."""
+    """Integers and truth values become int64: onnxruntime 1.18 takes no others."""
     given = dict(_by_name(("input", "diagonal"), args, kwargs))
     inputs: Tensor = given.pop("input")
     if inputs.is_floating_point() or inputs.is_complex():
@@ -272,7 +272,7 @@ def _data(_own: Any, values: Tensor) -> Tensor:
 
 
 def _rms_norm(_own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """As torch computes it, written out: its exporter would trace the program again to do so."""
+    """RMS norm in steps that torch's exporter can use without another trace."""
     given = _by_name(("input", "normalized_shape", "weight", "eps"), args, kwargs)
     inputs: Tensor = given["input"]
     axes = [-1 - i for i in range(len(given["normalized_shape"]))]

@@ -16,7 +16,7 @@ def replaced(owner: Any, name: str, form: Callable[..., Any]) -> Iterator[None]:
     Args:
         owner: the class or module.
         name: of the function.
-        form: takes the function's place. Its first argument is the function itself.
+        form: the replacement. Its first argument is the function itself.
     """
     own = getattr(owner, name)
     thread = threading.get_ident()

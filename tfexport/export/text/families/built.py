@@ -65,7 +65,7 @@ class BuiltTokenizer:
                 raise TokenizerError(text.replace(name, str(subject))) from None
 
     def _as_found(self, text: str, folder: str) -> str:
-        """A message with the names of files in the user's folder, in place of the bundle's."""
+        """A message with the names of files in the user's folder instead of the bundle's."""
         for name, content in self.files.items():
             if isinstance(content, Path):
                 text = re.sub(

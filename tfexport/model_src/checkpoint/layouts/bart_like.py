@@ -1,7 +1,7 @@
-"""BART and its kin in Hugging Face: one architecture with switches, which the class decides.
+"""BART and similar models of Hugging Face: one architecture with switches, set by the class.
 
-Nine layouts share this; each is a ``BartLike`` in the folder ``layouts``. Their keys are the same,
-so that only ``model_type`` tells them apart.
+Each layout is a ``BartLike``. The keys are the same in all, so only ``model_type`` distinguishes
+them.
 
 Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``.
 """
@@ -35,9 +35,9 @@ class Tables:
     Attributes:
         head: the key of the output projection.
         shared: both sides have one table.
-        may_differ: unless ``share_encoder_decoder_embeddings`` says otherwise.
-        head_always_tied: a file without an output projection means that it is the target's table,
-            whatever ``tie_word_embeddings`` says.
+        may_differ: sides have separate tables if ``share_encoder_decoder_embeddings`` is false.
+        head_always_tied: in a file without an output projection it is the target's table, even if
+            ``tie_word_embeddings`` is false.
     """
 
     head: str = "lm_head.weight"
@@ -126,7 +126,7 @@ def _equal(tensors: Mapping[str, Tensor], first: str, second: str) -> bool:
 def read_positions(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], prefix: str, first: int
 ) -> Prepared:
-    """Drop saved sinusoids, which are computed again; tables that are none stay, as learned.
+    """Drop saved sinusoids, which are computed again; other tables stay, as learned.
 
     Args:
         tensors: of the file.
@@ -188,7 +188,7 @@ _ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "num_hidden_layers": "encoder_layers",
 }
-# Sizes that the weights tell, so that a config.json is checked where it has them.
+# Sizes that the weights show too; values of a config.json are checked against those.
 _SIZES = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
@@ -227,9 +227,9 @@ class BartLike:
         name: of the layout.
         title: as people call it.
         model_type: of its config.json.
-        facts: config values that its class decides, beside those of all families.
+        facts: config values that its class decides, besides those of all families.
         class_defaults: values of its config class where config.json has none.
-        framing: config values for what stands around a source text.
+        framing: config values for the special tokens around a source text.
         skipped_rows: of a learned position table, before that of the first token.
         writes_padding: decoding may write the padding token, as any other.
         has_start_alone: decoding starts from an id that is no bos.
@@ -363,7 +363,7 @@ class BartLike:
         }
 
     def _contradictions(self, config: Mapping[str, Any]) -> list[str]:
-        """Old keys, which the class ignores, that specifies another thing than the class does."""
+        """Old keys of the config, ignored by the class, whose values contradict it."""
         facts = {**_ALWAYS, **self.facts}
         decided = {
             "normalize_before": facts["norm_placement"] == "pre",
@@ -424,7 +424,7 @@ def first_position(given: Mapping[str, Any]) -> int:
 
 
 def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
-    """Sentences about tensors that would have another's place but for the prefix."""
+    """Sentences about tensors that have the name of another one but for the prefix."""
     return [
         f"both {name} and {prefix}{name} are present"
         for name in tensors
