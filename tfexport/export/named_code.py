@@ -54,8 +54,8 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     text = text if len(text) <= _MOST else f"{text[:_MOST]}…"
     kind = type(error).__name__
-    place = _place(error)
-    return f"{kind}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
+    location = _location(error)
+    return f"{kind}{f': {text}' if text else ''}{f' ({location})' if location else ''}"
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -126,7 +126,7 @@ def _owner(found: Any) -> str:
     return str(getattr(found, "__name__", type(found).__name__))
 
 
-def _place(error: BaseException) -> str | None:
+def _location(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tfexport import graph_io
 from tfexport.errors import ExportError
-from tfexport.export.graphs.kernels import as_place, fit_kernels, run_once
+from tfexport.export.graphs.kernels import fit_kernels, run_once, source_line
 from tfexport.export.graphs.shortcuts import shortcuts
 from tfexport.export.ir_tools.nodes import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
@@ -149,7 +149,7 @@ def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -
     name, operator = found.groups()
     nodes = [node for program in programs for node in program.graph.nodes if node.name == name]
     trace = next((trace for node in nodes if (trace := node.meta.get("stack_trace"))), None)
-    place = "" if trace is None else f" at {as_place(trace)}"
+    place = "" if trace is None else f" at {source_line(trace)}"
     if "No ONNX function found" in text:
         remedy = "write it with operators that ONNX has"
         return f"torch has no ONNX form of {operator}{place}; {remedy}"

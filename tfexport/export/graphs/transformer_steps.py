@@ -20,7 +20,7 @@ from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import reshape_as
 from tfexport.export.graphs.loops import input_of
 from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
-from tfexport.export.ir_tools.nodes import BEST_TOKEN, mark_whole_reader, parse_graph, take_nodes
+from tfexport.export.ir_tools.nodes import BEST_TOKEN, mark_table_reader, parse_graph, take_nodes
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
@@ -64,7 +64,7 @@ def add_scores(
     part = parse_graph(_text(rows, decoded.free is not None), opset)
     for node in ir.traversal.RecursiveGraphIterator(part):
         if node.outputs[0].name == "whole_table":
-            mark_whole_reader(node)
+            mark_table_reader(node)
     read = [value for value in decoded if value is not None]
     nodes, (scores,) = take_nodes(part, [asked, *read, *weights], "scores/")
     graph.extend(nodes)

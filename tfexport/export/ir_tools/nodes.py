@@ -195,7 +195,7 @@ POSITIONS = "positions"  # a table of positions
 PROJECTION = "projection"  # onto the vocabulary
 MATRIX = "matrix"  # any other weight
 _PARAMETER, _ROLE, _TRANSPOSED = "tfexport.parameter", "tfexport.role", "tfexport.transposed"
-_READS_WHOLE = "tfexport.reads_whole_table"
+_READS_TABLE = "tfexport.reads_whole_table"
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,11 @@ def read_role(value: ir.Value) -> Role | None:
     return Role(found[_PARAMETER], found.get(_ROLE, MATRIX), _TRANSPOSED in found)
 
 
-def mark_whole_reader(node: ir.Node) -> None:
+def mark_table_reader(node: ir.Node) -> None:
     """Mark a node that reads a complete table, which has to stay float32 for the nodes after it."""
-    node.metadata_props[_READS_WHOLE] = "true"
+    node.metadata_props[_READS_TABLE] = "true"
 
 
-def reads_whole(node: ir.Node) -> bool:
-    """Whether a node was marked by ``mark_whole_reader``."""
-    return _READS_WHOLE in node.metadata_props
+def reads_table(node: ir.Node) -> bool:
+    """Whether a node was marked by ``mark_table_reader``."""
+    return _READS_TABLE in node.metadata_props

@@ -186,7 +186,7 @@ class EagerModule:
             logits.append(_wide(found[0]))
         return memory, np.array(tokens), torch.stack(logits)
 
-    def whole_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
+    def full_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
         """The logits of the user's ``decode`` over a prefix (T,): (T, V)."""
         memory, _ = self._encode([row])
         logits: Floats = self.module.decode(torch.from_numpy(prefix)[None], memory)[0].numpy()
@@ -268,7 +268,7 @@ def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Compariso
     if eager.module.recomputes or not callable(getattr(model, "decode", None)):
         return
     wholes = [
-        eager.whole_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
+        eager.full_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
     ]
     noise = run.noise.logits
     yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes), noise)

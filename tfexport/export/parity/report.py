@@ -151,7 +151,7 @@ class ParityReport:
     def stages(self) -> list[str]:
         """The stages that were compared, in the order of ``STAGES``; others come last."""
         found = dict.fromkeys(c.stage for c in self.comparisons)
-        return sorted(found, key=_place)
+        return sorted(found, key=_order)
 
     @property
     def compared_native(self) -> bool:
@@ -166,7 +166,7 @@ class ParityReport:
     def first_failure(self) -> Comparison | None:
         """The first failure in the order of ``STAGES``, at the smallest shape."""
         failures = [c for c in self.comparisons if not c.passed]
-        return min(failures, key=lambda c: _place(c.stage), default=None)
+        return min(failures, key=lambda c: _order(c.stage), default=None)
 
     def worst(self) -> dict[str, Comparison]:
         """Stage to its worst comparison: one that failed, else the largest difference."""
@@ -280,7 +280,7 @@ class ParityReport:
         elif failure.stage in TOKEN_STAGES:
             amount = f"{failure.difference:.0f} rows differ ({where})."
         else:
-            ours, allowed = told_apart(failure.difference, failure.allowed)
+            ours, allowed = distinct_figures(failure.difference, failure.allowed)
             tokens = f"the tokens of {wrong:.0f} rows differ" if wrong else "no token differs"
             amount = (
                 f"differs by {ours}, {failure.used:.3g} times the {allowed} that is allowed "
@@ -332,7 +332,7 @@ class ParityReport:
         return [*causes, "."]
 
 
-def told_apart(one: float, other: float) -> tuple[str, str]:
+def distinct_figures(one: float, other: float) -> tuple[str, str]:
     """Two figures with enough digits to show that they differ, two at least."""
     for digits in range(2, 17):
         texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
@@ -341,5 +341,5 @@ def told_apart(one: float, other: float) -> tuple[str, str]:
     return texts
 
 
-def _place(stage: str) -> int:
+def _order(stage: str) -> int:
     return STAGES.index(stage) if stage in STAGES else len(STAGES)

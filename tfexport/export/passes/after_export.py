@@ -126,7 +126,7 @@ class PackQKV(ir.passes.InPlacePass):
         """Pack projections of the same value, if all three or none have a bias."""
         packed = False
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-            for operator, put in _PLACES.items():
+            for operator, put in _REPLACEMENTS.items():
                 if is_operator(node, operator) and (found := _pack(model.graph, node)):
                     put(model.graph, node, found)
                     packed = True
@@ -213,7 +213,7 @@ def _hand_over(_graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
         attention.replace_input_with(place, None)
 
 
-_PLACES = {MULTI_HEAD_ATTENTION: _split, GROUP_QUERY_ATTENTION: _hand_over}
+_REPLACEMENTS = {MULTI_HEAD_ATTENTION: _split, GROUP_QUERY_ATTENTION: _hand_over}
 
 
 def _projection(value: ir.Value | None) -> _Projection | None:

@@ -33,8 +33,8 @@ from tfexport.export.quantize.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
     Quality,
-    QualityGate,
-    open_gate,
+    QualityCheck,
+    open_quality_check,
     require_samples,
 )
 from tfexport.runtime import Translator
@@ -110,17 +110,17 @@ def quantize_bundle(
     with without_links(path, manifest.files) as files:
         original = _Original(path, files, manifest, weights)
         original.check()
-        gate = None
+        check = None
         if samples is not None:
             tell("reading samples", 0, 1)
             translator = Translator(path)
-            gate = open_gate(translator, Path(samples), source_language, target_language)
+            check = open_quality_check(translator, Path(samples), source_language, target_language)
         with new_bundle(output, force) as folder:
-            if gate is None:
+            if check is None:
                 tell("quantising", 0, 1)
                 made = _Quantized(original.write(folder))
             else:
-                made = _pass_gate(original, gate, folder, tell)
+                made = _quantise_until_accepted(original, check, folder, tell)
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
@@ -204,7 +204,7 @@ class _Original:
         table = read_weight_table(self.path, file.size)
         return {name: weight.values(file) for name, weight in table.items()}
 
-    def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
+    def sensitivities(self, check: QualityCheck, tell: Progress) -> dict[str, float]:
         """Measure how much quantising each parameter alone changes the next-token distributions.
 
         Returns:
@@ -228,7 +228,7 @@ class _Original:
                 quantize_graphs(list(models.values()), self.weights, names - {parameter})
                 for file, model in models.items():
                     ir.save(model, folder / file)
-                found[parameter] = gate.distance(folder, manifest)
+                found[parameter] = check.distance(folder, manifest)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -258,7 +258,9 @@ class _Quantized:
         }
 
 
-def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
+def _quantise_until_accepted(
+    original: _Original, check: QualityCheck, folder: Path, tell: Progress
+) -> _Quantized:
     """Quantise all weights; keep the most sensitive parameters in float32 until the check passes.
 
     Raises:
@@ -270,8 +272,8 @@ def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progr
         tell("quantising", 0, 1)
         made = original.write(folder, keep)
         tell("comparing", 0, 1)
-        quality = gate.judge(folder, made)
-        ranking = ranking or original.sensitivities(gate, tell)
+        quality = check.judge(folder, made)
+        ranking = ranking or original.sensitivities(check, tell)
         if quality.passed:
             return _Quantized(made, quality, tuple(keep), ranking)
         worst = [name for name in ranking if name not in keep]

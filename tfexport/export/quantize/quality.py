@@ -87,7 +87,7 @@ class Quality:
         return {**asdict(self), "passed": self.passed}
 
 
-class QualityGate:
+class QualityCheck:
     """Compares quantised models with the original's output on samples.
 
     Raises:
@@ -178,9 +178,9 @@ class QualityGate:
         self, model: Model, count: int | None = None
     ) -> Iterator[tuple[Floats, list[list[int]]]]:
         # In batches, since the logits of all samples may not fit into memory.
-        for places in self._batches(len(self.samples) if count is None else count):
-            batch = [request.source for i in places if (request := self._requests[i])]
-            targets = [self._targets[i] for i in places]
+        for indices in self._batches(len(self.samples) if count is None else count):
+            batch = [request.source for i in indices if (request := self._requests[i])]
+            targets = [self._targets[i] for i in indices]
             longest = max(1, *(len(target) for target in targets))
             given = np.full((len(batch), longest), self._start, np.int64)
             for row, target in enumerate(targets):
@@ -193,8 +193,8 @@ class QualityGate:
         for i, request in enumerate(self._requests[:count]):
             if request is not None:
                 groups.setdefault(request.group, []).append(i)
-        for places in groups.values():
-            yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))
+        for indices in groups.values():
+            yield from (indices[i : i + BATCH] for i in range(0, len(indices), BATCH))
 
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Compare one quantised bundle with the original."""
@@ -224,12 +224,12 @@ def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
         raise ConfigError(join_problems(subject, problems))
 
 
-def open_gate(
+def open_quality_check(
     translator: Translator, path: Path, source_language: str | None, target_language: str | None
-) -> QualityGate:
+) -> QualityCheck:
     """The quality check of a file of samples; see ``read_samples``."""
     spoken = Spoken(source_language, target_language)
-    return QualityGate(translator, read_samples(path, translator, spoken), spoken)
+    return QualityCheck(translator, read_samples(path, translator, spoken), spoken)
 
 
 def _sacrebleu() -> ModuleType:

@@ -46,7 +46,7 @@ _NAMES = {
     "vocabulary": "vocab.json",
 }
 # Names next to a checkpoint. A vocab.json may be of a byte-level model, whose entries are no words.
-_BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
+_USUAL_NAMES = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def choose_tokenizers(
         model = find_beside(beside)
         if model is not None and not any(by_side):
             return TokenizerFiles(model=model)
-        both = next((beside / name for name in _BESIDE if (beside / name).is_file()), None)
+        both = next((beside / name for name in _USUAL_NAMES if (beside / name).is_file()), None)
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)
     if any(by_side):

@@ -130,16 +130,16 @@ def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> It
     if _role(word) == key:
         return
     found = [place for place, other in enumerate(words) if _role(other) == key]
-    begin = f"{key} is {number}, which is {word[:_SHOWN]!r} in the {side} vocabulary"
+    start = f"{key} is {number}, which is {word[:_SHOWN]!r} in the {side} vocabulary"
     if found:
         place = found[0]
         yield Message(
-            f"{begin}, where {words[place]!r} is {place}; if that is the right one, give ",
+            f"{start}, where {words[place]!r} is {place}; if that is the right one, give ",
             Option("settings", [f"{key}={place}"]),
         )
     elif _role(word) is not None or word[:1].isalnum():
         yield Message(
-            f"{begin}; give the id that was meant with ", Option("settings", [f"{key}=…"])
+            f"{start}; give the id that was meant with ", Option("settings", [f"{key}=…"])
         )
 
 

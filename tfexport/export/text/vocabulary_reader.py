@@ -322,10 +322,8 @@ def read_vocabulary_file(path: Path) -> FoundWords:
 def _is_pickle(file: Path) -> bool:
     """Whether a file starts like a pickle of protocol 2 or later, or like an archive of torch."""
     with open_file(file) as opened:
-        begin = opened.read(4)
-    return begin == b"PK\3\4" or (
-        begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5")
-    )
+        head = opened.read(4)
+    return head == b"PK\3\4" or (head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"))
 
 
 def _read_json(file: Path) -> Any:

@@ -56,7 +56,7 @@ def complete_config(
     overrides: Overrides,
     require: Iterable[str],
     defaults: Mapping[str, Any],
-    told: Mapping[str, Any] | None = None,
+    from_tensors: Mapping[str, Any] | None = None,
 ) -> Completion:
     """Merge config values; shapes of the weights override values that contradict them.
 
@@ -67,12 +67,12 @@ def complete_config(
         overrides: values of files, module and caller.
         require: keys that must have a value although the model could do without.
         defaults: values for keys that neither file nor caller gives.
-        told: values that the layout found in the tensors.
+        from_tensors: values that the layout found in the tensors.
     """
     stated = stated_values(layout, defaults, overrides)
     heads = stated.get("num_heads") if num_heads is None else num_heads
     heads = heads if isinstance(heads, int) and not isinstance(heads, bool) else None
-    inferred = _infer(weights, heads, num_heads is not None, stated) | dict(told or {})
+    inferred = _infer(weights, heads, num_heads is not None, stated) | dict(from_tensors or {})
     by_precedence = [
         (ASSUMED, layout.defaults),
         (FROM_BUNDLE, defaults),

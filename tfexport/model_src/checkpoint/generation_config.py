@@ -92,10 +92,10 @@ class Values:
     vocab_size: int | None
     problems: list[str] = field(default_factory=list)
 
-    def whole(self, key: str, least: int, most: int = _LONGEST) -> int | None:
+    def integer(self, key: str, least: int, most: int = _LONGEST) -> int | None:
         """An integer between two bounds."""
         value: Any = self.given.get(key)
-        if _is_whole(value) and least <= value <= most:
+        if _is_integer(value) and least <= value <= most:
             return int(value)
         self._bad(key, f"an integer from {least} to {most}")
         return None
@@ -156,7 +156,7 @@ class Values:
         return []
 
     def _is_id(self, value: Any) -> bool:
-        return _is_whole(value) and 0 <= value < (self.vocab_size or _LONGEST)
+        return _is_integer(value) and 0 <= value < (self.vocab_size or _LONGEST)
 
     def _range(self) -> str:
         return "" if self.vocab_size is None else f" (0 to {self.vocab_size - 1})"
@@ -167,14 +167,14 @@ class Values:
             self.problems.append(f"{key}: {shown(self.given[key])} is not {wanted}")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 CONFIG, GENERATION_FILE = "config.json", "generation_config.json"
 DEFAULT_TOKENS = 20  # transformers' own limit, where a folder names none
 # Values that are the decoding options' own defaults.
-_UNSAID: Mapping[str, Any] = {
+_OPTION_DEFAULTS: Mapping[str, Any] = {
     "beam_size": 1, "num_hypotheses": 1, "length_penalty": 1, "renormalize_logits": False,
     "min_length": 0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1, "sampling": False, "temperature": 1, "top_k": 0, "top_p": 1,
@@ -226,7 +226,7 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
         raise ConfigError(join_problems(name, problems, REMEDY))
     notes = [*_notes(given), *_task_notes(config, generation), *_length_note(given, defaults)]
     start = start if start is not None else read.token("bos_token_id")
-    origin = TRANSFORMERS if _length_unsaid(given) else GENERATION_FILE if generation else CONFIG
+    origin = TRANSFORMERS if _has_no_length(given) else GENERATION_FILE if generation else CONFIG
     return Generation(defaults, start, tuple(notes), {"max_length": origin})
 
 
@@ -272,13 +272,13 @@ def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         read.problems.append(f"early_stopping: {shown(stopping)} is not true, false or 'never'")
     found = {
-        "beam_size": read.whole("num_beams", 1, 1024),
-        "num_hypotheses": read.whole("num_return_sequences", 1, 1024),
+        "beam_size": read.integer("num_beams", 1, 1024),
+        "num_hypotheses": read.integer("num_return_sequences", 1, 1024),
         "length_penalty": read.number("length_penalty", -10, 10),
         "renormalize_logits": read.flag("renormalize_logits"),
         **_lengths(read, config),
-        "no_repeat_ngram_size": read.whole("no_repeat_ngram_size", 0),
-        "encoder_no_repeat_ngram_size": read.whole("encoder_no_repeat_ngram_size", 0),
+        "no_repeat_ngram_size": read.integer("no_repeat_ngram_size", 0),
+        "encoder_no_repeat_ngram_size": read.integer("encoder_no_repeat_ngram_size", 0),
         "repetition_penalty": read.number("repetition_penalty", 1e-3, 1e3),
         **_tokens(read, config),
         **_sampling(read),
@@ -286,22 +286,22 @@ def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
     return defaults | {
         name: value
         for name, value in found.items()
-        if value is not None and value != _UNSAID.get(name, [])
+        if value is not None and value != _OPTION_DEFAULTS.get(name, [])
     }
 
 
 def _lengths(read: Values, config: Mapping[str, Any]) -> dict[str, int | None]:
     """Most and fewest tokens, the start token not counted."""
-    longest, new = read.whole("max_length", 2), read.whole("max_new_tokens", 1)
+    longest, new = read.integer("max_length", 2), read.integer("max_new_tokens", 1)
     if new is not None:
         most = new
     elif longest is not None:
         most = longest - 1
     else:
         table = config.get("max_position_embeddings")
-        whole = isinstance(table, int) and not isinstance(table, bool) and table > 1
-        most = min(DEFAULT_TOKENS, table - 1) if whole and table else DEFAULT_TOKENS
-    shortest, new = read.whole("min_length", 0), read.whole("min_new_tokens", 0)
+        integer = isinstance(table, int) and not isinstance(table, bool) and table > 1
+        most = min(DEFAULT_TOKENS, table - 1) if integer and table else DEFAULT_TOKENS
+    shortest, new = read.integer("min_length", 0), read.integer("min_new_tokens", 0)
     least = new if new is not None else max(0, (shortest or 0) - 1)
     # Beyond the limit the end token is never allowed, whatever the number.
     return {"max_length": most, "min_length": min(least, most)}
@@ -333,7 +333,7 @@ def _sampling(read: Values) -> dict[str, Any]:
     sampling = read.flag("do_sample")
     if not sampling:  # then these were not read, so invalid values do not matter
         read = Values(read.given, None)
-    top_k = read.whole("top_k", 0)
+    top_k = read.integer("top_k", 0)
     return {
         "sampling": sampling,
         "temperature": read.number("temperature", 0, 1e6, above=True),
@@ -368,7 +368,7 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
     """A remark where the files name no longest output, of which transformers warns too."""
-    if _length_unsaid(given):
+    if _has_no_length(given):
         yield (
             f"the model's files name no longest output: it is cut after {defaults['max_length']} "
             "tokens, which is transformers' default, unless max_length is given when decoding, or "
@@ -376,7 +376,7 @@ def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Itera
         )
 
 
-def _length_unsaid(given: Mapping[str, Any]) -> bool:
+def _has_no_length(given: Mapping[str, Any]) -> bool:
     return "max_length" not in given and "max_new_tokens" not in given
 
 

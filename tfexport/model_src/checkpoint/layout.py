@@ -82,6 +82,6 @@ class Layout:
     no_reference: str = "tfexport has no original of this layout to run"
     precedence: int = 0
 
-    def claims(self, config: Mapping[str, Any]) -> bool:
+    def recognises(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""
         return config.get("model_type") in self.model_types

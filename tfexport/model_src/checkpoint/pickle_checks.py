@@ -16,10 +16,10 @@ from tfexport.errors import join_some, shown
 from tfexport.model_src.checkpoint.pickle_files import MAX_PICKLE_BYTES, Contents
 from tfexport.model_src.checkpoint.pickle_parser import (
     Call,
+    DeclaredStorage,
     Global,
     Machine,
     PickleError,
-    StorageClaim,
 )
 
 # Tensors may share a storage (tied tables, one layer under many names), and narrow types upcast,
@@ -83,14 +83,14 @@ def is_plain_tensor(value: Any) -> bool:
     return isinstance(value, Call) and value.path in _PLAIN
 
 
-def is_known(claim: StorageClaim) -> bool:
+def is_known(declared: DeclaredStorage) -> bool:
     """Whether a storage is of a kind whose values have a known size."""
-    return claim.kind in _STORAGES
+    return declared.kind in _STORAGES
 
 
-def size_of(claim: StorageClaim) -> int:
+def size_of(declared: DeclaredStorage) -> int:
     """The bytes of a storage of a known kind."""
-    return claim.size * _STORAGES[claim.kind]
+    return declared.size * _STORAGES[declared.kind]
 
 
 def dtype_of(call: Call) -> torch.dtype | None:
@@ -111,7 +111,7 @@ def survey(contents: Contents) -> Survey:
         if isinstance(value, Global):
             if not _is_torchs(value.path):
                 found.objects.append(value.path)
-        elif isinstance(value, StorageClaim):
+        elif isinstance(value, DeclaredStorage):
             _note_storage(value, found)
         elif value.path in _PLAIN:
             found.tensors[where] = found.tensors.get(where, 0) + _count_values(value, where)
@@ -128,7 +128,7 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     left, seen = [("", value)], set()
     while left:
         where, value = left.pop()
-        if isinstance(value, Call | Global | StorageClaim):
+        if isinstance(value, Call | Global | DeclaredStorage):
             if id(value) in seen:
                 continue
             seen.add(id(value))
@@ -162,12 +162,12 @@ def _dtype(path: str) -> Any:
     return getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
 
 
-def _note_storage(claim: StorageClaim, found: Survey) -> None:
-    if claim.kind not in _STORAGES:
-        found.objects.append(claim.kind)
+def _note_storage(declared: DeclaredStorage, found: Survey) -> None:
+    if declared.kind not in _STORAGES:
+        found.objects.append(declared.kind)
         return
-    size = size_of(claim)
-    if found.storages.setdefault(claim.key, size) != size:
+    size = size_of(declared)
+    if found.storages.setdefault(declared.key, size) != size:
         raise PickleError("one storage has two sizes")
 
 
@@ -252,12 +252,12 @@ def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> d
     for name, call in calls.items():
         if not is_plain_tensor(call):
             raise PickleError(f"{name} is no plain dense tensor")
-    needed: dict[str, StorageClaim] = {}
+    needed: dict[str, DeclaredStorage] = {}
     for name, call in calls.items():
-        claim = call.args[0]
-        if not is_known(claim):
-            raise PickleError(f"{name} holds values of {claim.kind}, which no weight has")
-        needed.setdefault(claim.key, claim)
+        declared = call.args[0]
+        if not is_known(declared):
+            raise PickleError(f"{name} holds values of {declared.kind}, which no weight has")
+        needed.setdefault(declared.key, declared)
     stored = dict(_read_storages(path, contents, needed))
     return {name: _view(name, call, stored) for name, call in calls.items()}
 
@@ -273,11 +273,11 @@ def _innermost(value: Call) -> Call:
 
 
 def _view(name: str, call: Call, stored: Mapping[str, Tensor]) -> Tensor:
-    claim, offset, shape, strides = call.args[:4]
-    dtype = dtype_of(call) if call.path.endswith("_v3") else _STORAGE_CLASSES.get(claim.kind)
+    declared, offset, shape, strides = call.args[:4]
+    dtype = dtype_of(call) if call.path.endswith("_v3") else _STORAGE_CLASSES.get(declared.kind)
     if dtype is None:
-        raise PickleError(f"{name} holds values of {claim.kind}, which no weight has")
-    octets = stored[claim.key]
+        raise PickleError(f"{name} holds values of {declared.kind}, which no weight has")
+    octets = stored[declared.key]
     try:
         flat = octets[: len(octets) - len(octets) % dtype.itemsize].view(dtype)
         return torch.as_strided(flat, shape, strides, offset)
@@ -287,7 +287,7 @@ def _view(name: str, call: Call, stored: Mapping[str, Tensor]) -> Tensor:
 
 
 def _read_storages(
-    path: Path, contents: Contents, needed: Mapping[str, StorageClaim]
+    path: Path, contents: Contents, needed: Mapping[str, DeclaredStorage]
 ) -> Iterator[tuple[str, Tensor]]:
     """The bytes of storages, by their keys."""
     with path.open("rb") as file:
@@ -298,13 +298,13 @@ def _read_storages(
             order = archive.NameToInfo.get(f"{contents.folder}byteorder")
             if order is not None and archive.read(order) != b"little":
                 raise PickleError("its values are stored with the highest byte first")
-            for key, claim in needed.items():
+            for key, declared in needed.items():
                 data = archive.read(f"{contents.folder}data/{key}")
-                yield key, _octets(data, size_of(claim), key)
+                yield key, _octets(data, size_of(declared), key)
 
 
 def _legacy_storages(
-    file: BinaryIO, contents: Contents, needed: Mapping[str, StorageClaim]
+    file: BinaryIO, contents: Contents, needed: Mapping[str, DeclaredStorage]
 ) -> Iterator[tuple[str, Tensor]]:
     """After the pickles: a pickle of keys, then each storage's length in values and its bytes."""
     file.seek(contents.storages_at)

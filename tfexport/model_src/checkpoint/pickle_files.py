@@ -26,7 +26,7 @@ _MAX_INFLATION = 4  # torch.save deflates nothing, and weights hardly shrink
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
-class ForeignArchiveError(PickleError):
+class OtherArchiveError(PickleError):
     """A zip archive that is no checkpoint; ``names`` are those of its records."""
 
     def __init__(self, names: list[str]) -> None:
@@ -115,7 +115,7 @@ def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
             check_records(archive, sizes, size)
             pickles = [name for name in sizes if name.partition("/")[2] == "data.pkl"]
             if len(pickles) != 1:
-                raise ForeignArchiveError(list(sizes))
+                raise OtherArchiveError(list(sizes))
             name = pickles[0]
             if sizes[name] > MAX_PICKLE_BYTES:
                 raise PickleError(f"{sizes[name]} bytes of pickle, more than {MAX_PICKLE_BYTES}")
@@ -146,10 +146,10 @@ def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) ->
 
     Raises:
         PickleError: naming it.
-        ForeignArchiveError: a TorchScript program.
+        OtherArchiveError: a TorchScript program.
     """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program
-        raise ForeignArchiveError(list(sizes))
+        raise OtherArchiveError(list(sizes))
     if len({name.lower() for name in sizes}) < len(archive.infolist()):
         raise PickleError("its archive has two records of one name")
     inflated = sum(info.file_size for info in archive.infolist())

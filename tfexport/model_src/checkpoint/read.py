@@ -35,7 +35,7 @@ from tfexport.model_src.checkpoint.rename_tables import (
 )
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import StateDict
-from tfexport.model_src.checkpoint.unsupported import MODULE, told
+from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig
@@ -178,9 +178,9 @@ def examine_checkpoint(
     sources = [Source(raw.config_name, raw.config, optional=True)] if raw.config else []
     if native.METADATA_KEY in raw.metadata:
         sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
-    beside = raw.path.with_name("config.json")
-    if beside.is_file():
-        sources.append(Source(beside.name, read_json(beside), beside, optional=True))
+    config_file = raw.path.with_name("config.json")
+    if config_file.is_file():
+        sources.append(Source(config_file.name, read_json(config_file), config_file, optional=True))
     if isinstance(config, Mapping):
         sources.append(Source("config", config))
     elif config is not None:
@@ -206,7 +206,7 @@ def examine(
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
     tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
-    own = next((it.values for it in reversed(sources) if layout.claims(it.values)), {})
+    own = next((it.values for it in reversed(sources) if layout.recognises(it.values)), {})
     prepared = layout.prepare({name: upcast(it) for name, it in tensors.items()}, own)
     converted = convert_weights(layout.table, prepared.tensors)
     weights, read = converted.weights, _keys_read(prepared, converted.key_report, tensors)
@@ -274,10 +274,10 @@ def _find_layout(
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
     # A config.json that the caller names decides the layout, otherwise one in the same folder.
-    told = [it.values for it in sources if it.optional]
-    told = [it.values for it in named if not it.optional] + told
+    configs = [it.values for it in named if not it.optional]
+    configs += [it.values for it in sources if it.optional]
     try:
-        detected = detect_layout(raw, known, layout_name, told[0] if told else None)
+        detected = detect_layout(raw, known, layout_name, configs[0] if configs else None)
     except CheckpointError as error:
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
@@ -294,7 +294,7 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     read_as = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if not unread:
         return read_as
-    advice = told(
+    advice = as_message(
         " The model computes with every weight, so an export that does not read one would be "
         "another model. If the weight has another name, map it with the config's 'rename'. If "
         "the forward pass does not use it, list it in 'ignore'. A model that computes more than "

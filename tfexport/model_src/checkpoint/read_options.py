@@ -176,7 +176,7 @@ class ReadOptions:
         defaults: Mapping[str, Any] | None,
     ) -> Checkpoint:
         if isinstance(checkpoint, Checkpoint):
-            self._refuse_beside(checkpoint)
+            self._refuse_options(checkpoint)
             checkpoint.require(require)
             return checkpoint
         if isinstance(checkpoint, nn.Module):
@@ -193,7 +193,7 @@ class ReadOptions:
             return self.config
         return read_json(Path(self.config))
 
-    def _refuse_beside(self, checkpoint: Checkpoint) -> None:
+    def _refuse_options(self, checkpoint: Checkpoint) -> None:
         given = [
             Message(Option(name), " sets how to read a checkpoint, and this one is read already")
             for name in ("config", "settings", "layout")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.pickle_checks import ALWAYS_ALLOWED, MAX_GROWTH
-from tfexport.model_src.checkpoint.unsupported import MODULE, told
+from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
 
 MAX_KEYS = 2**13
 MAX_KEY_LENGTH = 512
@@ -131,7 +131,7 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
-            told(
+            as_message(
                 f"{path}: holds several state dicts: {names}. If they are versions of one model, "
                 f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
                 "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "

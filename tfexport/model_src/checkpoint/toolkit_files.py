@@ -21,7 +21,7 @@ from tfexport.model_src.checkpoint.pickle_files import check_directory, check_re
 from tfexport.model_src.checkpoint.pickle_parser import PickleError
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
-from tfexport.model_src.checkpoint.unsupported import describe_names, told
+from tfexport.model_src.checkpoint.unsupported import as_message, describe_names
 
 # Archives of arrays (``.npz``), read without Python objects and within bounds.
 
@@ -158,13 +158,13 @@ def _check_size(values: Any) -> None:
 
 JOEYNMT, SOCKEYE = "joeynmt", "sockeye"
 # Patterns of keys that only a toolkit has, with its file of options and its ``model_type``.
-_BESIDE = (
+_OPTION_FILES = (
     (re.compile(r"\.(src_src|trg_trg)_att\."), "config.yaml", JOEYNMT),
     (re.compile(r"\.(self_attention|enc_attention)\.ff_(in|kv)\."), "config", SOCKEYE),
 )
 
 
-def with_options_beside(found: StateDict) -> StateDict:
+def with_toolkit_options(found: StateDict) -> StateDict:
     """A state dict with the options of its toolkit, where the folder has them.
 
     Raises:
@@ -172,7 +172,7 @@ def with_options_beside(found: StateDict) -> StateDict:
     """
     if found.config:
         return found
-    for pattern, name, model_type in _BESIDE:
+    for pattern, name, model_type in _OPTION_FILES:
         path = found.path.with_name(name)
         if _any(pattern, found.tensors) and path.is_file():
             config = {**_read(path), MODEL_TYPE: model_type}
@@ -208,7 +208,7 @@ def read_marian(path: Path) -> StateDict:
     options = arrays.pop(_OPTIONS, None)
     if options is None:
         other = describe_names(arrays) or f"for it holds no {_OPTIONS}."
-        raise CheckpointError(told(f"{path}: no model of Marian-NMT, {other}"))
+        raise CheckpointError(as_message(f"{path}: no model of Marian-NMT, {other}"))
     text = options.tobytes().rstrip(b"\0")
     config = {"options": parse_yaml(text, f"{path}: {_OPTIONS}"), MODEL_TYPE: MARIAN_NMT}
     kinds = (np.float32, np.float64, np.float16)

@@ -12,7 +12,7 @@ from tfexport.errors import shown
 from tfexport.model_src.checkpoint import pickle_checks
 from tfexport.model_src.checkpoint.pickle_checks import read_tensors
 from tfexport.model_src.checkpoint.pickle_files import Contents
-from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleError, StorageClaim
+from tfexport.model_src.checkpoint.pickle_parser import Call, DeclaredStorage, Global, PickleError
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 
 # Vocabularies in checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
@@ -121,7 +121,7 @@ class _Reader:
 
 def _name(value: Any) -> str:
     path = value.path if isinstance(value, Call | Global) else type(value).__name__
-    path = value.kind if isinstance(value, StorageClaim) else path
+    path = value.kind if isinstance(value, DeclaredStorage) else path
     return f"<{shown(path)}>"
 
 

@@ -16,7 +16,7 @@ OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
 
-def told(text: str) -> Message:
+def as_message(text: str) -> Message:
     """A text as a message, in which ``MODULE`` names the option that does it."""
     first, *others = text.split(_PAGE)
     named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
@@ -115,7 +115,7 @@ _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 
 # Models, each with patterns of keys: one key has to match every pattern, and none those
 # that start with "!". Only certain marks are listed, never the name of a single layer.
-_TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
+_MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
         Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
@@ -183,7 +183,7 @@ def describe_names(names: Iterable[str]) -> str | None:
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
-    for unsupported_kind, patterns in _TELL_TALES:
+    for unsupported_kind, patterns in _MARKS:
         if _fits(names, patterns):
             return str(unsupported_kind)
     return None
@@ -332,9 +332,9 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
         return _BUNDLE
     names = sorted(path.name for path in folder.iterdir())
     if adapters := [name for name in _ADAPTER_FILES if name in names]:
-        beside = "in addition to its weights" if weights else "alone"
+        how = "in addition to its weights" if weights else "alone"
         return (
-            f"holds an adapter such as LoRA {beside} ({', '.join(adapters)}). Merge it into the "
+            f"holds an adapter such as LoRA {how} ({', '.join(adapters)}). Merge it into the "
             "model, save it, and export that:\n"
             f"  from peft import AutoPeftModelForSeq2SeqLM\n"
             f"  model = AutoPeftModelForSeq2SeqLM.from_pretrained({folder.name!r})\n"

@@ -212,9 +212,9 @@ def find_plbart(folder: ModelFolder) -> ModelTokenizers:
     codes = one_of_codes(folder, PLBART, "base")
     pieces = read_pieces(folder.path / FILE).pieces
     tokens = [f"__{code}__" for code in codes]
-    behind = [*tokens, *(["<mask>"] if codes == PLBART["base"] else [])]
+    last = [*tokens, *(["<mask>"] if codes == PLBART["base"] else [])]
     fixed = {piece: i for i, piece in enumerate(_FIRST)}
-    fixed |= {token: len(pieces) + 1 + i for i, token in enumerate(behind)}
+    fixed |= {token: len(pieces) + 1 + i for i, token in enumerate(last)}
     special = folder.special_tokens(
         {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>",
          "pad": "<pad>", "mask": "<mask>"}, tokens,

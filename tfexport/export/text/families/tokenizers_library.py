@@ -64,8 +64,8 @@ def _spaced(library: Any, tokenizer: Any, words: bool) -> Any:
 
 def _normalizer(library: Any, charsmap: bytes | None) -> Any:
     one_space = library.normalizers.Replace(library.Regex(" {2,}"), " ")
-    begin = [] if charsmap is None else [library.normalizers.Precompiled(charsmap)]
-    return library.normalizers.Sequence([*begin, one_space])
+    first = [] if charsmap is None else [library.normalizers.Precompiled(charsmap)]
+    return library.normalizers.Sequence([*first, one_space])
 
 
 def _unigram(library: Any, scored: Sequence[Scored], unknown: int) -> Any:
@@ -84,11 +84,11 @@ def _moved(parts: Parts, folder: ModelFolder, codes: Sequence[str]) -> list[Scor
             raise TokenizerError(f"{parts.path}: its vocabulary has no language, such as en_XX.")
         return parts.scored
     first = [_name(folder, name) for name in ("bos", "pad", "eos", "unk")]
-    behind = [*codes, _name(folder, "mask")]
+    last = [*codes, _name(folder, "mask")]
     return [
         *((piece, 0.0) for piece in first),
         *parts.scored[3:],
-        *((piece, 0.0) for piece in behind),
+        *((piece, 0.0) for piece in last),
     ]
 
 
@@ -184,7 +184,9 @@ def _further(parts: Parts, folder: ModelFolder) -> list[Any]:
     return list(folder.extra or ())
 
 
-def _behind(codes: Sequence[str], first: bool) -> Callable[[Parts, ModelFolder], SpecialTokens]:
+def _with_languages(
+    codes: Sequence[str], first: bool
+) -> Callable[[Parts, ModelFolder], SpecialTokens]:
     def special(parts: Parts, folder: ModelFolder) -> SpecialTokens:
         further = _further(parts, folder)
         if first:
@@ -228,8 +230,8 @@ RECIPES: Mapping[str, Recipe] = {
     "BlenderbotTokenizer": Recipe(
         "BPE", _MERGED, _byte_level(True), _simple({**_MASK_LEFT, "normalized": False})
     ),
-    "MBartTokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart, _behind(MBART, True)),
-    "MBart50Tokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart50, _behind(MBART50, False)),
+    "MBartTokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart, _with_languages(MBART, True)),
+    "MBart50Tokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart50, _with_languages(MBART50, False)),
     "NllbTokenizer": Recipe(
         "BPE", [], _nllb, _simple({"normalized": True, "lstrip": True, "special": True})
     ),

@@ -153,9 +153,9 @@ def read_positions(
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
     if others:
         kept |= {name: tensors[name][first:] for name in saved}
-    says = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
+    note = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
     return Prepared(
-        kept, dict.fromkeys(dropped, ()), values, tuple(problems), (says,) if others else ()
+        kept, dict.fromkeys(dropped, ()), values, tuple(problems), (note,) if others else ()
     )
 
 
@@ -329,7 +329,7 @@ class BartLike:
             tensors=found.tensors,
             read={**read, **found.read},
             values={**values, **found.values},
-            problems=(*_beside(tensors, prefix), *shared.problems, *found.problems),
+            problems=(*_wrong_prefixes(tensors, prefix), *shared.problems, *found.problems),
             notes=(*shared.notes, *found.notes),
         )
 
@@ -423,7 +423,7 @@ def first_position(given: Mapping[str, Any]) -> int:
     return pad + 1 if isinstance(pad, int) else 2
 
 
-def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
+def _wrong_prefixes(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
     """Sentences about tensors that have the name of another one but for the prefix."""
     return [
         f"both {name} and {prefix}{name} are present"

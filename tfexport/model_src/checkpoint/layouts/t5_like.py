@@ -62,10 +62,10 @@ def read_heads(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     if table is None or table.dim() != 2 or not table.numel():
         return {}
     buckets, heads = table.shape
-    told = {"num_heads": heads, "relative_buckets": buckets}
+    sizes = {"num_heads": heads, "relative_buckets": buckets}
     if queries is not None and queries.dim() == 2 and queries.size(0) % heads == 0:
-        told["head_dim"] = queries.size(0) // heads
-    return told
+        sizes["head_dim"] = queries.size(0) // heads
+    return sizes
 
 
 def same_values(one: Tensor, other: Tensor | None) -> bool:
