@@ -14,12 +14,12 @@ from tests.support.paths import VERSION_1
 from tfexport.bundle import open_bundle, write_manifest
 from tfexport.errors import BundleError
 from tfexport.export import export, quantize
-from tfexport.export.ir_tools.nodes import add_initializer
-from tfexport.export.ir_tools.roles import (
+from tfexport.export.ir_tools.nodes import (
     EMBEDDING,
     POSITIONS,
     PROJECTION,
     Role,
+    add_initializer,
     read_role,
     write_role,
 )

@@ -36,7 +36,7 @@ from tfexport.export.artifacts.keywords import (
 from tfexport.export.artifacts.option_rules import TORCH_EXPORT, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
-from tfexport.export.graphs.greedy_rules import GreedyRules
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
 from tfexport.export.parity.plan import Plan, plan_file
 from tfexport.export.quiet import quiet

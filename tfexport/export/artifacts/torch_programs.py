@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops import while_loop
 
 from tfexport.export.graphs.greedy import first_state, take_best
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 

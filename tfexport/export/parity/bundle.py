@@ -68,7 +68,7 @@ def compare_bundle(
         plan: of what is compared.
 
     Raises:
-        BundleError: the bundle has a graph without a comparison, so a report would claim too much.
+        BundleError: the bundle has a graph without a comparison.
     """
     unknown = [role for role in manifest.graphs if role not in comparisons]
     if unknown:

@@ -53,9 +53,6 @@ def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterat
     yield compare_logits(eager, "shortlist", run.shape, found, expected, noise)
 
 
-# The comparison of a bundle's graph of single steps with eager PyTorch.
-
-
 def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare logits and best tokens of rows that enter one step after another.
 
@@ -92,9 +89,7 @@ def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[
     yield compare_tokens(by_rules, rows, "slots")
 
 
-# The comparison of the native engine, where it is installed, with eager PyTorch.
-#
-# The engine reads the weights that the graphs read, so that one bundle is proven for both.
+# The native engine reads the same weights as the graphs, so one bundle is compared with both.
 
 
 def compare_native(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:

@@ -1,1 +1,1 @@
-"""Bundle to a smaller bundle, behind a gate of quality; no torch."""
+"""Quantisation of a bundle, with a check of quality; no torch."""

@@ -1,4 +1,4 @@
-"""Quantisation of a bundle to int8 or int4 weights, with a quality gate. Needs no torch."""
+"""Quantisation of a bundle to int8 or int4 weights, with a quality check. Needs no torch."""
 
 import dataclasses
 import shutil
@@ -29,22 +29,22 @@ from tfexport.errors import (
     QualityError,
     shown,
 )
-from tfexport.export.ir_tools.roles import read_role
+from tfexport.export.ir_tools.nodes import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantize_graphs
 from tfexport.export.quantization.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
     Quality,
-    QualityGate,
-    open_gate,
+    QualityCheck,
+    open_quality_check,
     require_samples,
 )
 from tfexport.runtime import Translator
 from tfexport.typing import PathLike, Progress, silent
 from tfexport.weight_table import read_weight_table
 
-MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
+MOST_KEPT = 8  # parameters that may stay float32; if more had to, the check fails
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class QuantizedBundle:
         path: the quantised bundle.
         manifest: of the quantised bundle.
         quality: the comparison with the original; None without samples.
-        kept: parameters that stayed float32 so that the quality gate passed.
+        kept: parameters that stayed float32 so that the quality check passed.
     """
 
     path: Path
@@ -86,17 +86,17 @@ def quantize_bundle(
     with without_links(path, manifest.files) as files:
         original = _Original(path, files, manifest, weights)
         original.check()
-        gate = None
+        check = None
         if samples is not None:
             tell("reading samples", 0, 1)
             translator = Translator(path)
-            gate = open_gate(translator, Path(samples), source_language, target_language)
+            check = open_quality_check(translator, Path(samples), source_language, target_language)
         with new_bundle(output, force) as folder:
-            if gate is None:
+            if check is None:
                 tell("quantising", 0, 1)
                 made = _Quantized(original.write(folder))
             else:
-                made = _pass_gate(original, gate, folder, tell)
+                made = _quantise_until_accepted(original, check, folder, tell)
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
@@ -181,7 +181,7 @@ class _Original:
         table = read_weight_table(self.path, file.size)
         return {name: weight.values(file) for name, weight in table.items()}
 
-    def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
+    def sensitivities(self, check: QualityCheck, tell: Progress) -> dict[str, float]:
         """Measure how much quantising each parameter alone changes the next-token distributions.
 
         Returns:
@@ -205,7 +205,7 @@ class _Original:
                 quantize_graphs(list(models.values()), self.weights, names - {parameter})
                 for file, model in models.items():
                     ir.save(model, folder / file)
-                found[parameter] = gate.distance(folder, manifest)
+                found[parameter] = check.distance(folder, manifest)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -235,8 +235,10 @@ class _Quantized:
         }
 
 
-def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
-    """Quantise all weights; keep the most sensitive parameters in float32 until the gate passes.
+def _quantise_until_accepted(
+    original: _Original, check: QualityCheck, folder: Path, tell: Progress
+) -> _Quantized:
+    """Quantise all weights; keep the most sensitive parameters in float32 until the check passes.
 
     Raises:
         QualityError: more than ``MOST_KEPT`` would have to stay float32.
@@ -247,8 +249,8 @@ def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progr
         tell("quantising", 0, 1)
         made = original.write(folder, keep)
         tell("comparing", 0, 1)
-        quality = gate.judge(folder, made)
-        ranking = ranking or original.sensitivities(gate, tell)
+        quality = check.judge(folder, made)
+        ranking = ranking or original.sensitivities(check, tell)
         if quality.passed:
             return _Quantized(made, quality, tuple(keep), ranking)
         worst = [name for name in ranking if name not in keep]

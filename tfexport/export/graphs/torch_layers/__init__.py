@@ -24,7 +24,7 @@ from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, listed,
 from tfexport.export.graphs.torch_layers.replaced import first_refusal, replaced
 
 _ONE_EXPORT = threading.RLock()
-# (class or module, attribute, what takes its place)
+# (class or module, attribute, its replacement)
 _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.MultiheadAttention, "forward", attention.attention_module),
     (nn.TransformerEncoder, "forward", encoder.encoder),
