@@ -25,19 +25,13 @@ from tfexport.json_checks import (
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
 
-# Checks of a bundle's own decoding defaults, the manifest's key ``generation``.
-#
-# Here names, types and ids; bounds and contradictions are those of the decoding options, and are
-# checked where the bundle is opened for decoding.
-
-
 SEARCH_RULES = ("tfexport", "transformers")
 
 _BOOLEAN = of_type("true or false", bool)
 _REAL = of_type("a number", int, float)
 _ID = whole(0)
 
-# Decoding options of which a bundle may have a default of its own.
+# Decoding options of which a bundle may have its own default.
 OPTIONS: dict[str, Check] = {
     "beam_size": whole(1),
     "num_hypotheses": whole(1),
@@ -73,7 +67,7 @@ def find_foreign_ids(values: Mapping[str, Any], size: int) -> Iterator[str]:
 
 
 def _ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Every id among the defaults, with where it stands."""
+    """Every id among the defaults, with its key."""
     for name in ("first_token", "last_token"):
         if name in values:
             yield f"generation.{name}", values[name]
@@ -95,7 +89,7 @@ MANIFEST = "manifest.json"
 SIDES = ("source", "target")
 ROLES = ("encoder", "decoder")  # that every bundle has
 MOST_LAYERS = 10_000  # each layer is four names of tensors
-DEEPEST = 20  # lists and objects inside one another; what is written by tfexport has 5
+DEEPEST = 20  # nested lists and objects; tfexport writes 5 levels
 
 
 def find_problems(values: Mapping[str, Any]) -> list[str]:
@@ -150,7 +144,7 @@ PARITY = record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=F
 
 
 def _gate(name: str, value: Any) -> Iterator[str]:
-    """The quality gate's figures; or text, which says that there was no gate."""
+    """The figures of the quality check, or a text if there was none."""
     if not isinstance(value, str):
         yield from record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
 
@@ -305,7 +299,7 @@ def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]
 
 
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
+    """Config keys whose value the manifest repeats, with that value and its other key."""
     for name in ("pad", "bos", "eos", "unk", "start"):
         yield f"{name}_id", values["special_ids"][name], f"special_ids.{name}"
     for side in SIDES:
@@ -315,7 +309,7 @@ def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
-TRANSFORMERS = "transformers"  # the origin of a default of that library
+TRANSFORMERS = "transformers"  # the origin of a default of Hugging Face transformers
 REEXPORT = "Export it again, or copy it again from a complete one."
 
 
@@ -336,7 +330,7 @@ class SpecialIds:
         bos: the start token.
         eos: the end token.
         unk: the unknown token.
-        start: the token that decoding starts from where it is another than ``bos``.
+        start: the token that decoding starts from if it is not ``bos``.
     """
 
     pad: int
@@ -384,27 +378,27 @@ class Manifest:
         opset: operator domain to version, for all graphs.
         ir_version: of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
-        config: of the model, as TransformerConfig.to_dict gives it; of a user's module, whether a
+        config: the model's, as TransformerConfig.to_dict returns it; for a user's module, whether a
             text gets a start and an end token.
-        special_ids: of the vocabularies.
+        special_ids: the special tokens of the vocabularies.
         limits: vocabulary sizes and longest sequences.
         graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle except the manifest, by its path in the folder.
         parity: summary of the comparison with eager PyTorch; None if there was none.
         quantization: kind of weights, parameters that stayed float32, and the result of the quality
-            gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
-        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` gives them;
+            check; None for float32 weights. If set, ``parity`` is that of the float32 bundle.
+        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` returns them;
             None for a Transformer.
         generation: decoding option to its default in this bundle, as a JSON value; empty if the
             defaults are those of ``DecodingOptions``.
-        languages: that the model is told of by tokens; None if it is told of none.
-        reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
-            reads sentences, or nobody knows.
-        origins: setting of ``config`` that the weights do not show to where it comes from:
-            "assumed" (the layout's default), "settings", "module" or the name of a file; and the
-            same of ``max_length`` in ``generation``, TRANSFORMERS where the model's files name
-            none. Empty for a user's module.
+        languages: the languages that have tokens; None if the model has no language tokens.
+        reads: "texts" if the model reads several sentences at once, as for summaries; None if it
+            reads sentences, or if that is unknown.
+        origins: each setting of ``config`` that the weights do not show, with its origin: "assumed"
+            (the layout's default), "settings", "module" or the name of a file; the same for
+            ``max_length`` in ``generation``, TRANSFORMERS if the model's files name none. Empty for
+            a user's module.
     """
 
     tfexport_version: str
@@ -513,7 +507,7 @@ def _check_format(version: Any, path: Path) -> None:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """The digest of a manifest's values, without their own entry of it."""
+    """The digest of a manifest's values except the digest itself."""
     body = {key: value for key, value in values.items() if key != "digest"}
     text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

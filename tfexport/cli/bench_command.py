@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OPTIONS = frozenset({"beam_size", "max_length", "batch_type"})
 BATCH_SIZES = (1, 8, 32)
-MAX_LENGTH = 30  # of the translations of random ids
+MAX_LENGTH = 30  # length of the translations of random ids
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
     from tfexport.runtime.benchmark import of_artifact
 
     def sign(plans: "Sequence[Plan]") -> str:
-        """Of plans that differ in the size of their batches only."""
+        """The same for plans that differ in batch size only."""
         first, sizes = plans[0], ",".join(str(plan.batch_size) for plan in plans)
         options = {**keywords, "batch_size": sizes}
         if first.batch_type != "rows":

@@ -131,8 +131,6 @@ def score(ctx: click.Context, /, **values: Any) -> None:
 
 @dataclass
 class _Sums:
-    """Scores of all pairs together."""
-
     pairs: int = 0
     scored: int = 0
     score: float = 0.0

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from tfexport.runtime.text.codec import TextCodec
 
 
-# ``tfexport translate --inputs``: rows of arrays, for a bundle that holds a user's module.
-
-
-# Options of lines of text that rows of arrays have not.
+# Options of lines of text that rows of arrays do not have.
 _OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
 
 
@@ -281,10 +278,10 @@ def _contradictions(call: _Call) -> list[Problem]:
 
 
 class _Reporter:
-    """Reports lines' problems, draws their attention, and counts what is to be told at the end.
+    """Reports problems of lines, draws attention, and counts for the summary at the end.
 
     Attributes:
-        lines: that are done.
+        lines: how many are done.
     """
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
@@ -309,7 +306,7 @@ class _Reporter:
             self._plot(line)
 
     def end(self) -> None:
-        """Tell what there is to tell of all lines together."""
+        """Print the summary of all lines."""
         self._problems.end()
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
@@ -318,7 +315,7 @@ class _Reporter:
 
 
 def _how_far(call: _Call, lines: int) -> str:
-    """A sentence about the work of an interrupted run, and how to go on."""
+    """A sentence about the work of an interrupted run, and how to continue."""
     if call.output == "-":
         return f"{call.file}: {lines:,} lines were translated."
     done = f"{call.output}: {lines:,} lines were translated by this run."
@@ -338,7 +335,7 @@ def _to_file(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter)
 
     def size() -> int | None:
         path = Path(call.file)
-        return path.stat().st_size if path.is_file() else None  # that of a pipe is unknown
+        return path.stat().st_size if path.is_file() else None  # the size of a pipe is unknown
 
     with file_bar("translating", size) as advance:
         summary = translate_file(
@@ -367,15 +364,12 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
         raise ConfigError(f"--target-prefix: {error}; with --ids it has to be ids") from None
 
 
-# Images of cross-attention: one row per target token, one column per source token.
-
-
-MAX_IMAGES = 100  # of one run
+MAX_IMAGES = 100  # images of one run
 FORMATS = (".png", ".svg", ".pdf")
 
 
 class Plotter:
-    """A callback that draws one image for each line."""
+    """A callback that draws one image of cross-attention for each line."""
 
     def __init__(self, image: str, texts: "TextCodec", ids: bool) -> None:
         with needs("plot"):

@@ -86,7 +86,6 @@ def verify(
         else:
             assert checkpoint is not None
             result = verify_artifact(artifact, checkpoint, progress=tell, level=level, **options)
-    # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}
     signed = of_artifact(artifact, "auto", threads=1, libraries=libraries)
     if result.compared_native:

@@ -1,7 +1,7 @@
 """Where the output of a partition comes together.
 
-Beside the output NAME, until it is complete, stands the folder ``.NAME.parts`` with its translated
-pieces; behind it stays ``.NAME.done``, a record of what it was made of and of what it contains. A
+Next to the output NAME, until it is complete, stands the folder ``.NAME.parts`` with its translated
+pieces; after it stays ``.NAME.done``, a record of what it was made of and of what it contains. A
 piece and a record hold the identity of what they are made of, so that a name alone says nothing.
 An output that is not what a run has written, such as one that was edited, is not replaced.
 """
@@ -29,7 +29,7 @@ from tfexport.errors import Message, Option
 
 SAMPLES = 5  # errors of rows that are kept of a piece, and shown of a partition
 _LONGEST_HEADER = 1 << 16
-_LONGEST_NAME = 240  # bytes, behind which there is room for an ending
+_LONGEST_NAME = 240  # bytes, after which there is room for an ending
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Assembly:
         return record.get("identity") not in (None, self._identity)
 
     def check_replaceable(self) -> None:
-        """See that what stands in the output's place is a run's, as it was written.
+        """See that what is in the output's place is a run's, as it was written.
 
         Raises:
             ForeignError: it is not, and is not to be replaced.
@@ -230,7 +230,7 @@ class Assembly:
         )  # fmt: skip
         record = {**asdict(total), "identity": self._identity, "sha256": digests[-1]}
         content = json.dumps(record).encode()
-        # Beside the pieces, which are removed; what a kill leaves elsewhere would stay.
+        # Next to the pieces, which are removed; what a kill leaves elsewhere would stay.
         write_whole(
             self._system, self._record, lambda stream: stream.write(content), beside=self._parts
         )
@@ -267,7 +267,7 @@ class Assembly:
 
 
 def _shortened(name: str) -> str:
-    """A file's name; of a long one its beginning and its hash."""
+    """A file's name; of a long one its start and its hash."""
     content = name.encode()
     if len(content) <= _LONGEST_NAME:
         return name

@@ -81,7 +81,7 @@ class WorkerPlan:
         """The fewest and the most workers, in the cluster that is connected.
 
         Args:
-            spare: workers fewer, of a default, that are begun at once: other work needs CPUs too.
+            spare: workers fewer, of a default, that are started at once: other work needs CPUs too.
 
         Raises:
             ConfigError: no machine of the cluster has as many CPUs as a worker needs.
@@ -109,7 +109,7 @@ class WorkerPlan:
         return self.threads - 1 if fills else self.threads
 
     def check_room_beside(self) -> None:
-        """See that workers which are begun at once leave a CPU to other steps.
+        """See that workers which are started at once leave a CPU to other steps.
 
         They and the other steps would wait for each other for ever.
 
@@ -150,7 +150,7 @@ def _cores() -> list[float]:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[bool]:
-    """Connect to a cluster for the block; whether it is one of this machine alone, begun here.
+    """Connect to a cluster for the block; whether it is one of this machine alone, started here.
 
     A program that has called ``ray.init`` itself stays connected as it is.
 
@@ -220,10 +220,10 @@ def _hint(address: str | None) -> str:
 
 
 def _knock(address: str) -> None:
-    """See that somebody listens at HOST:PORT: Ray itself would go on asking for minutes.
+    """See that somebody listens at HOST:PORT: Ray itself would continue asking for minutes.
 
     Raises:
-        OSError: nobody does.
+        OSError: no one does.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
@@ -232,7 +232,7 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def data_settings() -> Iterator[None]:
-    """Give every row a block of its own, and keep Ray Data from showing its own progress.
+    """Give every row its own block, and keep Ray Data from showing its own progress.
 
     A block is as much as a worker takes. ``Dataset.repartition`` would need a CPU, which the
     workers hold. What the program has set itself is back after the block.

@@ -20,7 +20,7 @@ class Columns:
 
     Attributes:
         text: with the texts.
-        of_rows: that stand for an option in their own row, which null and "" leave to the option.
+        of_rows: that mean an option in their own row, which null and "" leave to the option.
         added: for translation, score and error.
         spell: writes options in problems.
     """
@@ -41,7 +41,7 @@ class Columns:
 
 
 def added_columns(output_column: str | None) -> Added:
-    """The names of the columns that are added: the usual ones, or made of one's own."""
+    """The names of the columns that are added: the usual ones, or made of the caller."""
     if output_column is None:
         return ADDED
     return output_column, f"{output_column}_score", f"{output_column}_error"

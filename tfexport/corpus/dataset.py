@@ -51,7 +51,7 @@ def translate_dataset(
         batch_rows: rows that an actor sorts by length and decodes together.
         source_language: see ``Translator.translate``.
         target_language: see ``Translator.translate``.
-        target_prefix: the beginning of every translation.
+        target_prefix: the start of every translation.
         vocabulary_map: a file; see ``Translator``.
         options: decoding options; ``keywords`` are put over them.
         **keywords: see ``DecodingOptions``. ``seed`` is 0 unless it is given.

@@ -1,4 +1,4 @@
-"""Files on any file system that pyarrow knows, and writing them whole or not at all."""
+"""Files on any file system that pyarrow knows, and writing them complete or not at all."""
 
 import gzip
 import os
@@ -138,7 +138,7 @@ def opened(system: fs.FileSystem, path: str, compression: str | None = None) -> 
 
 def open_stream(system: fs.FileSystem, path: str, compression: str | None) -> Any:
     """As ``opened``; the caller closes it."""
-    if compression == "gzip":  # Arrow's reader refuses zeros behind the end, as tape and tar leave
+    if compression == "gzip":  # Arrow's reader refuses zeros after the end, as tape and tar leave
         return _Gzip(system.open_input_stream(path, compression=None, buffer_size=BLOCK))
     return system.open_input_stream(path, compression=compression, buffer_size=BLOCK)
 
@@ -211,7 +211,7 @@ def write_whole(
 def _partial(system: fs.FileSystem, folder: str) -> Iterator[str]:
     """A name for an incomplete file, which is removed if the block raises.
 
-    Of a length of its own: what the file will be called may be as long as a name can be.
+    Of its own length: what the file will be called may be as long as a name can be.
     """
     partial = f"{folder}/.{uuid.uuid4().hex[:12]}"
     system.create_dir(folder, recursive=True)
@@ -233,7 +233,7 @@ def read_small_file(system: fs.FileSystem, path: str) -> bytes | None:
 
 
 def remove_folder(system: fs.FileSystem, path: str) -> None:
-    """Remove a folder that nobody needs, as far as it can be: somebody may still write into it."""
+    """Remove a folder that no one needs, as far as it can be: somebody may still write into it."""
     with suppress(OSError):
         if system.get_file_info(path).type == fs.FileType.Directory:
             system.delete_dir(path)

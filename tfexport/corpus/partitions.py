@@ -158,7 +158,7 @@ def _remedy() -> Message:
 
 
 class _SuffixError(InputError):
-    """A suffix that says no format, or a compression that is not read."""
+    """A suffix that specifies no format, or a compression that is not read."""
 
 
 def _few(problems: list[str]) -> list[str]:

@@ -74,7 +74,7 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """As options say it."""
+        """As options specify it."""
         ...
 
     @property
@@ -104,7 +104,7 @@ class Format(Protocol):
         ...
 
     def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
-        """Write the pieces of a whole partition to a stream of bytes."""
+        """Write the pieces of a complete partition to a stream of bytes."""
         ...
 
 
@@ -117,7 +117,7 @@ def cut(rows: int, batch_rows: int) -> Iterator[tuple[int, int]]:
 # Readers that stay open between pieces.
 #
 # A worker is given pieces of a file in their order. Where one can be reached only by reading all
-# that lies before it, a reader that was opened anew for each would take the square of the time.
+# that lies before it, a reader that was opened again for each would take the square of the time.
 
 
 Key = tuple[Any, ...]
@@ -159,6 +159,6 @@ class Cursors:
 
 
 def key_of(source: Source, *more: int) -> Key:
-    """Names a file by its content's size and time: a file that was changed is read anew."""
+    """Names a file by its content's size and time: a file that was changed is read again."""
     info = source.system.get_file_info(source.path)
     return source.system.type_name, source.path, source.compression, info.size, info.mtime_ns, *more

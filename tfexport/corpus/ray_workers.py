@@ -63,7 +63,7 @@ class PieceWorker:
         try:
             return self._translator.translate(step)
         except MemoryError:
-            # Ray begins another worker, which has all its memory free, and tries again.
+            # Ray starts another worker, which has all its memory free, and tries again.
             os._exit(1)
         finally:
             self._coordinator.end.remote(key)
@@ -85,7 +85,7 @@ class RayWorkers:
             alone: on this machine, whose files the driver may read as well.
         """
         self._plan, self._job, self._alone = plan, job, alone
-        # Calls of one actor run side by side; another begins where its node was lost.
+        # Calls of one actor run side by side; another starts where its node was lost.
         self._coordinator: Any = ray.remote(Coordinator).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_JOINS
         ).remote(job)  # fmt: skip
@@ -111,7 +111,7 @@ class RayWorkers:
         items = [{"step": pickle.dumps(found)} for found in partitions]
         dataset: ray.data.Dataset
         if self._alone and sum(found.size for found in partitions) <= _SOON_READ:
-            # Here: a process that does it would take longer to begin.
+            # Here: a process that does it would take longer to start.
             scanned = [step for found in partitions for step in scan_partition(found, self._job)]
             yield from (step for step in scanned if step.piece is None)
             items = [{"step": pickle.dumps(step)} for step in scanned if step.piece is not None]

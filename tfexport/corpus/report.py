@@ -143,7 +143,7 @@ class CorpusReport:
         }
 
 
-# The count of a run: pieces until their partition is whole, bytes, and what is reported.
+# The count of a run: pieces until their partition is complete, bytes, and what is reported.
 
 
 class Progress:
@@ -157,7 +157,7 @@ class Progress:
         self.report = CorpusReport(partitions=len(partitions))
         self._sizes = {found.name: found.size for found in partitions}
         self._total = sum(self._sizes.values())
-        self._left: dict[str, int] = {}  # pieces of partitions that have begun
+        self._left: dict[str, int] = {}  # pieces of partitions that have started
         self._failed = set[str]()
         self._done = self._own = 0.0  # bytes: all that need no more work, those by this run's
         self._begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Decoding of a batch of rows, each of which may have languages and a prefix of its own.
+"""Decoding of a batch of rows, each of which may have languages and its own prefix.
 
 A row that cannot be decoded gives an error, and never costs the others theirs.
 """
@@ -135,7 +135,7 @@ class RowDecoder:
     """An open bundle that decodes batches of rows.
 
     Attributes:
-        row_columns: columns that stand for an option in their own row; languages are among them
+        row_columns: columns that mean an option in their own row; languages are among them
             only for a model that is told them.
     """
 
@@ -259,8 +259,8 @@ class RowDecoder:
         """The hypotheses of each request, or the exception that its decoding raised.
 
         Raises:
-            MemoryError: there was not enough for it, which says nothing of the request.
-            StartError: no thread decodes any more, which says nothing of it either.
+            MemoryError: there was not enough for it, which is not about the request.
+            StartError: no thread decodes any more, which is not about it either.
         """
         try:
             yield from self._engine.decode(requests, options)

@@ -69,7 +69,7 @@ def translate_corpus(
 ) -> CorpusReport:
     """Translate the files of a folder, or one file, on this machine or a cluster.
 
-    The same call again goes on: files and pieces that are there, made of the same input by the
+    The same call again continues: files and pieces that are there, made of the same input by the
     same bundle with the same options, are not done again. Several runs at a time need outputs of
     their own; on a local disk a lock sees to it.
 

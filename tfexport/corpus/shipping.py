@@ -1,7 +1,7 @@
 """A bundle on its way to machines that do not see the driver's disk.
 
 Its files go into Ray's object store in parts. The first worker of a node writes them into a
-folder of that node's temporary directory, where the others find them. Whoever opens a bundle
+folder of that node's temporary directory, where the others find them. Anyone who opens a bundle
 checks the sha256 of every file.
 """
 

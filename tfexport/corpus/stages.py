@@ -29,7 +29,7 @@ class Step:
         pieces: that it has.
         digest: of its content.
         version: of its file when it was scanned.
-        partition: to read; None behind the workers.
+        partition: to read; None after the workers.
         piece: to translate; None of a partition without any.
         outcome: what became of it.
         reused: an earlier run has made it.
@@ -51,7 +51,7 @@ class Step:
     stopped: str | None = None
 
     def done(self) -> "Step":
-        """The step behind a worker, without what was to be done."""
+        """The step after a worker, without what was to be done."""
         return replace(self, partition=None, piece=None, version=(0, 0))
 
 
@@ -106,7 +106,7 @@ def _check_unchanged(source: Source, version: Version) -> None:
 
 
 class PieceTranslator:
-    """Translates pieces, each into a file beside the output. Safe to call from several threads.
+    """Translates pieces, each into a file next to the output. Safe to call from several threads.
 
     Attributes:
         ended: nothing is to be written any more.
@@ -120,7 +120,7 @@ class PieceTranslator:
         """Translate a step's piece, unless an earlier run has done so.
 
         Raises:
-            MemoryError: there was not enough, which says nothing of the piece.
+            MemoryError: there was not enough, which is not about the piece.
             StartError: the run has ended.
         """
         if step.partition is None or step.piece is None:
@@ -176,7 +176,7 @@ class Coordinator:
         self._begun: dict[str, int] = {}
 
     def begin(self, key: str) -> int:
-        """Note that a piece is begun; how often it has been, and was not ended.
+        """Note that a piece is started; how often it has been, and was not ended.
 
         A worker that dies of a piece cannot say so.
         """

@@ -63,7 +63,7 @@ class ThreadWorkers:
                 yield running.popleft()[1].result()
         except BaseException as error:  # the caller's end, too
             self._translator.ended = True
-            if not isinstance(error, KeyboardInterrupt):  # whoever interrupts has not to wait
+            if not isinstance(error, KeyboardInterrupt):  # anyone who interrupts has not to wait
                 wait_for([done for _, done in running if not done.cancel()])
             raise
         finally:
@@ -141,7 +141,7 @@ class _Threads:
         return done
 
     def end(self) -> None:
-        """Let the threads end behind what they have been given."""
+        """Let the threads end after what they have been given."""
         for _ in range(self._count):
             self._jobs.put(None)
 

@@ -130,7 +130,7 @@ def benchmark_rows(
         spoken: the languages of the lines, for a model that is told them.
 
     Returns:
-        The rows, and the keywords with the language that decoding begins with.
+        The rows, and the keywords with the language that decoding starts with.
 
     Raises:
         ConfigError: unknown or contradictory options.
@@ -228,7 +228,7 @@ class Signature:
     """The conditions under which a figure was made.
 
     Attributes:
-        artifact: its kind and the beginning of its digest, as ``bundle:51dcf27445a7``.
+        artifact: its kind and the start of its digest, as ``bundle:51dcf27445a7``.
         engine: what computed.
         instruction_set: that it uses; of others, which do not tell, what the processor has.
         workers: batches at a time.
@@ -270,7 +270,7 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
 
     Args:
         path: the bundle's folder, or the file.
-        engine: that was asked for; a bundle says which one that is.
+        engine: that was asked for; a bundle states which one that is.
         **values: attributes of ``Signature`` that are not their defaults; threads 0 are all cores.
 
     Raises:

@@ -107,7 +107,7 @@ class Engine:
         Args:
             source: a text, or ids that go to the encoder as they are.
             number: of the input in its call, which seeds its random numbers.
-            prefix: the forced beginning of its target.
+            prefix: the forced start of its target.
             options: how to decode it.
             as_ids: whether the source has to be ids; if not, a text.
 
@@ -226,7 +226,7 @@ class Engine:
 
         The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
         answered before the next one is read. The first chunks are smaller, a batch and then twice
-        as much as before, so that nobody waits long for the first results.
+        as much as before, so that no one waits long for the first results.
 
         Args:
             jobs: to decode.

@@ -15,7 +15,7 @@ class Spoken:
     Attributes:
         source: code of the source language; None for the bundle's default.
         target: code of the target language; None for the bundle's default.
-        as_ids: sources are ids, which say themselves what a text would be told.
+        as_ids: sources are ids, which specifies themselves what a text would be told.
     """
 
     source: str | None = None
@@ -47,7 +47,7 @@ _ONE = "has one source and one target language"
 def place_languages(
     languages: Languages | None, spoken: Spoken, told: Collection[object]
 ) -> Placed:
-    """Place the languages of a call as the bundle says.
+    """Place the languages of a call as the bundle specifies.
 
     Args:
         languages: of the bundle.

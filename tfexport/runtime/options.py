@@ -76,7 +76,7 @@ class Wholes:
     most: int
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if not is_whole(value):
             return f"{shown(value)} is not an integer"
         if value < self.least:
@@ -99,7 +99,7 @@ class Reals:
     inclusive: bool = True
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return f"{shown(value)} is not a number"
         low, high = self.low, self.high
@@ -117,7 +117,7 @@ class Choice:
     words: tuple[str, ...]
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str) and value in self.words:
             return None
         return f"{shown(value)} is not {' or '.join(map(repr, self.words))}"
@@ -128,7 +128,7 @@ class OneToken:
     """An id, or a token as the vocabulary writes it."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, Token) and not isinstance(value, bool):
             return None
         return f"{shown(value)} is neither an id nor a token"
@@ -139,7 +139,7 @@ class Tokens:
     """A list of ids and tokens."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return f"{shown(value)} is not a list of tokens"
         return next(filter(None, map(OneToken().problem, value)), None)
@@ -150,7 +150,7 @@ class Sequences:
     """A list of sequences, each a text or a list of ids and tokens."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return f"{shown(value)} is not a list of sequences"
         for sequence in value:
@@ -179,7 +179,7 @@ class OptionSpec:
     bounds: Bounds | None = None
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if value is None and self.default is None:
             return None
         if self.bounds is not None:
@@ -231,7 +231,7 @@ class ScoringKeywords(TypedDict, total=False):
 
 
 class DecodingKeywords(ScoringKeywords, total=False):
-    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
+    """All decoding options, as keywords of a call; ``DecodingOptions`` states what each does."""
 
     beam_size: int
     num_hypotheses: int
@@ -311,7 +311,7 @@ class DecodingOptions(_Said):
         suppress_tokens: tokens that are never chosen.
         suppress_first_tokens: tokens that are never chosen first.
         suppress_sequences: sequences of tokens, or texts, that are never completed.
-        first_token: the token that every row begins with.
+        first_token: the token that every row starts with.
         last_token: the token that ends a row of ``max_length`` tokens.
         disable_unk: never choose the unknown token.
         end_tokens: tokens that end a row, instead of the model's own end token.
@@ -327,7 +327,7 @@ class DecodingOptions(_Said):
         attention_head: head of the attention; None for the mean over all.
         replace_unknowns: replace unknown tokens in text by the source token they attended to most.
         callback: called with every ``Step``; a row ends if it returns true.
-        batch_size: size of a batch, counted as ``batch_type`` says.
+        batch_size: size of a batch, counted as ``batch_type`` specifies.
         batch_type: "rows", or "tokens": rows times the length of the longest source.
         truncate: cut inputs that are too long instead of refusing them.
     """

@@ -65,7 +65,7 @@ class Scorer:
             if name in _SEARCH_OPTIONS
         ]
         if keywords.get("coverage_penalty"):
-            # The check of options wants a beam beside it, which scoring does not have.
+            # The check of options wants a beam next to it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
         return self._engine.resolver.resolve(keywords, extra=extra, spoken=spoken)[0]
 

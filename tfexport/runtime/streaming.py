@@ -19,7 +19,7 @@ UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
 
 
 class TextStream:
-    """Turns tokens into pieces of text that consist of whole characters and stay valid.
+    """Turns tokens into pieces of text that consist of complete characters and stay valid.
 
     Joined, the pieces are the text of all tokens. Text is held back while it ends in an incomplete
     character.
@@ -30,7 +30,7 @@ class TextStream:
 
         Args:
             decode: ids to text.
-            whole_words: hold a word back until the next one begins, for tokenizers whose later
+            whole_words: hold a word back until the next one starts, for tokenizers whose later
                 tokens may change it (WordPiece joins ``do n ' t`` to ``don't``).
         """
         self._decode, self._whole_words = decode, whole_words

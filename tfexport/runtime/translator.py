@@ -47,7 +47,7 @@ class Translator:
     """A bundle, opened for decoding. Safe to use from several threads.
 
     ``close``, or leaving the ``with`` block, waits for submitted batches and gives back the model's
-    memory. After a fork the child process has to open a translator of its own.
+    memory. After a fork the child process has to open its own translator.
 
     Attributes:
         engine: the interface beneath, for programs such as servers that batch requests themselves.
@@ -142,7 +142,7 @@ class Translator:
 
         Args:
             texts: each gives one result, in the same order.
-            target_prefix: the forced beginning of each target, as text or ids; None for none.
+            target_prefix: the forced start of each target, as text or ids; None for none.
             source_language: code of the language of the texts, for models that are told it; None
                 for the bundle's default.
             target_language: code of the language to translate into, likewise.
@@ -212,7 +212,7 @@ class Translator:
 
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
-            target_prefix: the forced beginning of each target, as ids or text; None for none.
+            target_prefix: the forced start of each target, as ids or text; None for none.
             target_language: code of the language to translate into, for models whose decoder is
                 told it; None for the bundle's default, or to be told none.
             asynchronous: see ``translate``.
@@ -256,7 +256,7 @@ class Translator:
         Args:
             rows: each maps an input to its array, without the batch axis, and gives one result, in
                 the same order. Rows of one shape are decoded together.
-            target_prefix: the forced beginning of each target, as ids or text; None for none.
+            target_prefix: the forced start of each target, as ids or text; None for none.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
@@ -330,11 +330,11 @@ class Translator:
     ) -> Iterator[str]:
         """Translate one text and yield its translation in pieces, as they are decoded.
 
-        Pieces consist of whole characters; joined they are the text that ``translate`` returns.
+        Pieces consist of complete characters; joined they are the text that ``translate`` returns.
 
         Args:
             text: the source text.
-            target_prefix: the forced beginning of the target, which is yielded first.
+            target_prefix: the forced start of the target, which is yielded first.
             source_language: see ``translate``.
             target_language: see ``translate``.
             options: decoding options as one value; keywords override it.
@@ -404,7 +404,7 @@ class Translator:
         Args:
             source: UTF-8 lines.
             output: ``num_hypotheses`` lines for each input line, empty if it cannot be decoded.
-            target_prefix: the forced beginning of every target.
+            target_prefix: the forced start of every target.
             jsonl: write one JSON object for each input line instead.
             resume: continue an unfinished output; start a new one if there is none.
             force: replace an output that exists.
@@ -417,7 +417,8 @@ class Translator:
 
         Raises:
             ConfigError: unknown or contradictory options.
-            OutputExistsError: the output exists, or was begun with another input or other options.
+            OutputExistsError: the output exists, or was started with another input or other
+                options.
             OSError: a file cannot be read or written.
         """
         # Text lines show no scores, and greedy search is faster without.

@@ -1,4 +1,4 @@
-"""The web application: all protocols, and what is beside them."""
+"""The web application: the routes of all protocols, of the page and of the probes."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
-# Asked for again by every visit, and answered 304 while they are the same.
+# Browsers ask again at every visit, and get 304 while the files are unchanged.
 _PAGE_HEADERS = {"Cache-Control": "no-cache"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,7 +32,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
 
     Args:
         service: to serve.
-        local: it listens to this machine alone, and has no names of other machines.
+        local: whether it listens only to this machine, and accepts only this machine's names.
     """
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -61,7 +61,7 @@ class _PageFiles(StaticFiles):
     """The page's files."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """A file, or that it is still the same."""
+        """A file, or status 304 if it is unchanged."""
         response = super().file_response(*args, **kwargs)
         response.headers.update(_PAGE_HEADERS)
         return response
@@ -112,7 +112,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    # Raised again behind this, and written to the log by the gate.
+    # Starlette raises it again afterwards, and the middleware writes it to the log.
     return _respond(request, RequestError(500, FAULT))
 
 

@@ -1,4 +1,4 @@
-"""Which model serves a request."""
+"""The choice of the model that serves a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ class Choice:
 
     Attributes:
         model: that serves the request.
-        source: code of the texts' language; "und" if nobody knows.
-        target: code of the translations' language; likewise.
-        spoken: what the model is told.
+        source: code of the texts' language; "und" if unknown.
+        target: code of the translations' language; "und" if unknown.
+        spoken: the language tokens for the model.
     """
 
     model: Model
@@ -31,7 +31,7 @@ class Choice:
 def choose_named(
     models: Models, name: str | None, source: str | None, target: str | None
 ) -> Choice:
-    """Choose a model by its name, or by languages where there are several.
+    """Choose a model by its name, or by languages if there are several.
 
     Raises:
         RequestError: there is none, or it does not know the languages.
@@ -58,12 +58,12 @@ def choose_by_languages(models: Models, source: str, target: str) -> Choice:
 
 
 def choose_only(models: Models, target: str) -> Choice | None:
-    """The first model that writes a language, if all that do read one language, or none is known.
+    """The first model that writes a language, if all such models read the same language.
 
-    None if they read several, among which one has to be found.
+    None if they read several languages; then the language has to be detected.
 
     Raises:
-        RequestError: none writes it.
+        RequestError: no model writes it.
     """
     found = _matching(list(models), None, target)
     sources = {code for model in found for code in model.languages.sources}
@@ -87,7 +87,7 @@ def _matching(models: Sequence[Model], source: str | None, target: str | None) -
         reads = source is None or model.languages.source(source) is not None
         return reads and (target is None or model.languages.target(target) is not None)
 
-    # Models that are known to translate so come before those of which nobody knows.
+    # Models with known languages come before models with unknown languages.
     found = sorted(filter(fits, models), key=lambda model: model.languages.unknown)
     if not found:
         pair = f"from {source or 'any language'} to {target or 'any language'}"
@@ -126,7 +126,7 @@ def _choice(model: Model, source: str | None, target: str | None) -> Choice:
 
 
 def _only_target(model: Model) -> str | None:
-    """The language that a model writes where nobody says which."""
+    """The language that a model writes if the request names none."""
     known = model.engine.manifest.languages
     default = None if known is None else known.target
     targets = model.languages.targets

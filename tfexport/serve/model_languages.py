@@ -1,4 +1,4 @@
-"""The languages that a model reads and writes, as far as they are known."""
+"""The languages that a model reads and writes, if they are known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class ModelLanguages:
     Attributes:
         sources: codes that it reads; empty if unknown.
         targets: codes that it writes; empty if unknown.
-        default_source: the one that it reads where nobody says which.
-        told: sides, "source" and "target", of which the model has to be told the language.
+        default_source: the one that it reads if the request names none.
+        told: the sides, "source" and "target", that have a language token.
     """
 
     sources: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ class ModelLanguages:
         """The languages of a model.
 
         Args:
-            name: of the model; ``de-en`` says a pair.
+            name: of the model; ``de-en`` is read as a pair.
             known: by its bundle.
             given: by the operator of the server, such as "de-en" or "de,fr-en".
 
         Raises:
-            ConfigError: a given language is none of those of the bundle.
+            ConfigError: the bundle does not have a given language.
         """
         found = None if known is None else _of_bundle(known)
         match = PAIR.fullmatch(given) if given else PAIR_OF_NAME.fullmatch(name)
@@ -54,7 +54,7 @@ class ModelLanguages:
     def _restricted(
         self, name: str, sources: Sequence[str], targets: Sequence[str]
     ) -> "ModelLanguages":
-        """Only some of the languages."""
+        """These languages without the others of the bundle."""
         read, written = map(self.source, sources), map(self.target, targets)
         pairs = list(zip((*sources, *targets), (*read, *written), strict=True))
         foreign = [code for code, own in pairs if own is None]
@@ -70,7 +70,7 @@ class ModelLanguages:
 
     @property
     def unknown(self) -> bool:
-        """Whether the model takes any language, as nobody knows which are its own."""
+        """Whether the model takes any language, because its own are unknown."""
         return not self.sources and not self.targets
 
     def source(self, code: str) -> str | None:
@@ -82,9 +82,8 @@ class ModelLanguages:
         return match_code(code, self.targets) if self.targets else code
 
     def spoken(self, source: str | None, target: str | None) -> Spoken:
-        """The languages that the model is told where these are asked for.
-
-        One that the operator has left as the only one is told where nobody says which.
+        """The language tokens for a request. The only language that the operator allows is the
+        default.
         """
         return Spoken(self._said("source", source), self._said("target", target))
 

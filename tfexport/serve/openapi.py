@@ -1,4 +1,4 @@
-"""Descriptions of paths for OpenAPI, and the page that shows them without a network."""
+"""Descriptions of paths for OpenAPI, and a page that shows them offline."""
 
 import html
 import json
@@ -50,9 +50,9 @@ def complete(
     """Add answers, errors and keys to an OpenAPI document.
 
     Args:
-        document: is changed.
+        document: the document, which is changed.
         answers: method and path to the fields of the answer.
-        keys: whether callers have to give one.
+        keys: whether callers have to send a key.
     """
     parts = document.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
@@ -66,7 +66,7 @@ def complete(
                 schema = answer.model_json_schema(ref_template=_REFERENCE)
                 schemas.update(schema.pop("$defs", {}))
                 responses["200"]["content"] = {JSON: {"schema": schema}}
-            responses.pop("422", None)  # of parameters of paths, which are texts here
+            responses.pop("422", None)  # for parameters of paths, which are text here
             if is_work(path):
                 responses.update(_errors(dialect_of(path), keys and needs_key(path)))
             if keys and needs_key(path):
@@ -76,7 +76,7 @@ def complete(
 
 
 def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
-    """What is answered to requests that get no result."""
+    """The error responses of a path."""
     of_error: dict[str, Any] = {"type": "object", "properties": {
         name: {"type": "array", "items": {"type": "string"}} if isinstance(value, list)
         else {"type": "string"}
@@ -96,7 +96,7 @@ def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Any], summary: str) -> None:
-    """Add a path that is asked for its status."""
+    """Add the path of a health probe."""
     router.add_api_route(path, answer, methods=["GET"], summary=summary)
 
 

@@ -48,7 +48,7 @@ class LongLine:
 
 
 def scan_lines(source: Source, batch_rows: int) -> Scanned:
-    """Cut a file into pieces of whole lines.
+    """Cut a file into pieces of complete lines.
 
     Raises:
         PartitionError: it cannot be read or decompressed.
@@ -83,12 +83,12 @@ def lines_of(source: Source) -> Iterator[bytes | LongLine]:
 
 
 class _Cutter:
-    """Cuts a stream of bytes behind every so many lines, or after so many bytes."""
+    """Cuts a stream of bytes after every so many lines, or after so many bytes."""
 
     def __init__(self, batch_rows: int) -> None:
         self._batch_rows, self._pieces = batch_rows, list[Piece]()
         self._size = self._first = self._start = self._rows = 0
-        self._ended = 0  # where the last whole line ended
+        self._ended = 0  # where the last complete line ended
 
     def feed(self, block: bytes) -> None:
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE) + 1 + self._size
@@ -203,7 +203,7 @@ def _line(kept: list[bytes], size: int) -> bytes | LongLine:
 
 
 def join_bytes(bodies: Iterable[bytes], sink: Any) -> None:
-    """Write bodies one behind the other."""
+    """Write bodies one after the other."""
     for body in bodies:
         sink.write(body)
 

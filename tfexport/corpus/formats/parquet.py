@@ -145,7 +145,7 @@ class _Group:
         self._stream.close()
 
     def part(self, piece: Piece) -> pa.Table:
-        """The rows of a piece that does not begin before the position; fewer at the end."""
+        """The rows of a piece that does not start before the position; fewer at the end."""
         for _ in self._next(piece.start - self.position):
             pass
         return pa.Table.from_batches(self._next(piece.rows), self._schema)

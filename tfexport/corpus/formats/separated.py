@@ -1,4 +1,4 @@
-"""CSV and TSV: a record a row below a header; the translation's fields are added behind its own."""
+"""CSV and TSV: a record a row below a header; the translation's fields are added after its own."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ class Separated:
         """Name the format.
 
         Args:
-            name: of the format and, behind a full stop, its suffix.
+            name: of the format and, after a full stop, its suffix.
             delimiter: between fields.
             quoted: a field in double quotes may hold delimiters and line breaks, as in RFC 4180.
         """
@@ -78,7 +78,7 @@ class Separated:
                 continue
             rows.append(self._row(names, fields, piece.first + len(rows), columns))
             have = len(names) + 1 if isinstance(fields, str) else len(fields or [""])
-            if have > len(names):  # whole as the first field, so that the others stay in place
+            if have > len(names):  # complete as the first field, so that the others stay in place
                 raw, have = self._line([raw.decode(errors="surrogateescape").rstrip("\r\n")]), 1
             given.append((raw, len(names) - have))
         if len(rows) != piece.rows:

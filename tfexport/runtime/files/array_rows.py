@@ -122,7 +122,7 @@ def decode_rows(
         engine: of an open bundle.
         rows: input to array.
         options: how to decode, as the engine resolved it.
-        prefix: the forced beginning of every target.
+        prefix: the forced start of every target.
         chunk: rows that are batched together.
     """
 

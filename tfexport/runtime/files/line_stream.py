@@ -50,7 +50,7 @@ def translate_lines(
         lines: UTF-8, with or without line ends.
         options: how to decode, as the engine resolved it.
         ids: lines are space-separated ids instead of text, in and out.
-        prefixes: the forced beginning of each target, as a line of the same kind or as ids.
+        prefixes: the forced start of each target, as a line of the same kind or as ids.
         chunk: lines that are read and batched by length together. The next chunk is read while
             one is decoded, unless it is 1.
         first: number of the first line.
@@ -146,7 +146,7 @@ class LineFormat:
         jsonl: write one JSON object for each input line, instead of text.
         alignment: write ``text ||| 0-0 1-2`` instead of the text alone.
         ids: write ids separated by spaces, instead of text.
-        num_hypotheses: hypotheses for each input line. As text each has a line of its own, which
+        num_hypotheses: hypotheses for each input line. As text each has its own line, which
             is empty if the search found fewer; a JSON object lists them if there are several.
         spell: writes the options in the ``error`` of a JSON object: as Python's keywords, or as
             the flags of a command line.
@@ -213,7 +213,7 @@ class LineTask:
     Attributes:
         options: resolved decoding options.
         line_format: of the output; its ``ids`` holds for the input too.
-        prefix: the forced beginning of every target.
+        prefix: the forced start of every target.
         prefix_file: or a file with a prefix for each line of the source.
     """
 

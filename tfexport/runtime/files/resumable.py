@@ -1,6 +1,6 @@
 """Translation of a file to a file in constant memory; a run that was killed can be resumed.
 
-Beside an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journal``.
+Next to an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journal``.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.text.codec import PLAIN
 
-# The journal beside an unfinished output, ``OUTPUT.progress``.
+# The journal next to an unfinished output, ``OUTPUT.progress``.
 #
 # JSON lines. The first is an object with everything that the output depends on (input, bundle,
 # options), each other names an input line that could not be decoded: ``{"bad": 7}``. The file is
@@ -137,7 +137,7 @@ def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     """Read the bad lines of an unfinished output, after a check that it belongs to this run.
 
     Raises:
-        OutputExistsError: it was begun with another input, bundle or options; they are named.
+        OutputExistsError: it was started with another input, bundle or options; they are named.
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
@@ -300,7 +300,7 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
 
 
 def _check_free(source: Path | None, output: Path, force: bool, resume: bool) -> None:
-    """As ``check_output``, whoever is writing it."""
+    """As ``check_output``, anyone who is writing it."""
     if force and resume:
         raise ConfigError(
             Message(_FORCE, " starts again and ", _RESUME, " continues: give one of them.")
@@ -344,14 +344,14 @@ def translate_file(
         output: written line by line; an incomplete last line is discarded on resuming.
         task: how to decode and write them.
         resume: continue an unfinished output; start a new one if there is none. It must have been
-            begun with the same source, bundle, options and format.
+            started with the same source, bundle, options and format.
         force: replace an output that exists.
         tell: called with every result; for a finished output, with its bad lines only.
         advance: called when a batch is decoded, in any thread, with the number of lines that are
             done and about how many bytes of the source they have.
 
     Raises:
-        OutputExistsError: the output exists, was begun with other input or options, or is being
+        OutputExistsError: the output exists, was started with other input or options, or is being
             written by another process.
         ConfigError: ``resume``, and an input that can be read only once.
         OSError: a file cannot be read or written.
@@ -388,7 +388,7 @@ def translate_file(
 
 
 class _Told:
-    """Who is told of a run's progress, and the lines of which it is."""
+    """Who is informed of a run's progress, and the lines of which it is."""
 
     def __init__(
         self,

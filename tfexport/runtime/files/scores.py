@@ -78,7 +78,7 @@ def score_file(
     Args:
         scorer: of an open bundle.
         pair: sources and targets; UTF-8 lines.
-        output: a line for each pair, empty for a bad one; a file appears when it is whole.
+        output: a line for each pair, empty for a bad one; a file appears when it is complete.
         options: of the scorer.
         line_format: of the output, and whether the input is text or ids.
         force: replace an output that exists.

@@ -23,7 +23,7 @@ class Generated(NamedTuple):
     """Outputs of a greedy search in one call.
 
     Attributes:
-        sequences: (B, T), the end token included, padded behind it.
+        sequences: (B, T), the end token included, padded after it.
         scores: (B,), mean natural-log probability, the end token included; NaN if they were left
             out.
         attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
@@ -50,7 +50,7 @@ class BeamRecord(NamedTuple):
 
 
 class Rows(Protocol):
-    """R decoder rows that stand at one position.
+    """R decoder rows that are at one position.
 
     Rows change by ``select`` only, which moves everything of a row together, so that no row can
     attend to the source of another.
@@ -69,7 +69,7 @@ class Rows(Protocol):
 
 
 class RunningRows(Protocol):
-    """Decoder rows that enter and leave at any step; each stands at a position of its own.
+    """Decoder rows that enter and leave at any step; each is at its own position.
 
     Not safe to share between threads.
 
@@ -84,9 +84,9 @@ class RunningRows(Protocol):
         """R."""
 
     def enter(self, sources: Sequence[Source]) -> None:
-        """Encode sources, none of them empty, and put them behind the other rows.
+        """Encode sources, none of them empty, and put them after the other rows.
 
-        Each stands before its first token. There has to be room.
+        Each is before its first token. There has to be room.
         """
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -119,7 +119,7 @@ class Model(Protocol):
         vocab_size: V.
         has_generate: ``generate`` can be called.
         has_beam: ``beam`` can be called.
-        engine: that computes it, and its instruction set if it says so.
+        engine: that computes it, and its instruction set if it reports it.
     """
 
     vocab_size: int
@@ -176,7 +176,7 @@ class Model(Protocol):
         """``step``, and the cross-attention weights (R, L, H, T, S) of these positions."""
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
-        """The encoder's last states, (B, S, E); anything behind the end of a source."""
+        """The encoder's last states, (B, S, E); anything after the end of a source."""
 
     def running_rows(self, capacity: int) -> RunningRows:
         """Rows that enter and leave at any step."""
@@ -201,7 +201,7 @@ class ModelShape:
         num_heads: attention heads of each.
         head_dim: width of a head.
         add_source_bos: the encoder sees the start token in front of a text.
-        add_source_eos: the encoder sees the end token behind a text.
+        add_source_eos: the encoder sees the end token after a text.
     """
 
     d_model: int

@@ -74,7 +74,7 @@ def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
 
 
-# The rows of a running batch, which enter and leave at any step; each stands at its own position.
+# The rows of a running batch, which enter and leave at any step; each is at its own position.
 #
 # Axes: R rows, N slots, H heads, D' slot width of a head, M positions of a buffer, V vocabulary.
 
@@ -137,9 +137,9 @@ class Slots:
         return self._past.positions + self._cross.positions
 
     def enter(self, sources: Sequence[Source]) -> None:
-        """Encode sources, none of them empty, and put them behind the other rows.
+        """Encode sources, none of them empty, and put them after the other rows.
 
-        Each stands before its first token. There has to be room.
+        Each is before its first token. There has to be room.
         """
         state = self._model.encode(sources)
         lengths = [len(source) for source in sources]

@@ -170,7 +170,7 @@ def describe() -> str:
 
 
 def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:
-    """Where weights that are packed for this machine lie, beside the bundle."""
+    """Where weights that are packed for this machine lie, next to the bundle."""
     import tfexport_native
 
     path = folder.parent / f"{folder.name}.{instruction_set()}.packed"
@@ -181,7 +181,7 @@ def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:
 def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
     """Write a bundle's weights as the native engine needs them on this machine.
 
-    The file lies beside the bundle. Processes that open the bundle map it, instead of packing the
+    The file is next to the bundle. Processes that open the bundle map it, instead of packing the
     weights each for itself.
 
     Args:

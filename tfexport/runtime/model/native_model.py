@@ -155,7 +155,7 @@ class NativeRows:
 
     Attributes:
         batch: the engine's.
-        width: S of the longest source at the beginning, for as long as any row is there.
+        width: S of the longest source at the start, for as long as any row is there.
     """
 
     def __init__(self, model: NativeModel, batch: tfexport_native.Batch, count: int) -> None:

@@ -154,7 +154,7 @@ class OnnxModel:
 
     @property
     def has_slots(self) -> bool:
-        """Whether rows can stand at positions of their own; see ``Slots``."""
+        """Whether rows can be at positions of their own; see ``Slots``."""
         return graph_io.STEP in self._files
 
     def running_rows(self, capacity: int) -> Slots:
@@ -205,7 +205,7 @@ class OnnxModel:
         state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
         state.position += input_ids.shape[1]
         # Views into onnxruntime's memory, which the next call may not overwrite: outputs are
-        # allocated anew each time. They live as long as the arrays do.
+        # allocated again each time. They live as long as the arrays do.
         values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]
         if candidates is not None:
             logits = np.full((*values[0].shape[:2], self.vocab_size), -np.inf, np.float32)

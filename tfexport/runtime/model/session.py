@@ -176,7 +176,7 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     again; see ``without_links``.
 
     Args:
-        path: the .onnx file; its external weights are beside it.
+        path: the .onnx file; its external weights are next to it.
         threads: threads inside an operator; 0 lets onnxruntime take the machine's cores.
 
     Raises:
@@ -217,7 +217,7 @@ def _load(file: Path, path: Path, options: ort.SessionOptions) -> ort.InferenceS
 def _reason_of(error: Exception) -> str:
     """What onnxruntime's message says of the cause.
 
-    The description of a node that it begins with is kilobytes for a loop.
+    The description of a node that it starts with is kilobytes for a loop.
     """
     text = str(error)
     text = text.rpartition(" , Error ")[2].partition("\n==> Context")[0].strip()
@@ -272,7 +272,7 @@ class _Calls:
             self._options = _run_options()  # for functions that are run at the end, too
 
     def _stay_if_ending(self) -> None:
-        # Only daemon threads are left beside the main one.
+        # Only daemon threads are left next to the main one.
         if self._ending and threading.current_thread() is not threading.main_thread():
             threading.Event().wait()
 

@@ -156,7 +156,7 @@ class ThreadLayout:
         return self.threads or max(1, usable_cores() // self.workers)
 
     def pool_size(self) -> int:
-        """Threads of onnxruntime's pool, which all workers share; each adds a thread of its own.
+        """Threads of onnxruntime's pool, which all workers share; each adds its own thread.
 
         0 leaves the choice to onnxruntime, which sees all cores of the machine, and not how many
         of them a container may use.

@@ -22,7 +22,7 @@ class ClosedError(Exception):
 
 
 class StartError(RuntimeError):
-    """A job could not be started, which says nothing of the job: the process ends, for one."""
+    """A job could not be started, which is not about the job: the process ends, for one."""
 
 
 class Workers:

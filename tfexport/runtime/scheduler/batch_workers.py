@@ -52,7 +52,7 @@ _RECENT = 256  # rows by whose ends the rate is measured
 class Lanes:
     """See the module.
 
-    A thread alone touches its batch; what others touch is behind the lock.
+    A thread alone touches its batch; what others touch is after the lock.
     """
 
     def __init__(self, name: str, batches: Sequence[RunningBatch], observer: Observer) -> None:
@@ -86,7 +86,7 @@ class Lanes:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Submissions with rows to begin, and these rows."""
+        """Submissions with rows to start, and these rows."""
         with self._changed:
             return len(self._waiting), self._waiting.rows
 
@@ -96,7 +96,7 @@ class Lanes:
         return sum(self._running)
 
     def purge(self) -> None:
-        """Forget rows that wait and for which nobody waits."""
+        """Forget rows that wait and for which no one waits."""
         with self._changed:
             self._waiting.purge()
             self._changed.notify_all()
@@ -166,7 +166,7 @@ class Lanes:
                     self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
                 )
             if not any(self._running):
-                self._ended.clear()  # idle time says nothing of the rate
+                self._ended.clear()  # idle time is not about the rate
             self._running[lane] = len(batch.rows) + len(rows)
             over, self._waiting.over = self._waiting.over, []
         for submission in over:  # outside of the lock: callers' callbacks are called

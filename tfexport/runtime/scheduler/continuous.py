@@ -283,7 +283,7 @@ class ContinuousBatch:
 
 
 class _Kept(NamedTuple):
-    """An entry that goes on.
+    """An entry that continues.
 
     Attributes:
         entry: of the batch.

@@ -35,7 +35,7 @@ class SchedulerStats:
     """The work of a scheduler at one moment.
 
     Attributes:
-        waiting_requests: submissions with rows that are not begun.
+        waiting_requests: submissions with rows that are not started.
         waiting_rows: these rows.
         running_rows: rows that are being decoded.
         slots: rows that can be decoded at a time.
@@ -64,7 +64,7 @@ class Scheduler:
         """Start the scheduler's threads.
 
         Args:
-            engine: an open bundle; each of its workers runs a batch of its own, with its share of
+            engine: an open bundle; each of its workers runs its own batch, with its share of
                 the slots.
             limits: see ``SchedulerLimits``.
             observer: is told figures.

@@ -23,7 +23,7 @@ class Submission:
         options: how all of them are decoded.
         on_step: called for every token of a row that is not decoded with a beam; or None.
         future: of the hypotheses of every row. Cancelling it takes the rows out of the batch.
-        waiting: its rows that are not begun, in order.
+        waiting: its rows that are not started, in order.
         submitted: when, by ``time.monotonic``.
     """
 
@@ -46,7 +46,7 @@ class Submission:
             self.future.set_result(self._found)
 
     def cancel(self) -> None:
-        """Give up: no row is begun any more, and running ones leave at the next step."""
+        """Give up: no row is started any more, and running ones leave at the next step."""
         self.future.cancel()
 
     def is_over(self) -> bool:
@@ -119,24 +119,24 @@ class WaitingRows:
 
     def __init__(self) -> None:
         self._turns: deque[Submission] = deque()
-        self.rows = 0  # to begin; those of cancelled submissions until their turn
-        self.over: list[Submission] = []  # that were taken out, as nobody waits for them
+        self.rows = 0  # to start; those of cancelled submissions until their turn
+        self.over: list[Submission] = []  # that were taken out, as no one waits for them
 
     def __len__(self) -> int:
-        """Submissions that have rows to begin."""
+        """Submissions that have rows to start."""
         return len(self._turns)
 
     def add(self, submission: Submission) -> None:
-        """Put a submission's rows behind the others."""
+        """Put a submission's rows after the others."""
         self._turns.append(submission)
         self.rows += len(submission.waiting)
 
     def take(self, width: int, most: int, count: int, alone: bool = False) -> list[Row]:
-        """Take rows to begin.
+        """Take rows to start.
 
         Args:
             width: rows of the model's batch that are free. The first row that needs more of them
-                keeps its turn, and holds up those behind it: a wide one would never have its turn
+                keeps its turn, and holds up those after it: a wide one would never have its turn
                 otherwise.
             most: tokens of sources at most; one row is always taken.
             count: rows at most.
@@ -161,7 +161,7 @@ class WaitingRows:
         return taken
 
     def purge(self) -> None:
-        """Take out all submissions for which nobody waits."""
+        """Take out all submissions for which no one waits."""
         before, self._turns = self._turns, deque()
         for submission in before:
             if submission.is_over():
@@ -191,10 +191,10 @@ class Observer:
     """
 
     def batch(self, rows: int) -> None:
-        """A step, or a whole search, of so many rows begins."""
+        """A step, or a complete search, of so many rows starts."""
 
     def queued(self, seconds: float) -> None:
-        """A row has waited so long before it was begun."""
+        """A row has waited so long before it was started."""
 
     def first_token(self, seconds: float) -> None:
         """A row got its first token so long after it was submitted."""

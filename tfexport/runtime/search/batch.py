@@ -1,4 +1,4 @@
-"""A search as a choice of tokens by logits, and the batch that it goes on in.
+"""A search as a choice of tokens by logits, and the batch that it continues in.
 
 Axes: R rows, S source, V vocabulary.
 """
@@ -135,14 +135,14 @@ def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
 
 
 class AbandonedError(Exception):
-    """A search that nobody waits for any more; see ``ResolvedOptions.going``."""
+    """A search that no one waits for any more; see ``ResolvedOptions.going``."""
 
 
 class NextStep(NamedTuple):
     """The next tokens of a search.
 
     Attributes:
-        rows: (R,), rows of the step before that go on, in this order; some may be repeated.
+        rows: (R,), rows of the step before that continue, in this order; some may be repeated.
         tokens: (R,), the next token of each.
     """
 
@@ -209,7 +209,7 @@ class BatchSteps:
         """Give rows their next tokens.
 
         Raises:
-            AbandonedError: nobody waits for them.
+            AbandonedError: no one waits for them.
         """
         if self._options.going is not None and not self._options.going():
             raise AbandonedError

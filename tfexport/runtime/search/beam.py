@@ -204,11 +204,11 @@ def is_done(
     """Whether a group of beams needs no further step.
 
     Args:
-        options: that say when.
+        options: that specifies when.
         finished: its hypotheses so far.
         highest: the greatest sum of its beams; -inf if there are none.
         length: tokens of each of them.
-        uncounted: those at their beginning that are no part of the score.
+        uncounted: those at their start that are no part of the score.
     """
     if length >= options.max_length or math.isinf(highest):
         return True
@@ -252,7 +252,7 @@ class BeamChoice:
     def __init__(
         self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
     ) -> None:
-        """Begin behind the prefixes.
+        """Begin after the prefixes.
 
         Args:
             requests: with prefixes of equal length.

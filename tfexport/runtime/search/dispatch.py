@@ -26,7 +26,7 @@ def decode(
         For each row its hypotheses, best first; at least one.
 
     Raises:
-        AbandonedError: ``options.going`` said that nobody waits for them.
+        AbandonedError: ``options.going`` said that no one waits for them.
     """
     if options.return_alternatives:
         found = decode_alternatives(model, requests, options, decode)
@@ -48,7 +48,7 @@ def make_choice(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # The graphs of a whole search take neither prefixes, but for the forced first token that one
+    # The graphs of a complete search take neither prefixes, but for the forced first token that one
     # of them puts there itself, nor shortlists.
     own = ((), (options.first_token,))
     unconstrained = all(row.prefix in own and row.candidates is None for row in requests)

@@ -1,4 +1,4 @@
-"""Greedy and beam search inside a graph: the whole search of a batch in one call.
+"""Greedy and beam search inside a graph: the complete search of a batch in one call.
 
 No Python runs between steps. ``StepwiseSearch`` and ``BeamSearch`` give the same results.
 """

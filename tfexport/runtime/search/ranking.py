@@ -72,7 +72,7 @@ def make_hypothesis(
         attention: (T, S) over the row's own source positions.
         finished: the last token is an end token.
         options: how the score is made, and what is to be returned.
-        uncounted: tokens at the beginning that are no part of the score.
+        uncounted: tokens at the start that are no part of the score.
     """
     total, length = math.fsum(scores[uncounted:]), len(tokens) - uncounted
     score = normalize(total, length, options.length_penalty)

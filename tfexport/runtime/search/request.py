@@ -22,8 +22,9 @@ class Request:
     Attributes:
         ids: source ids as the encoder sees them; empty if there are ``inputs``.
         number: of the row in its call, which seeds its random numbers.
-        prefix: the forced beginning of the target.
-        candidates: ascending ids that may be chosen (a shortlist); None for the whole vocabulary.
+        prefix: the forced start of the target.
+        candidates: ascending ids that may be chosen (a shortlist); None for the complete
+            vocabulary.
         sample: number of the first sample of this row; it seeds the random numbers too.
         inputs: a user's module's inputs by name, in place of ids.
         group: rows of equal groups may share a batch.
@@ -72,7 +73,7 @@ _AROUND_SEARCH = frozenset({
     "length_penalty", "max_length", "max_input_length", "truncate", "return_scores",
     "return_end_token", "batch_size", "batch_type",
 })  # fmt: skip
-# The options that the graphs of a whole search implement. A graph takes a batch only if every
+# The options that the graphs of a complete search implement. A graph takes a batch only if every
 # option in use is listed here: one that was forgotten goes to the stepwise search.
 # The rules of transformers differ in what acts on logits, which no graph knows, and in how a beam
 # stops late, which ``early_stopping`` says.
@@ -92,7 +93,7 @@ class GraphRules:
 
     Attributes:
         suppress_tokens: ids that it never chooses.
-        first_token: that it begins every row with, or None.
+        first_token: that it starts every row with, or None.
         last_token: that it ends a row of ``max_length`` tokens with, or None.
     """
 
@@ -124,7 +125,7 @@ class ResolvedOptions(DecodingOptions):
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
         suppress_first_tokens: ids that are never chosen first.
-        first_token: the id that every row begins with, or None; ``begin`` puts it before prefixes.
+        first_token: the id that every row starts with, or None; ``begin`` puts it before prefixes.
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.

@@ -107,14 +107,14 @@ class _Sequence:
 class StepwiseChoice:
     """See ``Choice``: tokens by greedy search or sampling, for rows that finished ones leave.
 
-    A row ends with an end token, at ``max_length``, where a callback says so, or where no token is
-    allowed.
+    A row ends with an end token, at ``max_length``, where a callback reports it, or where no token
+    is allowed.
     """
 
     def __init__(
         self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
     ) -> None:
-        """Begin behind the prefixes.
+        """Begin after the prefixes.
 
         Args:
             requests: with prefixes of equal length.

@@ -34,7 +34,7 @@ class AddedToken:
         content: its text.
         id: its id.
         lstrip: it takes the white space before it.
-        rstrip: it takes the white space behind it.
+        rstrip: it takes the white space after it.
         single_word: it is only found between spaces.
         special: it is left out of decoded text.
     """
@@ -52,7 +52,7 @@ class AddedToken:
 
 
 class AddedTokens:
-    """Finds tokens in texts: the leftmost first, and the longest of those that begin there.
+    """Finds tokens in texts: the leftmost first, and the longest of those that start there.
 
     Source: the tokenizers of transformers that are written in Python.
     """
@@ -110,7 +110,7 @@ def clean_up(text: str) -> str:
     return text
 
 
-# The common parts of tokenizers that find whole tokens in a text before they split the rest.
+# The common parts of tokenizers that find complete tokens in a text before they split the rest.
 
 
 class CutTokenizer(ABC):
@@ -131,7 +131,7 @@ class CutTokenizer(ABC):
         Args:
             path: of its file, for messages.
             pieces: to their ids.
-            unknown: the piece that stands for those without an id, and for ids without a piece.
+            unknown: the piece that means those without an id, and for ids without a piece.
             added: the tokens that are found first.
             cleaned: spaces before punctuation are removed from decoded text.
         """

@@ -49,7 +49,7 @@ class MergedVocabulary:
     Attributes:
         pieces: piece to id.
         merges: pairs of pieces, the first to be merged first.
-        unknown: the piece that stands for those without an id, and for ids without a piece.
+        unknown: the piece that means those without an id, and for ids without a piece.
         added: tokens that are found before a text is split.
         words: LOWER_CASE, or MOSES, the tokenizer of Moses.
         language: of MOSES.
@@ -142,7 +142,7 @@ class LowerBpeTokenizer(CutTokenizer):
         """Read a file of ``MergedVocabulary``."""
         found = read_merged(path, LOWER_CASE)
         super().__init__(path, found.pieces, found.unknown, found.added, found.clean_up)
-        self.whole_words = True  # a piece that goes on has its mark until the next one comes
+        self.whole_words = True  # a piece that continues has its mark until the next one comes
         self._merges = Merges(found.merges)
         self._word = lru_cache(_CACHED)(self._split_word)
 
@@ -150,7 +150,7 @@ class LowerBpeTokenizer(CutTokenizer):
         return [piece for word in _WORD.findall(text) for piece in self._word(word)]
 
     def _split_word(self, word: str) -> list[str]:
-        """The pieces of what stands between spaces, and a line break behind it."""
+        """The pieces of what stands between spaces, and a line break after it."""
         word = re.sub("([.,!?()])", r" \1", word)
         word = _SPACES.sub(" ", word.replace("'", " ' "))
         word = word.replace("\n", " __newln__")

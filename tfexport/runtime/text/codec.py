@@ -47,14 +47,14 @@ class Framing:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many ids stand before those of a text and after; its own mark is one of them."""
+        """How many ids are before those of a text and after; its own mark is one of them."""
         return len(self.before) + bool(self.marks), len(self.after)
 
 
 PLAIN = Framing()
 
 
-WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the beginning of a word
+WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the start of a word
 
 
 class TextCodec:
@@ -68,7 +68,7 @@ class TextCodec:
         self._longest = manifest.limits.max_source_length
 
     def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
-        """Numbers of special tokens in front of a source text's own tokens, and behind them."""
+        """Numbers of special tokens in front of a source text's own tokens, and after them."""
         before, after = framing.sizes
         return before + len(self._before), len(self._after) + after
 
@@ -133,7 +133,7 @@ class TextCodec:
         return check_ids(value, self._manifest.limits.target_vocab_size)
 
     def surfaces(self, text: str) -> list[str]:
-        """The part of a source text that each of its own tokens stands for; see ``encode``."""
+        """The part of a source text that each of its own tokens means; see ``encode``."""
         found = self.source.split(text)
         pieces = self.source.encode(text)
         return found[: len(without_own_end(pieces, self.source, self._after))]

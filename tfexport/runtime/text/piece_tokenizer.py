@@ -14,7 +14,7 @@ from tfexport.runtime.text.vocabulary import describe_foreign
 
 # Files that give the pieces of a SentencePiece model other ids than the model's own.
 #
-# Such a file names the .model files beside it::
+# Such a file names the .model files next to it::
 #
 #     {"encode": "source.model", "decode": "source.model", "pieces": {"▁a": 5, …},
 #      "unknown": "<unk>", "added": [{"content": "</s>", "id": 0, …}], "prefix": true,
@@ -44,12 +44,12 @@ class PieceTable:
     """Ids of the pieces of a SentencePiece model.
 
     Attributes:
-        encode: the model that splits text; the name of a file beside the table's.
+        encode: the model that splits text; the name of a file next to the table's.
         decode: the model that joins pieces; likewise.
         pieces: piece to id.
-        unknown: the piece that stands for those without an id, and for ids without a piece.
+        unknown: the piece that means those without an id, and for ids without a piece.
         added: tokens that are found before a text is split.
-        prefix: ``>>xxx<<`` at the beginning of a text is one piece (Marian).
+        prefix: ``>>xxx<<`` at the start of a text is one piece (Marian).
         joined: "model" if the model's own rules join pieces to text; "text" if they are put
             together, with spaces for their marks.
         behind_special: what follows a special token in decoded text, where one is not hidden.

@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
 
     @property
     def unknown_is_word(self) -> bool:
-        """Whether the unknown token stands for a whole word, not for part of one."""
+        """Whether the unknown token means a complete word, not for part of one."""
 
     @property
     def whole_words(self) -> bool:
@@ -54,10 +54,10 @@ class Tokenizer(Protocol):
         """The end token, if a text that ends with it gets no second one; None if it does."""
 
     def split(self, text: str) -> list[str]:
-        """The part of the text that each id of ``encode`` stands for."""
+        """The part of the text that each id of ``encode`` means."""
 
     def piece(self, token: int) -> str:
-        """The piece of an id as it stands in the vocabulary, with word boundary marks."""
+        """The piece of an id as it is in the vocabulary, with word boundary marks."""
 
     def find(self, piece: str) -> int | None:
         """The id of a piece of the vocabulary; None if it has no such piece."""
@@ -174,7 +174,7 @@ class SentencePieceTokenizer:
 
 
 class WordTokenizer:
-    """A vocabulary of whole words, joined by spaces in decoded text."""
+    """A vocabulary of complete words, joined by spaces in decoded text."""
 
     own_end: int | None = None
 

@@ -1,6 +1,6 @@
 """Vocabularies of words: their files, and how text is split into words.
 
-A list of words has one on each line, and text is split at white space. A vocabulary says how text
+A list of words has one on each line, and text is split at white space. A vocabulary states how text
 is split, and its words may hold line breaks: ``{"split": "basic_english", "words": ["<unk>", …]}``.
 """
 
@@ -77,7 +77,7 @@ def read_words(path: Path) -> list[str]:
     """Read a list of words, one on each line; the line number, from 0, is the id.
 
     Raises:
-        TokenizerError: the file is unreadable, or a word stands on several lines.
+        TokenizerError: the file is unreadable, or a word is on several lines.
     """
     content = read_file(path)
     try:
@@ -105,7 +105,7 @@ def _twice(word: str, first: int, second: int) -> str:
 
 
 def describe_foreign(path: Path, wanted: str) -> str:
-    """Say that a file is not ``wanted``, and what else it is, if known.
+    """State that a file is not ``wanted``, and what else it is, if known.
 
     Nothing of it is run: a pickle is recognised by its first bytes.
     """
@@ -170,7 +170,7 @@ _REPLACEMENTS = (
 
 
 def find_splitter(name: str) -> Splitter:
-    """The function from text to words that a name stands for.
+    """The function from text to words that a name means.
 
     Args:
         name: "whitespace"; "basic_english", the tokenizer of torchtext; or "spacy:" and the code

@@ -30,9 +30,6 @@ from tfexport.serve.settings import Settings
 from tfexport.serve.texts import Asked, Rows, Translated, submit
 from tfexport.serve.translating import aside, check_size, outcome, translate
 
-# Tensors of KServe's protocol: in JSON, and in its binary extension.
-
-
 BYTES, INT64 = "BYTES", "INT64"
 _MOST_ELEMENTS = 1 << 24
 _LENGTH = struct.Struct("<I")
@@ -44,7 +41,7 @@ class Tensor:
 
     Attributes:
         name: in the request or response.
-        shape: of all its axes.
+        shape: the sizes of all axes.
         values: a list of strings, or an array of integers; flat.
     """
 
@@ -54,7 +51,7 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """As the protocol names it."""
+        """The protocol's name of the type."""
         return BYTES if isinstance(self.values, list) else INT64
 
 
@@ -65,7 +62,7 @@ def read_tensor(
 
     Args:
         name: of the tensor.
-        datatype: that the model has; the request's is known to be the same.
+        datatype: of the model, which the request's is known to equal.
         shape: as given.
         data: of JSON, nested or flat; None if there is ``raw``.
         raw: of the binary extension.
@@ -73,7 +70,7 @@ def read_tensor(
     Raises:
         RequestError: naming what is wrong with it.
     """
-    # Each axis for itself, too: as many rows of no length have no elements at all.
+    # Each axis is checked, too: any number of rows of length 0 has no elements.
     if not all(0 <= size <= _MOST_ELEMENTS for size in shape):
         raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
     count = math.prod(shape)
@@ -91,7 +88,7 @@ def read_tensor(
 
 
 def shown(shape: Sequence[int]) -> str:
-    """A shape for a message, however long its numbers are."""
+    """A shape for a message, cut if it is long."""
     return f"shape [{', '.join(str(size)[:20] for size in shape[:8])}]"
 
 
@@ -120,11 +117,11 @@ def described(tensor: Tensor, binary: bytes | None) -> dict[str, Any]:
 
 
 def split_body(body: bytes, length: bytes) -> tuple[bytes, bytes]:
-    """The JSON of a request, and the binary tensors behind it.
+    """The JSON of a request, and the binary tensors after it.
 
     Args:
         body: of the request.
-        length: of the JSON, as its header says; empty if there is no such header.
+        length: of the JSON, from the header; empty if there is no such header.
 
     Raises:
         RequestError: the header does not fit.
@@ -212,9 +209,6 @@ def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
         raise wrong(f"{name}: holds a number that is no INT64") from None
 
 
-# Decoding of rows of ids, for callers that tokenize themselves.
-
-
 async def generate(
     settings: Settings,
     model: Model,
@@ -226,8 +220,8 @@ async def generate(
 
     Args:
         settings: of the server; an id counts as a character.
-        model: that decodes, and is in use.
-        rows: as the encoder sees them.
+        model: the model, which is in use.
+        rows: ids as the encoder takes them.
         given: decoding options by name, and ``target_language``.
         call: whose rows they are.
 
@@ -273,7 +267,7 @@ class InputTensor(StrictFields):
 
 
 class OutputTensor(StrictFields):
-    """An output that is asked for."""
+    """An output that is requested."""
 
     name: str
     parameters: dict[str, Any] = pydantic.Field({})
@@ -449,7 +443,7 @@ def _wants_binary(body: InferCall, output: str) -> bool:
 
 
 def _rows(most: int, inputs: Mapping[str, Tensor]) -> list[list[int]]:
-    """Rows of ids, without what the mask leaves out at their ends."""
+    """Rows of ids, without the masked ids at their ends."""
     given, mask = inputs[IDS], inputs.get(MASK)
     if given.shape[0] > most:
         raise RequestError(413, f"{given.shape[0]} rows are more than the {most} of a request")

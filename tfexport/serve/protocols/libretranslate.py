@@ -1,4 +1,4 @@
-"""The protocol of LibreTranslate, as far as it applies."""
+"""The protocol of LibreTranslate: the parts that apply to local models."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -67,7 +67,7 @@ class TranslateCall(Fields):
 
 
 class DetectCall(Fields):
-    """A text whose language is to be found."""
+    """A text whose language is to be detected."""
 
     q: str
     api_key: str | None = None
@@ -76,7 +76,7 @@ class DetectCall(Fields):
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
-    can_detect()  # loads the library now, not for the first request
+    can_detect()  # loads the library now, not in the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
@@ -125,7 +125,7 @@ async def _refuse(request: Request) -> Response:
 
 
 def _read(service: Service, fields: type[Kind], kind: str, body: bytes) -> Kind:
-    """Read a body, first of all its key."""
+    """Read a body, starting with its key."""
     if service.keys.needed:
         key = _key_of_json(body) if kind == JSON else _key_of_form(body)
         _check_key(service, key)
@@ -151,7 +151,7 @@ def _check_key(service: Service, key: str | None) -> None:
 
 
 def _key_beside(request: Request) -> str | None:
-    """The key of a request without a body of its own kind: in the path, or in a form."""
+    """The key of a request without a body: in the path, or in a form."""
     found = request.query_params.get("api_key")
     if found is not None:
         return found
@@ -159,7 +159,7 @@ def _key_beside(request: Request) -> str | None:
 
 
 def _options(alternatives: int) -> dict[str, Any]:
-    """Alternatives are the other hypotheses of a beam; the protocol has no scores."""
+    """Alternatives are the other hypotheses of beam search; the protocol has no scores."""
     wanted = alternatives + 1
     beam = {"beam_size": wanted, "num_hypotheses": wanted} if alternatives else {}
     return {"return_scores": False, **beam}

@@ -1,4 +1,4 @@
-"""Where the tokens of a translation stand in its text and in its source."""
+"""``POST /v1/pieces``: the text of each token of a source and of its translation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
@@ -19,8 +19,8 @@ from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, prepare
 from tfexport.serve.translating import aside, check_size
 
-UNDECIDED = "\ufffd"  # of bytes that do not make a character yet
-WINDOW = 16  # tokens before one that decide how it is written
+UNDECIDED = "\ufffd"  # from bytes that do not make a character yet
+WINDOW = 16  # tokens before one that affect its text
 
 
 _Rows = Annotated[list[Annotated[list[int], First()]], First()]
@@ -39,7 +39,7 @@ class PiecesCall(StrictFields):
 
 
 def routes(service: Service) -> APIRouter:
-    """The path."""
+    """The path of the protocol."""
     router = APIRouter(tags=["tfexport"])
 
     @router.post("/v1/pieces", **describe(PiecesCall, "Give the texts of tokens."))
@@ -89,7 +89,7 @@ def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
 
 
 def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
-    """The text that each token adds to that of the tokens before it."""
+    """The text that each token adds to the tokens before it."""
     for place in range(len(tokens)):
         window = tokens[max(0, place - WINDOW) : place + 1]
         before = decode(window[:-1]).rstrip(UNDECIDED)
