@@ -1,6 +1,6 @@
-"""Decoding of a batch of rows, each of which may have languages and its own prefix.
+"""Decoding of a batch of rows, each of which may have its own languages and prefix.
 
-A row that cannot be decoded gives an error, and never costs the others theirs.
+A row that cannot be decoded has an error; the others are not affected.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 
 _NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
-MAX_ROW_BYTES = 1 << 20  # of a row's text; no model's longest sequence comes near
+MAX_ROW_BYTES = 1 << 20  # bytes of a row's text, far more than any model takes
 
 
 @dataclass(frozen=True)
 class Task:
-    """How every row is decoded, as values that any machine can be sent.
+    """How rows are decoded, as values that can be sent to other machines.
 
     Attributes:
         options: decoding options by name, as given.
@@ -45,7 +45,7 @@ class Task:
     spell: Callable[[Option], str] = str
 
     def identity(self) -> dict[str, Any]:
-        """Everything of it that results depend on, as JSON values."""
+        """Everything that results depend on, as JSON values."""
         shortlist = self.vocabulary_map
         without_influence = ("batch_size", "batch_type")
         return {
@@ -68,7 +68,7 @@ def make_task(
     vocabulary_map: str | os.PathLike[str] | None,
     spell: Callable[[Option], str] = str,
 ) -> Task:
-    """A task for the workers; the shortlist's file is read here.
+    """Make a task; the shortlist's file is read here.
 
     Raises:
         OSError: it cannot be read.
@@ -89,12 +89,12 @@ class Row:
     """One row to decode.
 
     Attributes:
-        source: a text; anything else is an error of the row.
+        source: a text; any other value is an error of the row.
         number: seeds its random numbers.
         source_language: None for the task's.
         target_language: None for the task's.
         target_prefix: None for the task's.
-        problem: why there is no source.
+        problem: the reason why there is no source.
     """
 
     source: Any
@@ -135,15 +135,15 @@ class RowDecoder:
     """An open bundle that decodes batches of rows.
 
     Attributes:
-        row_columns: columns that mean an option in their own row; languages are among them
-            only for a model that is told them.
+        row_columns: columns with an option for each row; they include languages only for a model
+            with language tokens.
     """
 
     def __init__(self, engine: Engine, task: Task) -> None:
         """Check the task against the bundle.
 
         Raises:
-            ConfigError: naming every option that is wrong, or has no place in a row.
+            ConfigError: naming every option that is invalid, or has no effect on a row.
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task = engine, task
@@ -163,7 +163,7 @@ class RowDecoder:
         ]
         self._keywords = task.options
         if self._resolve(self._stand_in(), misplaced).sampling:
-            # Sampled rows are the same in every attempt at them.
+            # Sampling has to give the same results if a row is decoded again.
             self._keywords = {"seed": 0, **task.options}
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
@@ -204,7 +204,7 @@ class RowDecoder:
         self._engine.close()
 
     def _stand_in(self) -> Spoken:
-        """The task's languages, and any of the model's where each row has to name one."""
+        """The task's languages; or any of the model's if each row has to name one."""
         known = self._engine.manifest.languages or Languages()
         unsaid = next(iter(known.ids), None)
         source, target = self._task.source_language, self._task.target_language
@@ -225,10 +225,10 @@ class RowDecoder:
     def _resolve(
         self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
-        """The options of rows in these languages.
+        """Resolve the options of rows in these languages.
 
         Raises:
-            ConfigError: options are wrong, or the model is not told such a language.
+            ConfigError: options are wrong, or the model does not know a language.
         """
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
@@ -259,21 +259,21 @@ class RowDecoder:
         """The hypotheses of each request, or the exception that its decoding raised.
 
         Raises:
-            MemoryError: there was not enough for it, which is not about the request.
-            StartError: no thread decodes any more, which is not about it either.
+            MemoryError: there was not enough; the request itself is not the cause.
+            StartError: the threads have ended; the request itself is not the cause.
         """
         try:
             yield from self._engine.decode(requests, options)
             return
         except StartError:
             raise
-        except Exception as error:  # of onnxruntime: what it raises has no common base
+        except Exception as error:  # onnxruntime's exceptions have no common base
             if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
                 raise MemoryError(str(error)) from error
             if len(requests) == 1:
                 yield error
                 return
-        half = len(requests) // 2  # so that one row costs no other
+        half = len(requests) // 2  # decode each row alone, so that one error affects no other row
         yield from self._decode(requests[:half], options)
         yield from self._decode(requests[half:], options)
 

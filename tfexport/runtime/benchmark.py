@@ -30,7 +30,7 @@ from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress, silent
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
-WARM_BATCHES = 2  # that are decoded before anything is timed
+WARM_BATCHES = 2  # rows that are decoded before the timing
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Timing:
         plan: the plan.
         sentences: rows of a run.
         tokens: target tokens of a run, end tokens not counted.
-        seconds: of every run.
+        seconds: seconds of every run.
         batches: seconds of every batch of every run; empty with several workers.
     """
 
@@ -82,9 +82,9 @@ def measure(
 
     Args:
         bundle: its folder.
-        rows: source ids as the encoder sees them, none of them empty.
+        rows: source ids as the encoder takes them, none of them empty.
         plans: what to compare.
-        runs: how often.
+        runs: number of runs of each plan.
         options: further keywords of ``Translator.generate``.
         tell: called with the name of the phase, the steps done and their total.
         engine: what computes the model; see ``Translator``.
@@ -120,17 +120,17 @@ def benchmark_rows(
     ids: bool = False,
     spoken: Spoken = UNSAID,
 ) -> tuple[list[list[int]], dict[str, Any]]:
-    """Source ids to decode: of a file's lines that are not blank, or random ones.
+    """Make source ids to decode, from a file's lines that are not blank, or at random.
 
     Args:
         bundle: its folder; it is closed before this returns.
         file: UTF-8 lines; None for random ids, the same on every machine.
         keywords: decoding options, which are checked.
         ids: lines are ids separated by spaces instead of text.
-        spoken: the languages of the lines, for a model that is told them.
+        spoken: the languages of the lines, for a model with language tokens.
 
     Returns:
-        The rows, and the keywords with the language that decoding starts with.
+        The rows, and the keywords with the token of the target language.
 
     Raises:
         ConfigError: unknown or contradictory options.
@@ -216,25 +216,22 @@ def _run(
         timing.batches += durations
 
 
-# The signature of a figure: one line by which two people see whether they measured the same.
-
-
 ONNXRUNTIME, NATIVE = "onnxruntime", "native"
-DIGITS = 12  # of a digest that are shown, as in the server's versions of models
+DIGITS = 12  # characters of a digest, as in the server's model versions
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The conditions under which a figure was made.
+    """The conditions of a measurement, as one line that can be compared.
 
     Attributes:
         artifact: its kind and the start of its digest, as ``bundle:51dcf27445a7``.
-        engine: what computed.
-        instruction_set: that it uses; of others, which do not tell, what the processor has.
+        engine: the engine and its version.
+        instruction_set: that the engine uses; if unknown, those of the processor.
         workers: batches at a time.
         threads: of each.
         options: that were given.
-        libraries: further ones that the figure depends on, name to version.
+        libraries: further libraries that the result depends on, name to version.
     """
 
     artifact: str
@@ -261,17 +258,17 @@ class Signature:
         }
 
     def __str__(self) -> str:
-        """The line."""
+        """The signature as one line."""
         return "|".join(f"{name}:{value}" for name, value in self.to_dict().items())
 
 
 def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: Any) -> Signature:
-    """The signature of a figure that a bundle or a single file gave.
+    """The signature of a measurement of a bundle or a single file.
 
     Args:
         path: the bundle's folder, or the file.
-        engine: that was asked for; a bundle states which one that is.
-        **values: attributes of ``Signature`` that are not their defaults; threads 0 are all cores.
+        engine: as requested; for a bundle "auto" is resolved.
+        **values: other attributes of ``Signature``; 0 threads are all cores.
 
     Raises:
         BundleError: it is a folder, and no bundle.
@@ -286,7 +283,7 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
             values = {"engine": NATIVE, "instruction_set": native_engine.instruction_set()} | values
             own = {native_engine.DISTRIBUTION: native_engine.version()}
             values["libraries"] = {**values.get("libraries", {}), **own}
-        path = path / MANIFEST  # which has the digests of all other files
+        path = path / MANIFEST  # the manifest contains the digests of all files
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -295,7 +292,7 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
 
 
 def onnxruntime_version() -> str:
-    """Of the installed onnxruntime, without importing it."""
+    """The version of the installed onnxruntime, without importing it."""
     from importlib import metadata  # slow to import, and seldom needed
 
     try:
@@ -305,7 +302,7 @@ def onnxruntime_version() -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of an option, without what parts fields."""
+    """A value of an option, without the separator of fields."""
     separators = (",", ":")
     text = (
         value if isinstance(value, str) else json.dumps(value, default=str, separators=separators)

@@ -1,4 +1,4 @@
-"""The languages of a call, held against those that a bundle knows."""
+"""The language tokens of a call, for models with language tokens."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ class Spoken:
     Attributes:
         source: code of the source language; None for the bundle's default.
         target: code of the target language; None for the bundle's default.
-        as_ids: sources are ids, which specifies themselves what a text would be told.
+        as_ids: whether sources are ids, which contain their language token.
     """
 
     source: str | None = None
@@ -25,13 +25,13 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the ids of languages go.
+    """The ids of language tokens, by position.
 
     Attributes:
-        framing: around a source text.
+        framing: tokens around a source text.
         first: the forced first token of the target; None for none.
         start: the decoder's start token; None for the usual one.
-        problems: of the codes.
+        problems: problems of the codes.
     """
 
     framing: Framing = PLAIN
@@ -47,13 +47,13 @@ _ONE = "has one source and one target language"
 def place_languages(
     languages: Languages | None, spoken: Spoken, told: Collection[object]
 ) -> Placed:
-    """Place the languages of a call as the bundle specifies.
+    """Convert the languages of a call to tokens, at the positions of the bundle.
 
     Args:
         languages: of the bundle.
-        spoken: by the caller.
-        told: ids of the target's first token and of the start token, if the caller gave them. The
-            id of a language there counts as its code.
+        spoken: languages of the caller.
+        told: ids of the target's first token and of the start token, if the caller gave them. A
+            language token there counts as its code.
     """
     if languages is None and spoken.source is None and spoken.target is None:
         return Placed()
@@ -94,7 +94,8 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
         if code is not None and not isinstance(code, str):
             yield Problem(option, f"{shown(code)} is not a language code")
         elif code is None:
-            # A text that lacks a mark which it may hold itself is asked for it by itself.
+            # Texts may contain the language token themselves; each text without one is reported
+            # later.
             if place not in (None, "source") and default is None and not spoken.as_ids:
                 yield Problem(option, _which(side, known))
         elif place is None:

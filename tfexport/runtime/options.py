@@ -1,4 +1,4 @@
-"""Decoding options: their names, types, bounds and defaults, and the one check of them."""
+"""Decoding options: names, types, bounds, defaults and checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tfexport.errors import (
 )
 from tfexport.typing import Self
 
-# One step of a search, as a caller sees it.
-
 
 @dataclass(frozen=True)
 class Step:
@@ -30,7 +28,7 @@ class Step:
         row: index of the input, from 0.
         hypothesis: index of its sample, from 0.
         position: of the token in the output, from 0.
-        token: its id; the end token too.
+        token: its id, which may be that of the end token.
         log_prob: its natural-log probability.
         last: whether the row ends with this token.
     """
@@ -48,8 +46,8 @@ Token = int | str
 
 SUBJECT = "decoding options"
 _LONGEST = 2**31 - 1  # tokens, far above what memory allows
-_WIDEST = 1024  # hypotheses of one row, each with its own caches
-# They give more of a row than one translation and its score.
+_WIDEST = 1024  # hypotheses of one row, each with its own cache
+# Options that return more of a row than one translation and its score.
 GIVING_MORE = (
     "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
 )  # fmt: skip
@@ -58,7 +56,7 @@ _NEEDS_BEAM = (
     "patience", "early_stopping", "exhaustive", "coverage_penalty", "beam_groups",
     "renormalize_logits",
 )  # fmt: skip
-# Beams by the rules of transformers have none of these.
+# Beam search by the rules of transformers supports none of these.
 _OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
@@ -70,7 +68,7 @@ def is_whole(value: Any) -> TypeGuard[int]:
 
 @dataclass(frozen=True)
 class Wholes:
-    """Whole numbers between two bounds, both of them included."""
+    """Integers between two bounds, both included."""
 
     least: int
     most: int
@@ -112,7 +110,7 @@ class Reals:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words."""
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -166,12 +164,12 @@ Bounds = Wholes | Reals | Choice | OneToken | Tokens | Sequences
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """The declaration of an option, apart from its name and type.
+    """The declaration of an option, without its name and type.
 
     Attributes:
         default: the default value.
         help: help text on the command line; None for an option of Python only.
-        bounds: which values it takes; None for true or false, and for a function.
+        bounds: its valid values; None for booleans and functions.
     """
 
     default: Any
@@ -195,14 +193,14 @@ def option(default: Any, help: str | None, bounds: Bounds | None = None) -> Any:
 
 
 class _Said:
-    """Remembers which options a caller named, so that they win over a bundle's own defaults."""
+    """Remembers which options a caller named, because they override a bundle's own defaults."""
 
-    __slots__ = ("said",)  # apart from the fields, whose dictionary callers may read
+    __slots__ = ("said",)  # not in the instance's dictionary, which callers may read
     said: frozenset[str]
 
     def __new__(cls, *values: Any, **keywords: Any) -> Self:
         made = super().__new__(cls)
-        # ``dataclasses.replace`` names every option: nothing of a copy was said.
+        # ``dataclasses.replace`` passes every option, so in a copy none counts as named.
         said = keywords.keys() | {*list(DEFAULTS)[: len(values)]} if values else keywords.keys()
         object.__setattr__(
             made, "said", frozenset(said) if len(said) < len(DEFAULTS) else frozenset()
@@ -210,7 +208,7 @@ class _Said:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, in which nothing counts as said."""
+        """Pickle the fields only: in a copy no option counts as named."""
         return vars(self)
 
 
@@ -231,7 +229,7 @@ class ScoringKeywords(TypedDict, total=False):
 
 
 class DecodingKeywords(ScoringKeywords, total=False):
-    """All decoding options, as keywords of a call; ``DecodingOptions`` states what each does."""
+    """All decoding options, as keywords of a call; see ``DecodingOptions``."""
 
     beam_size: int
     num_hypotheses: int
@@ -447,7 +445,7 @@ class DecodingOptions(_Said):
 
     def __post_init__(self) -> None:
         values = vars(self)
-        # Most are the defaults themselves, which need no check.
+        # Most values are the defaults, which need no check.
         problems = check_options({
             name: values[name] for name, default in DEFAULTS.items() if values[name] is not default
         })[1]  # fmt: skip
@@ -456,7 +454,7 @@ class DecodingOptions(_Said):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether anything asks for the cross-attention."""
+        """Whether an option needs the cross-attention."""
         return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
 
 
@@ -467,14 +465,14 @@ DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items(
 
 
 def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Check options by themselves and against one another.
+    """Check options one by one and against each other.
 
     Args:
         given: options by name.
 
     Returns:
-        The valid ones that are not the defaults, and every problem: unknown options, invalid
-        values, and contradictions between valid ones.
+        The valid options that are not the defaults, and every problem: unknown options, invalid
+        values, and contradictions.
     """
     problems = [_unknown(name) for name in given if name not in SPECS]
     valid = {}
@@ -485,7 +483,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Proble
                 valid[name] = given[name]
             else:
                 problems.append(Problem(name, problem))
-    # An invalid value is reported once: contradictions are looked for with its default instead.
+    # An invalid value is reported once: contradictions are checked with its default instead.
     changed = changed_options(valid)
     if changed:
         texts = _contradictions({**DEFAULTS, **changed}, changed.keys())
@@ -507,12 +505,12 @@ def changed_options(values: Mapping[str, Any]) -> dict[str, Any]:
 def given_options(
     options: DecodingOptions | None, keywords: Mapping[str, Any], *, changed_only: bool = False
 ) -> dict[str, Any]:
-    """Options of a call as keywords: those of ``options``, and keywords. A keyword wins.
+    """Merge ``options`` and keywords of a call; a keyword overrides.
 
     Args:
-        options: of which those count that were said, or are not the defaults.
+        options: options that were named or are not the defaults are used.
         keywords: of the call.
-        changed_only: those of ``options`` that are the defaults do not count, said or not.
+        changed_only: skip those of ``options`` that are the defaults, named or not.
 
     Raises:
         ConfigError: ``options`` is something else.
@@ -530,7 +528,7 @@ def given_options(
 
 
 def naming_options(keywords: type) -> Callable[[Call], Call]:
-    """Let ``help`` and editors show the options that a call takes as keywords, by their names.
+    """Decorate a call so that ``help`` and editors show its keyword options by name.
 
     Args:
         keywords: the typed dictionary of its ``**keywords``.
@@ -588,7 +586,7 @@ def _contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Ite
 def _search_contradictions(
     values: Mapping[str, Any], changed: AbstractSet[str]
 ) -> Iterator[Message]:
-    """Between greedy search, sampling and beam search."""
+    """Contradictions between greedy search, sampling and beam search."""
     beam, count = values["beam_size"], values["num_hypotheses"]
     if values["sampling"]:
         if beam > 1:
@@ -611,7 +609,7 @@ def _search_contradictions(
 def _rules_contradictions(
     values: Mapping[str, Any], changed: AbstractSet[str]
 ) -> Iterator[Message]:
-    """Between the rules of a beam search and options that only one set of rules has."""
+    """Contradictions between ``search_rules`` and options that only one set of rules has."""
     if values["search_rules"] == "tfexport":
         for name in sorted(changed & {"exhaustive", "renormalize_logits"}):
             yield Message(Option(name), " needs ", Option("search_rules", "transformers"))

@@ -1,6 +1,7 @@
-"""Options, prefixes and languages of a call against one bundle; all problems are in one message.
+"""Resolving options, prefixes and languages of a call for one bundle.
 
-A bundle may have defaults for options; a caller's options win over them.
+A bundle may have its own defaults; a caller's options override them. All problems are in one
+message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")
 _OF_BEAMS = ("early_stopping", "exhaustive", "renormalize_logits")
 _OF_SAMPLING = ("temperature", "top_k", "top_p")
-# Options of beams that the rules of transformers do not have.
+# Options of beam search that the rules of transformers do not have.
 _OF_OWN_RULES = ("patience", "coverage_penalty", "beam_groups", "diversity_penalty")
 _OF_OTHER_RULES = ("exhaustive", "renormalize_logits")
 Prefix = str | Sequence[int] | None
@@ -58,7 +59,7 @@ class Resolver:
         Args:
             manifest: of the bundle.
             texts: its tokenizers.
-            defaults: of options, by name; None for the bundle's own.
+            defaults: defaults of options by name; None for the bundle's own.
         """
         self._manifest, self._texts = manifest, texts
         self._defaults = manifest.generation if defaults is None else defaults
@@ -66,13 +67,13 @@ class Resolver:
         self._checked: dict[bool, tuple[ResolvedOptions, list[Problem]]] = {}
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
-        """A resolver with other defaults over the bundle's own.
+        """Return a resolver with further defaults, which override the bundle's own.
 
         Args:
             given: options of ``DecodingOptions``.
 
         Raises:
-            ConfigError: something is wrong with them.
+            ConfigError: they are invalid.
         """
         self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
         defaults = with_own(self._manifest.generation, given)
@@ -91,7 +92,7 @@ class Resolver:
         Args:
             keywords: options of ``DecodingOptions``.
             prefixes: one for each row.
-            extra: problems that the caller has found, for the same message.
+            extra: problems of the caller, for the same message.
             spoken: the languages of the call.
             own_defaults: whether the bundle's own defaults count.
 
@@ -115,7 +116,7 @@ class Resolver:
         return options, checked
 
     def _usual(self, as_ids: bool) -> tuple[ResolvedOptions, list[Problem]]:
-        """What calls without options and languages ask for, which is checked once."""
+        """The resolved options of calls without options and languages, which are checked once."""
         if as_ids not in self._checked:
             self._checked[as_ids] = self._check({}, self._defaults, Spoken(as_ids=as_ids))
         return self._checked[as_ids]
@@ -123,7 +124,7 @@ class Resolver:
     def _check(
         self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], spoken: Spoken
     ) -> tuple[ResolvedOptions, list[Problem]]:
-        """Resolve options and languages; what is wrong is left out, and its problems are found."""
+        """Resolve valid options and languages, and return the problems of the others."""
         manifest = self._manifest
         changed, problems = check_options(with_own(defaults, keywords))
         problems.extend(self._model_problems(changed))
@@ -166,7 +167,7 @@ class Resolver:
         for name in _SINGLE_TOKENS:
             if name in changed:
                 ids[name] = next(iter(tokens.many(name, [changed[name]])), None)
-        # The unknown token may lie outside a target vocabulary that is smaller than the source's.
+        # The unknown token may be outside a target vocabulary that is smaller than the source's.
         unk = self._manifest.special_ids.unk
         if "disable_unk" in changed and unk is not None and unk < tokens.size:
             ids["suppress_tokens"] = (*ids.get("suppress_tokens", ()), unk)
@@ -253,7 +254,7 @@ class Resolver:
             yield from self._position_problems(changed)
 
     def _position_problems(self, changed: Mapping[str, Any]) -> Iterator[Problem]:
-        """Of a layer or head that the model does not have."""
+        """The problems of a layer or head that the model does not have."""
         shape = ModelShape.of(self._manifest)
         layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = changed.get("attention_layer", -1), changed.get("attention_head")
@@ -266,7 +267,7 @@ class Resolver:
 
 
 def check_own(generation: Mapping[str, Any], name: str) -> None:
-    """Check the defaults of a bundle, whose types the manifest's reader has checked.
+    """Check the bounds and contradictions of a bundle's defaults.
 
     Args:
         generation: option to default.
@@ -281,10 +282,10 @@ def check_own(generation: Mapping[str, Any], name: str) -> None:
 
 
 def with_own(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a call, with a bundle's own defaults where nothing was given.
+    """Add a bundle's own defaults to the options of a call.
 
-    The caller's option wins. A default that the caller's options make meaningless is left out, so
-    that it never contradicts them.
+    The caller's options override. Defaults that have no effect with the caller's options are
+    omitted, so that they never contradict them.
 
     Args:
         generation: option to default.
@@ -308,7 +309,7 @@ def _above_one(value: Any) -> bool:
 
 
 def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """A beam or sampling of the bundle's, where the caller asks for what excludes it."""
+    """The bundle's beam or sampling, if the caller's options exclude it."""
     dropped = []
     if given.get("sampling") is True or given.get("callback") is not None:
         dropped.append("beam_size")
@@ -318,14 +319,14 @@ def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[s
 
 
 def _without_rules(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The rules of transformers, where the caller asks for what they do not have."""
+    """The rules of transformers, if the caller's options need others."""
     if any(given.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in _OF_OWN_RULES):
         return ("search_rules", "early_stopping", *_OF_OTHER_RULES)
     return _OF_OTHER_RULES if _value("search_rules", own, given) == "tfexport" else ()
 
 
 def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of beams without a beam, and of sampling without sampling."""
+    """Options of beam search without a beam, and of sampling without sampling."""
     beam, sampling = _value("beam_size", own, given), _value("sampling", own, given)
     dropped = [] if sampling is True else [*_OF_SAMPLING]
     if not _above_one(beam):
@@ -340,7 +341,7 @@ def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple
 
 
 def _without_length(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The bundle's limit that the caller's other limit passes."""
+    """The bundle's limit of length that the caller's other limit contradicts."""
     least, most = _value("min_length", own, given), _value("max_length", own, given)
     if is_whole(least) and is_whole(most) and least > most:
         return ("min_length",) if "max_length" in given else ("max_length",)
@@ -348,7 +349,7 @@ def _without_length(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[s
 
 
 class _Tokens:
-    """Converts tokens of options to ids, and collects problems."""
+    """Converts the tokens in options to ids, and collects problems."""
 
     def __init__(self, texts: TextCodec, size: int) -> None:
         self._texts, self.size = texts, size

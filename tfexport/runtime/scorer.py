@@ -1,4 +1,4 @@
-"""Scoring of given targets: ``Translator.score`` and ``tfexport score``."""
+"""Scoring of targets, for ``Translator.score`` and ``tfexport score``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations_
 
 
 class Scorer:
-    """A scorer of pairs of source and target, with an engine's model."""
+    """Scores pairs of source and target with an engine's model."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,10 +53,10 @@ class Scorer:
         return self.run(rows, wanted, options)
 
     def resolve(self, keywords: Mapping[str, Any], spoken: Spoken = UNSAID) -> ResolvedOptions:
-        """Options, checked and resolved; see ``Translator.score``.
+        """Check and resolve options; see ``Translator.score``.
 
-        Of a bundle's own defaults those of searches do not act; a forced first token goes before a
-        target that is text.
+        The bundle's own defaults of search have no effect; a forced first token is added before a
+        target text.
         """
         text = " chooses tokens, and scoring does not choose any"
         extra = [
@@ -65,7 +65,7 @@ class Scorer:
             if name in _SEARCH_OPTIONS
         ]
         if keywords.get("coverage_penalty"):
-            # The check of options wants a beam next to it, which scoring does not have.
+            # ``check_options`` requires a beam with it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
         return self._engine.resolver.resolve(keywords, extra=extra, spoken=spoken)[0]
 
@@ -76,7 +76,7 @@ class Scorer:
         number: int,
         options: ResolvedOptions,
     ) -> tuple[Request | None, list[int]]:
-        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
+        """Check a source and its target; return None if both are blank.
 
         Raises:
             InputError: naming what is wrong.

@@ -1,4 +1,4 @@
-"""The public calls of decoding: texts or ids in, results out."""
+"""The public interface of decoding: texts or ids to results."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ Result = TypeVar("Result")
 class Translator:
     """A bundle, opened for decoding. Safe to use from several threads.
 
-    ``close``, or leaving the ``with`` block, waits for submitted batches and gives back the model's
+    ``close``, or leaving the ``with`` block, waits for submitted batches and releases the model's
     memory. After a fork the child process has to open its own translator.
 
     Attributes:
-        engine: the interface beneath, for programs such as servers that batch requests themselves.
+        engine: the lower interface, for programs such as servers that batch requests themselves.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Translator:
             vocabulary_map: a lexical shortlist, the target tokens allowed for each source token:
                 a file, or a mapping of ids. docs/decoding.md has the format.
             engine: "onnxruntime"; "native", of the distribution tfexport-native; or "auto", the
-                native one where it is installed and covers the model.
+                native one if it is installed and covers the model.
 
         Raises:
             BundleError: it is missing, damaged or too new.
@@ -143,9 +143,9 @@ class Translator:
         Args:
             texts: each gives one result, in the same order.
             target_prefix: the forced start of each target, as text or ids; None for none.
-            source_language: code of the language of the texts, for models that are told it; None
-                for the bundle's default.
-            target_language: code of the language to translate into, likewise.
+            source_language: code of the language of the texts, for models with language tokens;
+                None for the bundle's default.
+            target_language: code of the language to translate into, in the same way.
             asynchronous: return a future. Invalid input is still raised by the call itself, which
                 blocks while the queue is full.
             options: decoding options as one value; keywords override it.
@@ -213,8 +213,8 @@ class Translator:
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
             target_prefix: the forced start of each target, as ids or text; None for none.
-            target_language: code of the language to translate into, for models whose decoder is
-                told it; None for the bundle's default, or to be told none.
+            target_language: code of the language to translate into, for models whose decoder has a
+                token for it; None for the bundle's default.
             asynchronous: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
@@ -294,7 +294,8 @@ class Translator:
             targets: texts, or rows of ids without start and end token; one for each source. The
                 log-probability of the end token is included.
             source_language: see ``translate``.
-            target_language: see ``translate``; a target text gets its token, a row of ids holds it.
+            target_language: see ``translate``; a target text gets its token, a row of ids has to
+                contain it.
             options: decoding options as one value; keywords override it.
             **keywords: ``length_penalty``, ``coverage_penalty``, ``return_attention``,
                 ``attention_layer``, ``attention_head``, ``return_token_scores``,
@@ -302,7 +303,7 @@ class Translator:
                 ``truncate``.
 
         Returns:
-            For each target the hypothesis that a search returns if it finds that target.
+            The hypothesis of each target, as a search returns it.
 
         Raises:
             InputError: naming every pair that cannot be scored.
@@ -314,7 +315,7 @@ class Translator:
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The scorer behind ``score``, for programs that score pairs as they arrive."""
+        """The scorer of ``score``, for programs that score pairs as they arrive."""
         return Scorer(self.engine)
 
     @naming_options(DecodingKeywords)
@@ -430,7 +431,7 @@ class Translator:
         return translate_file(self.engine, source, output, task, resume=resume, force=force)
 
     def encode(self, text: str, truncate: bool = False) -> list[int]:
-        """Tokenize a source text, special tokens but those of languages included."""
+        """Tokenize a source text, with special tokens except language tokens."""
         return self.engine.texts.encode(text, truncate)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -438,10 +439,10 @@ class Translator:
         return self.engine.texts.decode(tokens)
 
     def close(self) -> None:
-        """Wait for submitted batches, stop the workers and give back the model's memory.
+        """Wait for submitted batches, stop the workers and release the model's memory.
 
-        A later call starts workers and opens the model again, which raises ``BundleError`` if its
-        files are others by then.
+        A later call starts workers and opens the model again; it raises ``BundleError`` if its
+        files were replaced meanwhile.
         """
         self.engine.close()
 

@@ -82,9 +82,7 @@ class ModelLanguages:
         return match_code(code, self.targets) if self.targets else code
 
     def spoken(self, source: str | None, target: str | None) -> Spoken:
-        """The language tokens for a request. The only language that the operator allows is the
-        default.
-        """
+        """The language tokens for a request; the only language that is allowed is the default."""
         return Spoken(self._said("source", source), self._said("target", target))
 
     def _said(self, side: str, code: str | None) -> str | None:

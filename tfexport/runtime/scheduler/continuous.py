@@ -30,13 +30,11 @@ from tfexport.runtime.search import (
 from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
 
-# Rows in the running batch, each with the search that its own options ask for.
-#
-# Axes: W rows of the model's batch that an entry takes, V vocabulary.
+# Axes: W rows of the model's batch that a sequence takes, V vocabulary.
 
 
 def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int) -> bool:
-    """Whether rows can be decoded in a running batch: step by step, by their logits alone."""
+    """Whether rows with these options can be decoded step by step from their logits."""
     return (
         options.width <= slots
         and not options.needs_attention
@@ -50,7 +48,7 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
 
 
 def make_entry(row: Row, observer: Observer) -> "GreedyEntry | SearchEntry":
-    """An entry for a row; a row that the graph itself can decode greedily needs no search."""
+    """Make a sequence of a row; greedy rows that the graph supports need no search."""
     options = row.options
     own = ((), (options.first_token,))
     plain = options.beam_size == 1 and options.fits_greedy_graph and row.request.prefix in own
@@ -58,38 +56,38 @@ def make_entry(row: Row, observer: Observer) -> "GreedyEntry | SearchEntry":
 
 
 class _Told:
-    """Tells of a row's tokens as they come."""
+    """Reports the tokens of a row."""
 
     def __init__(self, row: Row, observer: Observer) -> None:
         self._submission, self._observer, self._begun = row.submission, observer, False
         self.wanted = row.submission.on_step is not None
 
     def begin(self) -> None:
-        """Tell of the first token."""
+        """Report the first token."""
         if not self._begun:
             self._begun = True
             self._observer.first_token(time.monotonic() - self._submission.submitted)
 
     def tell(self, steps: Iterable[Step]) -> None:
-        """One step of the row, of one token for each of its hypotheses."""
+        """Report a step of the row: one token for each of its hypotheses."""
         self.begin()
         for step in steps:
             self._submission.tell(step)
 
 
 class GreedyEntry:
-    """Greedy search by the best tokens that the graph chooses.
+    """A row with greedy search, by the best tokens of the graph.
 
     Attributes:
-        row: that is decoded.
-        scored: its tokens' probabilities are wanted.
+        row: the row.
+        scored: whether probabilities of its tokens are requested.
         first: the token before the first one.
     """
 
     def __init__(self, row: Row, observer: Observer) -> None:
         options = row.options
         self.row, self.scored, self.first = row, options.return_scores, options.bos_id
-        # Read at every token: attributes of their own are found sooner.
+        # Read at every token: local attributes are faster.
         self._prefix, self._longest = row.request.prefix, options.max_length
         self._end, self._last_token = options.eos_id, options.last_token
         self._told = _Told(row, observer)
@@ -98,7 +96,7 @@ class GreedyEntry:
         self._finished = False
 
     def take(self, best: int, score: float) -> int | None:
-        """Take the graph's token, or the one that is forced; None when it was the last one."""
+        """Take the graph's token, or a forced one; return None after the last one."""
         place, token = len(self._tokens), best
         given = place < len(self._prefix)
         if given:
@@ -116,7 +114,7 @@ class GreedyEntry:
         return None if last else token
 
     def hypotheses(self) -> list[Hypothesis]:
-        """Its only one."""
+        """The only hypothesis."""
         scores = np.array(self._scores)
         uncounted = self.row.options.uncounted(self._prefix)
         made = make_hypothesis(
@@ -126,7 +124,7 @@ class GreedyEntry:
 
 
 class SearchEntry:
-    """Any other search that chooses by logits; see ``GreedyEntry``."""
+    """A row with any other search, by logits; see ``GreedyEntry``."""
 
     scored = True
 
@@ -137,7 +135,7 @@ class SearchEntry:
         self._choice: Choice | None = None
 
     def take(self, logits: Floats) -> NextStep | None:
-        """Take logits (W, V), which may be changed; None when they were the last ones."""
+        """Take logits (W, V), which may be changed; return None after the last ones."""
         if len(self._prefix_scores) < len(self.row.request.prefix):
             return self._take_of_prefix(logits)
         if self._choice is None:
@@ -145,7 +143,7 @@ class SearchEntry:
             tokens = np.array([request.prefix], np.int64).reshape(1, -1)
             prefixes = Prefixes(tokens, np.array([self._prefix_scores]).reshape(1, -1))
             self._choice = make_choice([request], options, prefixes)
-            # One row of the batch until here, and then as many as the search needs.
+            # So far one row of the batch; from now on as many as the search needs.
             first = self._choice.first_rows
             steps, then = self._choice.take(logits[first])
             then = None if then is None else NextStep(first[then.rows], then.tokens)
@@ -176,12 +174,12 @@ _Places = NDArray[np.intp]
 class ContinuousBatch:
     """See ``RunningBatch``; a step gives every row its next token.
 
-    An entry has as many rows of the model's batch as its search follows, anywhere in the batch.
+    A sequence takes as many rows of the model's batch as its search follows, at any index.
 
     Attributes:
         rows: see ``RunningBatch``.
         capacity: see ``RunningBatch``.
-        free: see ``RunningBatch``; a row keeps its full width, which it may need at any step.
+        free: see ``RunningBatch``; each row reserves the most that it may need.
     """
 
     def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
@@ -193,8 +191,8 @@ class ContinuousBatch:
         self._slots = engine.model.running_rows(capacity)
         self._observer, self.capacity = observer, capacity
         self._hold([])
-        self._places: list[list[int]] = []  # of each entry, in the model's batch
-        self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next ones
+        self._places: list[list[int]] = []  # rows of each sequence in the model's batch
+        self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next tokens
 
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``."""
@@ -219,7 +217,7 @@ class ContinuousBatch:
                     ended.append((entry.row, entry.hypotheses()))
                 else:
                     kept.append(then)
-            except Exception as error:  # it is this row's alone
+            except Exception as error:  # only this row fails
                 entry.row.submission.fail(error)
         self._go_on(kept)
         return ended
@@ -248,7 +246,7 @@ class ContinuousBatch:
         self.free = self.capacity - sum(row.options.width for row in self.rows)
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
-        """Log-probabilities (R,) of the best tokens; NaN where they are not wanted."""
+        """Log-probabilities (R,) of the best tokens; NaN if not requested."""
         scores = np.full(len(best), np.nan)
         entries = zip(self._entries, self._places, strict=True)
         greedy = [
@@ -259,18 +257,18 @@ class ContinuousBatch:
         if greedy:
             rows = [place for place, _ in greedy]
             allowed = logits[rows]
-            # The same for all of them: they are the model's own, which the graph keeps.
+            # The same for all of them: the model's own rules, which are part of the graph.
             allowed[:, list(greedy[0][1].suppress_tokens)] = -np.inf
             scores[rows] = token_log_probs(allowed, best[rows])
         found: list[float] = scores.tolist()
         return found
 
     def _go_on(self, kept: Sequence["_Kept"]) -> None:
-        """Keep some entries, and move what changes its place."""
+        """Keep some sequences, and move rows whose index changes."""
         followed = [entry.sources for entry in kept]
         sources = list(chain.from_iterable(followed))
         tokens = [token for entry in kept for token in entry.tokens]
-        if followed == self._places:  # as in most steps
+        if followed == self._places:  # true in most steps
             self._tokens[sources] = tokens
             return
         places = _settle(np.array(sources, np.intp))
@@ -283,11 +281,11 @@ class ContinuousBatch:
 
 
 class _Kept(NamedTuple):
-    """An entry that continues.
+    """A sequence that continues.
 
     Attributes:
-        entry: of the batch.
-        sources: rows of the model's batch that its next rows continue.
+        entry: the sequence.
+        sources: the row of the model's batch that each next row continues.
         tokens: the next token of each.
     """
 
@@ -303,7 +301,7 @@ def _take(
     scores: list[float],
     logits: Floats,
 ) -> _Kept | None:
-    """Give an entry what the step found at its places; None if it ends."""
+    """Give a sequence the results of its rows; return None if it ends."""
     if isinstance(entry, GreedyEntry):
         (place,) = places
         token = entry.take(tokens[place], scores[place])
@@ -315,11 +313,11 @@ def _take(
 
 
 def _settle(sources: _Places) -> _Places:
-    """Where rows go that continue ``sources``: as many as can stay where they are."""
+    """The index of each row that continues ``sources``; as many as possible stay where they are."""
     count = len(sources)
     places = np.full(count, -1)
     taken = np.zeros(count, bool)
-    # Of rows that continue the same one, the first may stay.
+    # If several rows continue one row, the first may stay.
     _, firsts = np.unique(sources, return_index=True)
     stay = firsts[sources[firsts] < count]
     places[stay] = sources[stay]

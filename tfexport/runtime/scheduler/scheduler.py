@@ -1,4 +1,4 @@
-"""The scheduler of one model: callers submit rows, and get the future of their results."""
+"""The scheduler of one model: callers submit rows and get a future of the results."""
 
 import threading
 import time
@@ -14,16 +14,16 @@ from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.submission import Observer, Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 
-_LEAST_SLOTS = 8  # of a batch, where there are several: room for a beam
+_LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """Bounds of a scheduler.
+    """Limits of a scheduler.
 
     Attributes:
         max_queue: submissions that may wait, of any number of rows each.
-        slots: rows that are decoded at a time, by all workers together; each has 8 at least.
+        slots: rows that are decoded at a time, by all workers together; each worker has at least 8.
     """
 
     max_queue: int = 256
@@ -32,11 +32,11 @@ class SchedulerLimits:
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """The work of a scheduler at one moment.
+    """The present work of a scheduler.
 
     Attributes:
         waiting_requests: submissions with rows that are not started.
-        waiting_rows: these rows.
+        waiting_rows: the number of these rows.
         running_rows: rows that are being decoded.
         slots: rows that can be decoded at a time.
     """
@@ -48,10 +48,10 @@ class SchedulerStats:
 
 
 class Scheduler:
-    """Rows of many callers over one model; safe to call from several threads.
+    """Decodes rows of many callers with one model; safe to call from several threads.
 
     Attributes:
-        continuous: rows enter and leave the running batch at any step.
+        continuous: whether rows enter and leave the running batch at any step.
         reason: why they do not; empty if they do.
     """
 
@@ -67,7 +67,7 @@ class Scheduler:
             engine: an open bundle; each of its workers runs its own batch, with its share of
                 the slots.
             limits: see ``SchedulerLimits``.
-            observer: is told figures.
+            observer: receives events for metrics.
         """
         self._limits = limits or SchedulerLimits()
         observer = observer or Observer()
@@ -103,7 +103,7 @@ class Scheduler:
             on_step: called by the scheduler's thread for every token of rows without a beam.
 
         Raises:
-            QueueFullError: as many submissions wait as may, or the scheduler is draining.
+            QueueFullError: the queue is full, or the scheduler is draining.
         """
         submission = Submission(requests, options, deadline, on_step)
         if submission.future.done():
@@ -124,7 +124,7 @@ class Scheduler:
         return submission
 
     def stats(self) -> SchedulerStats:
-        """The work at this moment."""
+        """The present work."""
         waiting = [lane.waiting for lane in self._lanes]
         return SchedulerStats(
             sum(requests for requests, _ in waiting),
@@ -137,14 +137,14 @@ class Scheduler:
         return sum(lanes.waiting[0] for lanes in self._lanes)
 
     def seconds_to_clear(self) -> float:
-        """How long the rows that wait will take, as an estimate."""
+        """An estimate of how long the waiting rows will take."""
         return max(lanes.seconds_to_clear() for lanes in self._lanes)
 
     def drain(self, timeout: float) -> bool:
-        """Take no more work, and wait until all that was accepted is done.
+        """Take no more work, and wait until all accepted work is done.
 
         Returns:
-            Whether it was within so many seconds.
+            Whether it was done within so many seconds.
         """
         with self._entering:
             self._draining = True
@@ -152,7 +152,7 @@ class Scheduler:
         return all(lane.wait_idle(deadline) for lane in self._lanes)
 
     def close(self) -> None:
-        """Stop; what is not done fails."""
+        """Stop; unfinished work fails."""
         with self._entering:
             self._draining = True
         for lane in self._lanes:

@@ -12,7 +12,7 @@ from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.runtime.text.codec import TextCodec, check_id, check_ids
 
-SHOWN = 5  # problems of a file that are listed; there may be one on every line
+SHOWN = 5  # problems of a file that are listed
 
 
 class VocabularyMap:
