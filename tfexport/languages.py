@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfexport.errors import shown
-from tfexport.json_checks import Check, every, of_type, one_of, or_null, record, whole
+from tfexport.json_checks import Check, every, integer, of_type, one_of, or_null, record
 
 SOURCE_PLACES = ("before", "after")
 TARGET_PLACES = ("first", "start", "source")
@@ -38,7 +38,7 @@ _CODE = of_type("a language code", str)
 
 LANGUAGES: Check = record(
     {
-        "ids": every(whole(0)),
+        "ids": every(integer(0)),
         "source_place": or_null(one_of(*SOURCE_PLACES)),
         "target_place": or_null(one_of(*TARGET_PLACES)),
         "source": or_null(_CODE),

@@ -13,6 +13,7 @@ from tfexport.graph_io import ATTENTION_MASK, BATCH, DTYPES, INPUT_IDS, RESERVED
 from tfexport.json_checks import (
     Check,
     every,
+    integer,
     is_unicode,
     list_of,
     matching,
@@ -20,7 +21,6 @@ from tfexport.json_checks import (
     one_of,
     or_null,
     record,
-    whole,
 )
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
@@ -29,12 +29,12 @@ SEARCH_RULES = ("tfexport", "transformers")
 
 _BOOLEAN = of_type("true or false", bool)
 _REAL = of_type("a number", int, float)
-_ID = whole(0)
+_ID = integer(0)
 
 # Decoding options of which a bundle may have its own default.
 OPTIONS: dict[str, Check] = {
-    "beam_size": whole(1),
-    "num_hypotheses": whole(1),
+    "beam_size": integer(1),
+    "num_hypotheses": integer(1),
     "length_penalty": _REAL,
     "early_stopping": _BOOLEAN,
     "exhaustive": _BOOLEAN,
@@ -42,12 +42,12 @@ OPTIONS: dict[str, Check] = {
     "renormalize_logits": _BOOLEAN,
     "sampling": _BOOLEAN,
     "temperature": _REAL,
-    "top_k": whole(0),
+    "top_k": integer(0),
     "top_p": _REAL,
-    "min_length": whole(0),
-    "max_length": whole(0),
-    "no_repeat_ngram_size": whole(0),
-    "encoder_no_repeat_ngram_size": whole(0),
+    "min_length": integer(0),
+    "max_length": integer(0),
+    "no_repeat_ngram_size": integer(0),
+    "encoder_no_repeat_ngram_size": integer(0),
     "repetition_penalty": _REAL,
     "suppress_tokens": list_of(_ID),
     "suppress_first_tokens": list_of(_ID),
@@ -138,7 +138,7 @@ _TEXT, _FLAG, _NUMBER = (
     of_type("true or false", bool),
     of_type("a number", int, float),
 )
-_COUNT = whole(0, 2**63 - 1)
+_COUNT = integer(0, 2**63 - 1)
 
 PARITY = record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=False)
 
@@ -151,7 +151,7 @@ def _gate(name: str, value: Any) -> Iterator[str]:
 
 QUANTIZATION = record({"weights": _TEXT}, {"kept": list_of(_TEXT), "gate": _gate}, closed=False)
 
-_AXIS = whole(0)
+_AXIS = integer(0)
 
 
 def _axis(name: str, value: Any) -> Iterator[str]:
@@ -166,26 +166,26 @@ MODULE = record(
         "inputs": _TENSORS,
         "memory": _TENSORS,
         "state": _TENSORS,
-        "growth": every(record({"start": _axis, "step": whole(1)})),
+        "growth": every(record({"start": _axis, "step": integer(1)})),
         "many_tokens": _FLAG,
         "padded": _FLAG,
         "recomputes": _FLAG,
-        "below": every(whole(1)),
+        "below": every(integer(1)),
     }
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
 _KEYS: dict[str, Check] = {
     "tfexport_version": _TEXT,
-    "opset": every(whole(1)),
-    "ir_version": whole(1),
+    "opset": every(integer(1)),
+    "ir_version": integer(1),
     "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
     "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")}
-        | {name: or_null(whole(0)) for name in ("unk", "start")}
+        {name: integer(0) for name in ("pad", "bos", "eos")}
+        | {name: or_null(integer(0)) for name in ("unk", "start")}
     ),
     "limits": record(
-        {f"{side}_vocab_size": whole(1) for side in SIDES}
-        | {f"max_{side}_length": or_null(whole(1)) for side in SIDES}
+        {f"{side}_vocab_size": integer(1) for side in SIDES}
+        | {f"max_{side}_length": or_null(integer(1)) for side in SIDES}
     ),
     "graphs": every(_TEXT),
     "tokenizers": every(record({"kind": _TEXT, "file": _TEXT})),
@@ -200,11 +200,11 @@ _KEYS: dict[str, Check] = {
     "origins": every(_TEXT),
 }
 _SIZES = {
-    "d_model": whole(1),
-    "num_decoder_layers": whole(1, MOST_LAYERS),
-    "num_heads": whole(1),
-    "head_dim": whole(1),
-    "decoder_num_heads": whole(0),
+    "d_model": integer(1),
+    "num_decoder_layers": integer(1, MOST_LAYERS),
+    "num_heads": integer(1),
+    "head_dim": integer(1),
+    "decoder_num_heads": integer(0),
 }
 _CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})

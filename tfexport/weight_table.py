@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import BundleError, join_problems
-from tfexport.json_checks import list_of, one_of, record, whole
+from tfexport.json_checks import integer, list_of, one_of, record
 from tfexport.manifest import REEXPORT
 
 WEIGHT_TABLE = "weights.json"
@@ -24,12 +24,12 @@ _MOST_BYTES = 16 << 20
 # of them, so a small file may not claim any number of values.
 _MOST_SHARED, _ALWAYS_SHARED = 64, 16 << 20
 _SIZES = {"float32": 4, "int8": 1}
-_COUNT = whole(0, 2**48)
+_COUNT = integer(0, 2**48)
 _ENTRY = record(
     {
         "dtype": one_of(*_SIZES),
         "offset": _COUNT,
-        "shape": list_of(whole(1, 2**31 - 1)),
+        "shape": list_of(integer(1, 2**31 - 1)),
         "strides": list_of(_COUNT),
     },
     {"scales": _COUNT},

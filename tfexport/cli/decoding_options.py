@@ -11,14 +11,14 @@ from tfexport.runtime.files.input_lines import is_number
 from tfexport.runtime.model.engine_name import ENGINES
 from tfexport.runtime.options import (
     SPECS,
-    Choice,
+    Integers,
+    OneOf,
     OneToken,
     OptionSpec,
     Reals,
     ScoringKeywords,
     Sequences,
     Tokens,
-    Wholes,
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -120,10 +120,10 @@ def engine_option(command: Command) -> Command:
     )(command)  # fmt: skip
 
 
-def whole_numbers(name: str) -> click.IntRange:
+def integer_range(name: str) -> click.IntRange:
     """The click type of a decoding option that is an integer."""
     bounds = SPECS[name].bounds
-    assert isinstance(bounds, Wholes)
+    assert isinstance(bounds, Integers)
     return click.IntRange(bounds.least, bounds.most)
 
 
@@ -139,11 +139,11 @@ def _how_written(spec: OptionSpec) -> str | None:
 def _kind(name: str) -> dict[str, Any]:
     """Keywords of ``click.option`` for the type of a decoding option."""
     spec = SPECS[name]
-    if isinstance(spec.bounds, Wholes):
-        return {"type": whole_numbers(name)}
+    if isinstance(spec.bounds, Integers):
+        return {"type": integer_range(name)}
     if isinstance(spec.bounds, Reals):
         return {"type": float}
-    if isinstance(spec.bounds, Choice):
+    if isinstance(spec.bounds, OneOf):
         return {"type": click.Choice(spec.bounds.words)}
     if isinstance(spec.bounds, Sequences):
         return {"metavar": "TEXT", "multiple": True}

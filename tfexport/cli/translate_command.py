@@ -65,7 +65,7 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     from tfexport.atomic import new_file
     from tfexport.runtime.files.array_rows import read_array_rows
     from tfexport.runtime.files.line_stream import LineFormat
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
 
     io = engine.manifest.module_io
     if io is None:
@@ -79,8 +79,8 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
         from tfexport.runtime.files.input_lines import read_numbers
 
         prefix = read_numbers(prefix)
-    spoken = Spoken(call.source_language, call.target_language, as_ids=True)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], spoken=spoken)
+    language_pair = LanguagePair(call.source_language, call.target_language, as_ids=True)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], language_pair=language_pair)
     rows = read_array_rows(call.inputs, io.inputs)
     line_format = LineFormat(
         call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell
@@ -246,15 +246,17 @@ def _layout(call: _Call) -> "ThreadLayout":
 def _task(call: _Call, engine: "Engine") -> "LineTask":
     """Resolve the options; all problems are reported in one message."""
     from tfexport.runtime.files.line_stream import LineFormat, LineTask
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:
         keywords["return_attention"] = True
     keywords["return_scores"] = call.jsonl  # lines of text have no scores
     prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
-    spoken = Spoken(call.source_language, call.target_language, call.ids)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call), spoken)
+    language_pair = LanguagePair(call.source_language, call.target_language, call.ids)
+    options, (start,) = engine.resolver.resolve(
+        keywords, [prefix], _contradictions(call), language_pair
+    )
     line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses, spell)
     return LineTask(options, line_format, start, call.target_prefix_file)
 

@@ -21,7 +21,7 @@ from tfexport.corpus.filesystem import (
     opened,
     read_small_file,
     remove_folder,
-    write_whole,
+    write_atomically,
 )
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
@@ -197,7 +197,7 @@ class Assembly:
             stream.write(json.dumps(header).encode() + b"\n")
             stream.write(body)
 
-        write_whole(self._system, self._piece_path(index), write)
+        write_atomically(self._system, self._piece_path(index), write)
 
     def join(self, pieces: int) -> Outcome:
         """Make the output from its pieces, and remove them.
@@ -221,9 +221,9 @@ class Assembly:
             digests.append(self._sha256(partial))
             # If the run is killed before the record is written, this file identifies the output.
             note = json.dumps({"sha256": digests[-1]}).encode()
-            write_whole(self._system, self._note, lambda stream: stream.write(note))
+            write_atomically(self._system, self._note, lambda stream: stream.write(note))
 
-        total = write_whole(
+        total = write_atomically(
             self._system, self._path, write,
             beside=self._parts, compression=partition.target.compression,
             before_move=hash_and_check,
@@ -232,7 +232,7 @@ class Assembly:
         content = json.dumps(record).encode()
         # In the folder of the pieces, which is removed; elsewhere a killed run would leave the
         # file.
-        write_whole(
+        write_atomically(
             self._system, self._record, lambda stream: stream.write(content), beside=self._parts
         )
         remove_folder(self._system, self._parts)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 from tfexport.runtime.parallel.cpu import MOST_THREADS, ThreadLayout, usable_cores
 
 if TYPE_CHECKING:  # threads need no Ray, and importing it takes seconds
@@ -47,7 +47,7 @@ class WorkerPlan:
                 ("threads_per_worker", self.threads, MOST_THREADS),
                 ("batch_rows", self.batch_rows, 1 << 20),
             )
-            if not is_whole(value) or not 1 <= value <= most
+            if not is_integer(value) or not 1 <= value <= most
         ]
         if not problems and low > high:
             problems.append(Problem("workers", f"{low} at least are more than {high} at most"))
@@ -100,7 +100,7 @@ class WorkerPlan:
         low, high = self.bounds(spare)
         return ActorPoolStrategy(min_size=low, max_size=high)
 
-    def cpus_beside_others(self) -> int:
+    def cpus_with_others(self) -> int:
         """CPUs that Ray counts for a worker if other steps, such as reading, need one too.
 
         A worker with all CPUs of the cluster would wait for them, and they for it.
@@ -108,7 +108,7 @@ class WorkerPlan:
         fills = sum(_cores()) < self.threads + 1
         return self.threads - 1 if fills else self.threads
 
-    def check_room_beside(self) -> None:
+    def check_room_for_others(self) -> None:
         """Check that the first workers leave a CPU to other steps.
 
         Otherwise they would wait for each other for ever.
@@ -117,7 +117,7 @@ class WorkerPlan:
             ConfigError: they take every CPU of the cluster.
         """
         low, high = self.bounds(spare=1)
-        cores, each = sum(map(int, _cores())), self.cpus_beside_others()
+        cores, each = sum(map(int, _cores())), self.cpus_with_others()
         alone = low == 1 and each < self.threads  # a single worker reduces its CPUs
         if alone or low * self.threads < cores:
             return
@@ -178,7 +178,7 @@ def connected(address: str | None) -> Iterator[bool]:
             with _without_stderr():
                 ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **quiet)
         else:
-            _knock(address)
+            _check_listening(address)
             with _without_stderr():
                 ray.init(address, **quiet)
     except (
@@ -219,7 +219,7 @@ def _hint(address: str | None) -> str:
     )
 
 
-def _knock(address: str) -> None:
+def _check_listening(address: str) -> None:
     """Check that a process listens at HOST:PORT: Ray itself would retry for minutes.
 
     Raises:

@@ -71,7 +71,7 @@ def translate_dataset(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map,
     )  # fmt: skip
-    plan.check_room_beside()
+    plan.check_room_for_others()
     open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises errors early
     return dataset.map_batches(
         TableWorker,
@@ -84,7 +84,7 @@ def translate_dataset(
         },
         batch_size=plan.batch_rows,
         batch_format="pyarrow",
-        num_cpus=plan.cpus_beside_others(),
+        num_cpus=plan.cpus_with_others(),
         compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )

@@ -161,7 +161,7 @@ class _Gzip(gzip.GzipFile):
         self._compressed.close()
 
 
-def write_whole(
+def write_atomically(
     system: fs.FileSystem,
     path: str,
     write: Callable[[Any], Result],

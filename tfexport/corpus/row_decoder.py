@@ -14,7 +14,7 @@ from typing import Any
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import GIVING_MORE
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
@@ -162,7 +162,7 @@ class RowDecoder:
             if _asks_more(task.options.get(name))
         ]
         self._keywords = task.options
-        if self._resolve(self._stand_in(), misplaced).sampling:
+        if self._resolve(self._any_languages(), misplaced).sampling:
             # Sampling has to give the same results if a row is decoded again.
             self._keywords = {"seed": 0, **task.options}
 
@@ -177,23 +177,23 @@ class RowDecoder:
             MemoryError: there was not enough.
         """
         results: list[Decoded | None] = [None] * len(rows)
-        groups: dict[Spoken, list[tuple[int, Request]]] = {}
-        resolved: dict[Spoken, ResolvedOptions] = {}
+        groups: dict[LanguagePair, list[tuple[int, Request]]] = {}
+        resolved: dict[LanguagePair, ResolvedOptions] = {}
         for place, row in enumerate(rows):
-            spoken = self._spoken(row)
+            language_pair = self._language_pair(row)
             try:
-                if spoken not in resolved:
-                    resolved[spoken] = self._resolve(spoken, scores=scores)
-                request = self._request(row, resolved[spoken])
+                if language_pair not in resolved:
+                    resolved[language_pair] = self._resolve(language_pair, scores=scores)
+                request = self._request(row, resolved[language_pair])
             except TfexportError as error:
                 results[place] = self._failed(error)
                 continue
             if request is None:
                 results[place] = Decoded("", 0.0 if scores else None)
             else:
-                groups.setdefault(spoken, []).append((place, request))
-        for spoken, members in groups.items():
-            options = resolved[spoken]
+                groups.setdefault(language_pair, []).append((place, request))
+        for language_pair, members in groups.items():
+            options = resolved[language_pair]
             found = self._decode([request for _, request in members], options)
             for (place, request), result in zip(members, found, strict=True):
                 results[place] = self._made(rows[place], request, result, options)
@@ -203,7 +203,7 @@ class RowDecoder:
         """Stop the threads that decode."""
         self._engine.close()
 
-    def _stand_in(self) -> Spoken:
+    def _any_languages(self) -> LanguagePair:
         """The task's languages; or any of the model's if each row has to name one."""
         known = self._engine.manifest.languages or Languages()
         unsaid = next(iter(known.ids), None)
@@ -212,18 +212,18 @@ class RowDecoder:
             source = source or unsaid
         if known.target_place is not None and known.target is None:
             target = target or unsaid
-        return Spoken(source, target)
+        return LanguagePair(source, target)
 
-    def _spoken(self, row: Row) -> Spoken:
+    def _language_pair(self, row: Row) -> LanguagePair:
         source, target = self._task.source_language, self._task.target_language
         if "source_language" in self.row_columns:
             source = row.source_language or source
         if "target_language" in self.row_columns:
             target = row.target_language or target
-        return Spoken(source, target)
+        return LanguagePair(source, target)
 
     def _resolve(
-        self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
+        self, language_pair: LanguagePair, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
         """Resolve the options of rows in these languages.
 
@@ -232,7 +232,7 @@ class RowDecoder:
         """
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
-        options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, spoken)
+        options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, language_pair)
         return options
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:

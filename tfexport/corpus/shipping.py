@@ -46,16 +46,16 @@ class ShippedBundle:
         if not self.parts or _digest(seen) == self.digest:
             return seen
         folder = _cache() / self.digest
-        while not self._is_whole(folder):
+        while not self._is_complete(folder):
             try:
                 with writing(folder):
-                    if not self._is_whole(folder):
+                    if not self._is_complete(folder):
                         self._fetch(folder)
             except OutputExistsError:  # another worker of this node is fetching it
                 time.sleep(0.2)
         return folder
 
-    def _is_whole(self, folder: Path) -> bool:
+    def _is_complete(self, folder: Path) -> bool:
         """Whether all files exist: a cleaner of temporary folders may have removed some."""
         return all((folder / name).is_file() for name in self.parts)
 

@@ -18,7 +18,7 @@ from tfexport.bundle import MANIFEST, read_manifest
 from tfexport.errors import InputError, Message, join_problems
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model import native_engine
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine
@@ -118,7 +118,7 @@ def benchmark_rows(
     keywords: dict[str, Any],
     *,
     ids: bool = False,
-    spoken: Spoken = UNSAID,
+    language_pair: LanguagePair = NO_LANGUAGES,
 ) -> tuple[list[list[int]], dict[str, Any]]:
     """Make source ids to decode, from a file's lines that are not blank, or at random.
 
@@ -127,7 +127,7 @@ def benchmark_rows(
         file: UTF-8 lines; None for random ids, the same on every machine.
         keywords: decoding options, which are checked.
         ids: lines are ids separated by spaces instead of text.
-        spoken: the languages of the lines, for a model with language tokens.
+        language_pair: the languages of the lines, for a model with language tokens.
 
     Returns:
         The rows, and the keywords with the token of the target language.
@@ -137,13 +137,17 @@ def benchmark_rows(
         InputError: naming all lines that cannot be decoded; or there is no line.
     """
     engine = Engine(bundle)
-    named = spoken.source is not None or spoken.target is not None
-    spoken = replace(spoken, as_ids=ids or file is None or not named)
-    engine.resolver.resolve(keywords, spoken=spoken)
+    named = language_pair.source is not None or language_pair.target is not None
+    language_pair = replace(language_pair, as_ids=ids or file is None or not named)
+    engine.resolver.resolve(keywords, language_pair=language_pair)
     languages = engine.manifest.languages
-    if languages is not None and languages.target_place in ("first", "start") and spoken.target:
-        keywords = {**keywords, "target_language": spoken.target}
-    rows = _random_rows(engine) if file is None else _read_rows(engine, file, spoken, ids)
+    if (
+        languages is not None
+        and languages.target_place in ("first", "start")
+        and language_pair.target
+    ):
+        keywords = {**keywords, "target_language": language_pair.target}
+    rows = _random_rows(engine) if file is None else _read_rows(engine, file, language_pair, ids)
     return rows, keywords
 
 
@@ -157,8 +161,10 @@ def _random_rows(engine: Engine) -> list[list[int]]:
     return [draw.choices(usable, k=length) for _ in range(ROWS)]
 
 
-def _read_rows(engine: Engine, file: str, spoken: Spoken, ids: bool) -> list[list[int]]:
-    options, _ = engine.resolver.resolve({"truncate": True}, spoken=spoken)
+def _read_rows(
+    engine: Engine, file: str, language_pair: LanguagePair, ids: bool
+) -> list[list[int]]:
+    options, _ = engine.resolver.resolve({"truncate": True}, language_pair=language_pair)
     rows: list[list[int]] = []
     problems: list[Message] = []
     with Path(file).open("rb") as lines:

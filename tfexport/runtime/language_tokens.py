@@ -9,7 +9,7 @@ from tfexport.runtime.text.codec import PLAIN, Framing
 
 
 @dataclass(frozen=True)
-class Spoken:
+class LanguagePair:
     """The languages that a caller names.
 
     Attributes:
@@ -24,7 +24,7 @@ class Spoken:
 
 
 @dataclass(frozen=True)
-class Placed:
+class LanguageTokens:
     """The ids of language tokens, by position.
 
     Attributes:
@@ -40,42 +40,42 @@ class Placed:
     problems: tuple[Problem, ...] = field(default=())
 
 
-UNSAID = Spoken()
+NO_LANGUAGES = LanguagePair()
 _ONE = "has one source and one target language"
 
 
-def place_languages(
-    languages: Languages | None, spoken: Spoken, told: Collection[object]
-) -> Placed:
+def find_language_tokens(
+    languages: Languages | None, language_pair: LanguagePair, given: Collection[object]
+) -> LanguageTokens:
     """Convert the languages of a call to tokens, at the positions of the bundle.
 
     Args:
         languages: of the bundle.
-        spoken: languages of the caller.
-        told: ids of the target's first token and of the start token, if the caller gave them. A
+        language_pair: languages of the caller.
+        given: ids of the target's first token and of the start token, if the caller gave them. A
             language token there counts as its code.
     """
-    if languages is None and spoken.source is None and spoken.target is None:
-        return Placed()
+    if languages is None and language_pair.source is None and language_pair.target is None:
+        return LanguageTokens()
     known = languages or Languages()
     if known.target is None and known.target_place in ("first", "start"):
-        codes = [code for code, number in known.ids.items() if number in told]
+        codes = [code for code, number in known.ids.items() if number in given]
         known = replace(known, target=next(iter(codes), None))
-    problems = tuple(_problems(languages, known, spoken))
+    problems = tuple(_problems(languages, known, language_pair))
     if problems:
-        return Placed(problems=problems)
-    source = _id(known, known.source_place, spoken.source or known.source)
-    target = _id(known, known.target_place, spoken.target or known.target)
+        return LanguageTokens(problems=problems)
+    source = _id(known, known.source_place, language_pair.source or known.source)
+    target = _id(known, known.target_place, language_pair.target or known.target)
     around = {
         place: () if source is None or known.source_place != place else (source,)
         for place in SOURCE_PLACES
     }
     framing = Framing(around["before"], around["after"])
     if known.target_place == "source":
-        unmarked = target is None and not spoken.as_ids
+        unmarked = target is None and not language_pair.as_ids
         asked = _which("target", known) if unmarked else None
         framing = replace(framing, mark=target, marks=frozenset(known.ids.values()), asked=asked)
-    return Placed(
+    return LanguageTokens(
         framing,
         first=target if known.target_place == "first" else None,
         start=target if known.target_place == "start" else None,
@@ -86,9 +86,11 @@ def _id(known: Languages, place: str | None, code: str | None) -> int | None:
     return None if place is None or code is None else known.ids[code]
 
 
-def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> Iterator[Problem]:
+def _problems(
+    languages: Languages | None, known: Languages, language_pair: LanguagePair
+) -> Iterator[Problem]:
     for side in ("source", "target"):
-        option, code = f"{side}_language", getattr(spoken, side)
+        option, code = f"{side}_language", getattr(language_pair, side)
         place, default = getattr(known, f"{side}_place"), getattr(known, side)
         of_text = side == "source" or place == "source"
         if code is not None and not isinstance(code, str):
@@ -96,7 +98,7 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
         elif code is None:
             # Texts may contain the language token themselves; each text without one is reported
             # later.
-            if place not in (None, "source") and default is None and not spoken.as_ids:
+            if place not in (None, "source") and default is None and not language_pair.as_ids:
                 yield Problem(option, _which(side, known))
         elif place is None:
             if languages is None or default is None:
@@ -107,7 +109,7 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
             near = nearest_name(code, known.ids)
             hint = f"did you mean {near!r}?" if near else f"known: {_codes(known)}"
             yield Problem(option, f"{shown(code)} is not a language of the model; {hint}")
-        elif spoken.as_ids and of_text:
+        elif language_pair.as_ids and of_text:
             yield Problem(option, "has no effect on ids; put the id of the language among them")
 
 

@@ -61,13 +61,13 @@ _OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
-def is_whole(value: Any) -> TypeGuard[int]:
+def is_integer(value: Any) -> TypeGuard[int]:
     """Whether a value is an integer; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
-class Wholes:
+class Integers:
     """Integers between two bounds, both included."""
 
     least: int
@@ -75,7 +75,7 @@ class Wholes:
 
     def problem(self, value: Any) -> str | None:
         """State why a value is invalid; None for a valid one."""
-        if not is_whole(value):
+        if not is_integer(value):
             return f"{shown(value)} is not an integer"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
@@ -109,7 +109,7 @@ class Reals:
 
 
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of several words."""
 
     words: tuple[str, ...]
@@ -159,7 +159,7 @@ class Sequences:
         return None
 
 
-Bounds = Wholes | Reals | Choice | OneToken | Tokens | Sequences
+Bounds = Integers | Reals | OneOf | OneToken | Tokens | Sequences
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def option(default: Any, help: str | None, bounds: Bounds | None = None) -> Any:
     return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
 
 
-class _Said:
+class _NamedOptions:
     """Remembers which options a caller named, because they override a bundle's own defaults."""
 
     __slots__ = ("said",)  # not in the instance's dictionary, which callers may read
@@ -272,7 +272,7 @@ class TranslationKeywords(DecodingKeywords, total=False):
 
 
 @dataclass(frozen=True)
-class DecodingOptions(_Said):
+class DecodingOptions(_NamedOptions):
     """Options of decoding; docs/decoding.md has every definition.
 
     A token is an id, or a piece of text that the target tokenizer knows as one token.
@@ -331,10 +331,10 @@ class DecodingOptions(_Said):
     """
 
     beam_size: int = option(
-        1, "Size of the beam; 1 is greedy search.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Size of the beam; 1 is greedy search.  [default: 1]", Integers(1, _WIDEST)
     )
     num_hypotheses: int = option(
-        1, "Hypotheses per line; each is an output line.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Hypotheses per line; each is an output line.  [default: 1]", Integers(1, _WIDEST)
     )
     # A length to the power of ten times this is still a float.
     length_penalty: float = option(
@@ -354,7 +354,7 @@ class DecodingOptions(_Said):
     search_rules: str = option(
         "tfexport",
         "Rules of ranking, stopping, penalties and bans.  [default: the bundle's, else tfexport]",
-        Choice(("tfexport", "transformers")),
+        OneOf(("tfexport", "transformers")),
     )
     exhaustive: bool = option(
         False, "With transformers' rules: continue while a better hypothesis is possible."
@@ -362,7 +362,9 @@ class DecodingOptions(_Said):
     renormalize_logits: bool = option(
         False, "With transformers' rules: normalise scores after penalties and bans."
     )
-    beam_groups: int = option(1, "Groups of diverse beam search.  [default: 1]", Wholes(1, _WIDEST))
+    beam_groups: int = option(
+        1, "Groups of diverse beam search.  [default: 1]", Integers(1, _WIDEST)
+    )
     diversity_penalty: float = option(
         0.0, "Penalty on a token for each group that chose it before.", Reals(0.0, 1e6)
     )
@@ -372,27 +374,27 @@ class DecodingOptions(_Said):
         "Sampling divides the logits by this; values below 1 favour the best tokens.  [default: 1]",
         Reals(0.0, 1e6, inclusive=False),
     )
-    top_k: int = option(0, "Sample from this many best tokens.", Wholes(0, _LONGEST))
+    top_k: int = option(0, "Sample from this many best tokens.", Integers(0, _LONGEST))
     top_p: float = option(
         1.0, "Sample from the fewest tokens with this total probability.", Reals(0.0, 1.0)
     )
     seed: int | None = option(
-        None, "Seed of sampling; the same seed gives the same lines.", Wholes(0, 2**64 - 1)
+        None, "Seed of sampling; the same seed gives the same lines.", Integers(0, 2**64 - 1)
     )
-    min_length: int = option(0, "Minimum number of tokens per line.", Wholes(0, _LONGEST))
+    min_length: int = option(0, "Minimum number of tokens per line.", Integers(0, _LONGEST))
     max_length: int = option(
-        256, "Maximum number of tokens per line.  [default: 256]", Wholes(0, _LONGEST)
+        256, "Maximum number of tokens per line.  [default: 256]", Integers(0, _LONGEST)
     )
     max_input_length: int | None = option(
         None,
         "Maximum length of the input in tokens.  [default: the model's limit]",
-        Wholes(1, _LONGEST),
+        Integers(1, _LONGEST),
     )
     no_repeat_ngram_size: int = option(
-        0, "No n-gram of this many tokens occurs twice.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many tokens occurs twice.", Integers(0, _LONGEST)
     )
     encoder_no_repeat_ngram_size: int = option(
-        0, "No n-gram of this many source tokens occurs in the target.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many source tokens occurs in the target.", Integers(0, _LONGEST)
     )
     # Beyond, logits leave the range of float32.
     repetition_penalty: float = option(
@@ -426,20 +428,22 @@ class DecodingOptions(_Said):
     return_token_scores: bool = option(False, "Write the log-probability of every token.")
     return_attention: bool = option(False, "Write the attention and the alignment.")
     attention_layer: int = option(
-        -1, "Decoder layer of the attention.  [default: -1, the last]", Wholes(-_LONGEST, _LONGEST)
+        -1,
+        "Decoder layer of the attention.  [default: -1, the last]",
+        Integers(-_LONGEST, _LONGEST),
     )
     attention_head: int | None = option(
-        None, "Head of the attention.  [default: the mean over all]", Wholes(0, _LONGEST)
+        None, "Head of the attention.  [default: the mean over all]", Integers(0, _LONGEST)
     )
     replace_unknowns: bool = option(False, "Replace unknown tokens by the aligned source word.")
     callback: Callable[[Step], object] | None = option(None, None)
     batch_size: int = option(
         32,
         "Lines (or tokens) decoded together; 1 answers every line as it comes.  [default: 32]",
-        Wholes(1, 2**20),
+        Integers(1, 2**20),
     )
     batch_type: str = option(
-        "rows", "What the batch size counts.  [default: rows]", Choice(("rows", "tokens"))
+        "rows", "What the batch size counts.  [default: rows]", OneOf(("rows", "tokens"))
     )
     truncate: bool = option(False, "Cut lines that are too long, instead of refusing them.")
 

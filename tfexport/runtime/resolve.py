@@ -22,7 +22,7 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
@@ -30,7 +30,7 @@ from tfexport.runtime.options import (
     SUBJECT,
     Token,
     check_options,
-    is_whole,
+    is_integer,
 )
 from tfexport.runtime.search.request import GraphRules, ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
@@ -75,7 +75,7 @@ class Resolver:
         Raises:
             ConfigError: they are invalid.
         """
-        self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
+        self.resolve(given, language_pair=LanguagePair(as_ids=True))  # ids need no language
         defaults = with_own(self._manifest.generation, given)
         return Resolver(self._manifest, self._texts, defaults)
 
@@ -84,7 +84,7 @@ class Resolver:
         keywords: Mapping[str, Any],
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[Problem] = (),
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
         own_defaults: bool = True,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """Resolve the options, prefixes and languages of a call, over the bundle's own defaults.
@@ -93,19 +93,19 @@ class Resolver:
             keywords: options of ``DecodingOptions``.
             prefixes: one for each row.
             extra: problems of the caller, for the same message.
-            spoken: the languages of the call.
+            language_pair: the languages of the call.
             own_defaults: whether the bundle's own defaults count.
 
         Raises:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        unnamed = spoken.source is None and spoken.target is None
+        unnamed = language_pair.source is None and language_pair.target is None
         if own_defaults and unnamed and not keywords:
-            options, found = self._usual(spoken.as_ids)
+            options, found = self._usual(language_pair.as_ids)
         else:
             defaults = self._defaults if own_defaults else {}
-            options, found = self._check(keywords, defaults, spoken)
+            options, found = self._check(keywords, defaults, language_pair)
         checked, bad_prefixes = self._check_prefixes(prefixes, options)
         problems = [*found, *bad_prefixes, *extra]
         if problems:
@@ -118,11 +118,11 @@ class Resolver:
     def _usual(self, as_ids: bool) -> tuple[ResolvedOptions, list[Problem]]:
         """The resolved options of calls without options and languages, which are checked once."""
         if as_ids not in self._checked:
-            self._checked[as_ids] = self._check({}, self._defaults, Spoken(as_ids=as_ids))
+            self._checked[as_ids] = self._check({}, self._defaults, LanguagePair(as_ids=as_ids))
         return self._checked[as_ids]
 
     def _check(
-        self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], spoken: Spoken
+        self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], language_pair: LanguagePair
     ) -> tuple[ResolvedOptions, list[Problem]]:
         """Resolve valid options and languages, and return the problems of the others."""
         manifest = self._manifest
@@ -131,23 +131,23 @@ class Resolver:
         tokens = _Tokens(self._texts, manifest.limits.target_vocab_size)
         ids = self._token_ids(tokens, changed)
         special, limit = manifest.special_ids, manifest.limits.max_target_length
-        told = (ids.get("first_token"), special.start)
-        placed = place_languages(manifest.languages, spoken, told)
-        if placed.first is not None and "first_token" not in keywords:
-            ids["first_token"] = placed.first
+        given = (ids.get("first_token"), special.start)
+        language_tokens = find_language_tokens(manifest.languages, language_pair, given)
+        if language_tokens.first is not None and "first_token" not in keywords:
+            ids["first_token"] = language_tokens.first
         longest = changed.get("max_length", DEFAULTS["max_length"])
         bounded = {"max_length": longest if limit is None else min(longest, limit)}
         start = special.decoder_start
         options = ResolvedOptions(
             **{**changed, **ids, **bounded},
-            bos_id=start if placed.start is None else placed.start,
-            usual_start=placed.start in (None, start),
+            bos_id=start if language_tokens.start is None else language_tokens.start,
+            usual_start=language_tokens.start in (None, start),
             eos_id=special.eos,
             graph_rules=self._graph_rules,
-            framing=placed.framing,
+            framing=language_tokens.framing,
             given={**changed, **{name: ids[name] for name in _SINGLE_TOKENS if name in ids}},
         )
-        problems.extend([*tokens.problems, *placed.problems])
+        problems.extend([*tokens.problems, *language_tokens.problems])
         if options.first_token in options.end_tokens:
             problems.append(Problem("first_token", "is an end token: every row is empty"))
         return options, problems
@@ -181,21 +181,21 @@ class Resolver:
         prefixes: Iterable[Prefix] | None,
         count: int,
         extra: Sequence[Problem] = (),
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """``resolve`` for a call of ``count`` rows; without prefixes all of them are empty."""
         if prefixes is None:
-            return self.resolve(keywords, [None] * count, extra, spoken)
+            return self.resolve(keywords, [None] * count, extra, language_pair)
         given: list[Prefix] = []
         try:
             given = check_rows("target_prefix", prefixes, "prefixes, one for each row")
         except InputError as error:
             extra = [*extra, Problem(None, error.message)]
-            return self.resolve(keywords, [], extra, spoken)
+            return self.resolve(keywords, [], extra, language_pair)
         if len(given) != count:
             text = f" holds {len(given)} prefixes for {count} rows"
             extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
-        return self.resolve(keywords, given, extra, spoken)
+        return self.resolve(keywords, given, extra, language_pair)
 
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
@@ -305,7 +305,7 @@ def _value(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
 
 
 def _above_one(value: Any) -> bool:
-    return is_whole(value) and value > 1
+    return is_integer(value) and value > 1
 
 
 def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -334,7 +334,7 @@ def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple
     if given.get("early_stopping") is True:
         dropped.append("exhaustive")
     several = _value("num_hypotheses", own, given)
-    found = is_whole(beam) and is_whole(several) and several <= beam
+    found = is_integer(beam) and is_integer(several) and several <= beam
     if sampling is not True and given.get("return_alternatives") is not True and not found:
         dropped.append("num_hypotheses")
     return tuple(dropped)
@@ -343,7 +343,7 @@ def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple
 def _without_length(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
     """The bundle's limit of length that the caller's other limit contradicts."""
     least, most = _value("min_length", own, given), _value("max_length", own, given)
-    if is_whole(least) and is_whole(most) and least > most:
+    if is_integer(least) and is_integer(most) and least > most:
         return ("min_length",) if "max_length" in given else ("max_length",)
     return ()
 

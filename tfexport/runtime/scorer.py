@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import DEFAULTS, ScoringKeywords
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
@@ -27,7 +27,7 @@ class Scorer:
         sources: Iterable[str | Sequence[int]],
         targets: Iterable[str | Sequence[int]],
         keywords: Mapping[str, Any],
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
     ) -> list[Hypothesis]:
         """See ``Translator.score``."""
         pairs = (
@@ -35,7 +35,7 @@ class Scorer:
             check_rows("targets", targets, "texts or rows of ids"),
         )
         as_ids = not any(isinstance(row, str) for rows in pairs for row in rows)
-        options = self.resolve(keywords, replace(spoken, as_ids=as_ids))
+        options = self.resolve(keywords, replace(language_pair, as_ids=as_ids))
         if len(pairs[0]) != len(pairs[1]):
             raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
         rows: list[Request | None] = []
@@ -52,7 +52,9 @@ class Scorer:
             raise InputError(join_problems("score", problems))
         return self.run(rows, wanted, options)
 
-    def resolve(self, keywords: Mapping[str, Any], spoken: Spoken = UNSAID) -> ResolvedOptions:
+    def resolve(
+        self, keywords: Mapping[str, Any], language_pair: LanguagePair = NO_LANGUAGES
+    ) -> ResolvedOptions:
         """Check and resolve options; see ``Translator.score``.
 
         The bundle's own defaults of search have no effect; a forced first token is added before a
@@ -67,7 +69,7 @@ class Scorer:
         if keywords.get("coverage_penalty"):
             # ``check_options`` requires a beam with it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
-        return self._engine.resolver.resolve(keywords, extra=extra, spoken=spoken)[0]
+        return self._engine.resolver.resolve(keywords, extra=extra, language_pair=language_pair)[0]
 
     def request(
         self,

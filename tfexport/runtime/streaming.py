@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import TranslationResult
@@ -106,7 +106,7 @@ def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
     texts += [
         Message(Option(name), f" {keywords[name]} cannot be streamed: it must be 1")
         for name in ("beam_size", "num_hypotheses")
-        if is_whole(keywords.get(name)) and keywords[name] > 1
+        if is_integer(keywords.get(name)) and keywords[name] > 1
     ]
     return [Problem(None, text) for text in texts]
 

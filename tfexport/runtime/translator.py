@@ -21,7 +21,7 @@ from tfexport.runtime.engine import (
 )
 from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -159,9 +159,9 @@ class Translator:
         sources = check_rows("texts", texts, "strings")
         given = given_options(options, keywords)
         resolver = self.engine.resolver
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         resolved, prefixes = resolver.resolve_rows(
-            given, target_prefix, len(sources), spoken=spoken
+            given, target_prefix, len(sources), language_pair=language_pair
         )
         requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
 
@@ -227,8 +227,10 @@ class Translator:
         given = given_options(options, keywords)
         extra = acts_on_text(given, "generate")
         resolver = self.engine.resolver
-        spoken = Spoken(target=target_language, as_ids=True)
-        resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra, spoken)
+        language_pair = LanguagePair(target=target_language, as_ids=True)
+        resolved, prefixes = resolver.resolve_rows(
+            given, target_prefix, len(rows), extra, language_pair
+        )
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
@@ -268,7 +270,7 @@ class Translator:
         given = given_options(options, keywords)
         extra = [*acts_on_text(given, "generate_from"), *cut_ids(given)]
         resolved, prefixes = self.engine.resolver.resolve_rows(
-            given, target_prefix, len(listed), extra, Spoken(as_ids=True)
+            given, target_prefix, len(listed), extra, LanguagePair(as_ids=True)
         )
         requests = requests_from(self.engine, listed, prefixes, resolved)
         found = self.engine.decode(requests, resolved)
@@ -310,8 +312,8 @@ class Translator:
             ConfigError: unknown options, or those of search and sampling.
         """
         given = given_options(options, keywords, changed_only=True)
-        spoken = Spoken(source_language, target_language)
-        return self.scorer.score(sources, targets, given, spoken)
+        language_pair = LanguagePair(source_language, target_language)
+        return self.scorer.score(sources, targets, given, language_pair)
 
     @cached_property
     def scorer(self) -> Scorer:
@@ -347,9 +349,9 @@ class Translator:
         """
         given = given_options(options, keywords)
         extra = unstreamable(given)
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         resolved, (prefix,) = self.engine.resolver.resolve(
-            streamed(given), [target_prefix], extra, spoken
+            streamed(given), [target_prefix], extra, language_pair
         )
         request = self.engine.request(text, 0, prefix, resolved, as_ids=False)
         return stream_text(self.engine, request, resolved)
@@ -382,9 +384,9 @@ class Translator:
             InputError: a text cannot be decoded; raised in place of its result.
             ConfigError: unknown or contradictory options; raised by the call itself.
         """
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         given = given_options(options, keywords)
-        resolved, _ = self.engine.resolver.resolve(given, spoken=spoken)
+        resolved, _ = self.engine.resolver.resolve(given, language_pair=language_pair)
         return translate_texts(self.engine, texts, target_prefix, resolved)
 
     @naming_options(TranslationKeywords)
@@ -424,8 +426,12 @@ class Translator:
         """
         # Text lines show no scores, and greedy search is faster without.
         given = {"return_scores": jsonl, **given_options(options, keywords)}
-        spoken = Spoken(given.pop("source_language", None), given.pop("target_language", None))
-        resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix], spoken=spoken)
+        language_pair = LanguagePair(
+            given.pop("source_language", None), given.pop("target_language", None)
+        )
+        resolved, (prefix,) = self.engine.resolver.resolve(
+            given, [target_prefix], language_pair=language_pair
+        )
         line_format = LineFormat(jsonl=jsonl, num_hypotheses=resolved.num_hypotheses)
         task = LineTask(resolved, line_format, prefix)
         return translate_file(self.engine, source, output, task, resume=resume, force=force)

@@ -13,9 +13,9 @@ from tfexport import __version__
 from tfexport.errors import TfexportError
 from tfexport.serve import openapi
 from tfexport.serve.call import call_of
-from tfexport.serve.error_formats import dialect_of
+from tfexport.serve.error_formats import error_format_of
 from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.middleware import FAULT, App, Gate
+from tfexport.serve.middleware import FAULT, App, RequestMiddleware
 from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
 from tfexport.serve.protocols.own import UNFINISHED
 from tfexport.serve.protocols.response_models import ANSWERS
@@ -48,13 +48,13 @@ def make_app(service: Service, *, local: bool = False) -> App:
     hosts = service.settings.allowed_hosts if local else None
     document = app.openapi()
     openapi.complete(document, ANSWERS, keys=service.keys.needed)
-    gate: App = Gate(app, service, document["paths"], hosts)
+    middleware: App = RequestMiddleware(app, service, document["paths"], hosts)
     if service.settings.cors_origins:
-        gate = CORSMiddleware(
-            gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
+        middleware = CORSMiddleware(
+            middleware, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
         )  # fmt: skip
-    return gate
+    return middleware
 
 
 class _PageFiles(StaticFiles):
@@ -118,5 +118,5 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 def _respond(request: Request, failure: RequestError) -> Response:
     call_of(request.scope).problem = failure.logged
-    status, headers, body = dialect_of(request.scope["path"]).response(failure)
+    status, headers, body = error_format_of(request.scope["path"]).response(failure)
     return Response(body, status, headers)

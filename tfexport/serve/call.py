@@ -23,7 +23,7 @@ class Call:
     Attributes:
         id: the caller's, or one that was made for it.
         deadline: by ``time.monotonic``.
-        begun: when it arrived, by ``time.monotonic``.
+        arrived: when it arrived, by ``time.monotonic``.
         exits: closed when the request ends, in any way.
         body: of the request.
         model: name of the model that serves it.
@@ -35,7 +35,7 @@ class Call:
 
     id: str
     deadline: float
-    begun: float
+    arrived: float
     exits: ExitStack = field(default_factory=ExitStack)
     body: bytes = b""
     model: str = ""

@@ -11,11 +11,17 @@ from tfexport.errors import join_some
 from tfexport.serve.call import Call
 from tfexport.serve.failures import wrong
 from tfexport.serve.language_codes import Code
-from tfexport.serve.model_choice import Choice, choose_by_languages, choose_only, sources_of, use
+from tfexport.serve.model_choice import (
+    ModelChoice,
+    choose_by_languages,
+    choose_only,
+    sources_of,
+    use,
+)
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Translated
-from tfexport.serve.translating import aside, translate
+from tfexport.serve.translating import in_thread, translate
 
 LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
@@ -96,7 +102,7 @@ async def translate_between(
         RequestError: there is no such model, or the language of a text cannot be detected.
         TfexportError: see ``translate``.
     """
-    choices = await aside(call, lambda: _choices(service, texts, wanted))
+    choices = await in_thread(call, lambda: _choices(service, texts, wanted))
     groups: dict[tuple[str, str], list[int]] = {}
     for place, (choice, _) in enumerate(choices):
         groups.setdefault((choice.model.name, choice.source), []).append(place)
@@ -118,14 +124,18 @@ async def translate_between(
     ]
 
 
-def _asked(choice: Choice, texts: Sequence[str], places: Sequence[int], wanted: Wanted) -> Asked:
+def _asked(
+    choice: ModelChoice, texts: Sequence[str], places: Sequence[int], wanted: Wanted
+) -> Asked:
     return Asked(
-        [texts[place] for place in places], wanted.options, None, choice.spoken,
+        [texts[place] for place in places], wanted.options, None, choice.language_pair,
         choice.source, choice.target, wanted.split, divide=True, places=places,
     )  # fmt: skip
 
 
-def _choices(service: Service, texts: Sequence[str], wanted: Wanted) -> list[tuple[Choice, float]]:
+def _choices(
+    service: Service, texts: Sequence[str], wanted: Wanted
+) -> list[tuple[ModelChoice, float]]:
     """A model for each text, and the confidence in its language."""
     if wanted.source is not None:
         choice = choose_by_languages(service.models, wanted.source, wanted.target)

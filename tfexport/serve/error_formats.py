@@ -11,7 +11,7 @@ from tfexport.serve.failures import WRONG, RequestError
 
 
 @dataclass(frozen=True)
-class Dialect:
+class ErrorFormat:
     """Status codes, bodies and keys of one protocol.
 
     Attributes:
@@ -64,10 +64,10 @@ def _message_body(failure: RequestError) -> Mapping[str, Any]:
     return {"message": failure.message}
 
 
-OWN = Dialect("own", 422, 401, b"Bearer", _own_body)
-LIBRETRANSLATE = Dialect("LibreTranslate", 400, 403, None, _error_body)
-DEEPL = Dialect("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
-KSERVE = Dialect("KServe", 400, 401, b"Bearer", _error_body)
+OWN = ErrorFormat("own", 422, 401, b"Bearer", _own_body)
+LIBRETRANSLATE = ErrorFormat("LibreTranslate", 400, 403, None, _error_body)
+DEEPL = ErrorFormat("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
+KSERVE = ErrorFormat("KServe", 400, 401, b"Bearer", _error_body)
 
 # Paths and prefixes of paths, with a slash at the end, as ``_under`` needs them.
 _LIBRETRANSLATE_PATHS = ("/translate/", "/languages/", "/detect/", "/suggest/",
@@ -80,7 +80,7 @@ _PROBES = ("/health/", "/metrics/", "/v2/health/")
 _MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 
-def dialect_of(path: str) -> Dialect:
+def error_format_of(path: str) -> ErrorFormat:
     """The protocol that a path belongs to."""
     if _under(path, _LIBRETRANSLATE_PATHS):
         return LIBRETRANSLATE

@@ -10,7 +10,7 @@ import anyio
 from tfexport.serve import request_log
 from tfexport.serve.access import check_host, check_origin
 from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.error_formats import Dialect, dialect_of, is_work, needs_key
+from tfexport.serve.error_formats import ErrorFormat, error_format_of, is_work, needs_key
 from tfexport.serve.failures import RequestError, busy, late
 from tfexport.serve.service import Service
 from tfexport.serve.translating import seen
@@ -31,7 +31,7 @@ _CLOSE = {"Connection": "close"}  # if a body is not read to its end
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers may not guess another type
 
 
-class Gate:
+class RequestMiddleware:
     """The middleware around the application.
 
     Attributes:
@@ -59,8 +59,8 @@ class Gate:
             return
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         answer = _Answer(send, call.id)
-        if is_work(scope["path"]) and self._service.crowded:
-            await self._turn_away(scope, answer)
+        if is_work(scope["path"]) and self._service.overloaded:
+            await self._shed(scope, answer)
             return
         put_call(scope, call)
         method = scope["method"]
@@ -75,9 +75,9 @@ class Gate:
             self._service.metrics.active.dec()
             self._record(scope, call, method, answer.status)
 
-    async def _turn_away(self, scope: Scope, answer: "_Answer") -> None:
+    async def _shed(self, scope: Scope, answer: "_Answer") -> None:
         """Refuse a request if the server is full, with as little work as possible."""
-        await answer.fail(dialect_of(scope["path"]), self._crowded())
+        await answer.fail(error_format_of(scope["path"]), self._overloaded())
         self._service.metrics.answered(self._route(scope), 503, "", 0.0)
         if not self._refused:
             asyncio.get_running_loop().call_later(_SECONDS, self._log_refused)
@@ -88,32 +88,34 @@ class Gate:
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
-        dialect = dialect_of(scope["path"])
+        error_format = error_format_of(scope["path"])
         try:
-            self._check(scope, dialect)
+            self._check(scope, error_format)
             call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
-            if self._service.crowded and is_work(scope["path"]):
-                raise self._crowded()  # since it was checked
+            if self._service.overloaded and is_work(scope["path"]):
+                raise self._overloaded()  # since it was checked
             call.exits.enter_context(self._service.answering())
             await self._run(scope, call, receive, answer)
         except _GoneError:
             # This includes a body that is not valid HTTP: its sender still gets an answer.
-            await answer.fail(dialect, RequestError(400, "the body cannot be read", dict(_CLOSE)))
+            await answer.fail(
+                error_format, RequestError(400, "the body cannot be read", dict(_CLOSE))
+            )
             answer.status = CLIENT_GONE
         except RequestError as failure:
             call.problem = failure.logged
-            await answer.fail(dialect, failure)
+            await answer.fail(error_format, failure)
         except Exception as error:
             # A fault of this program: only this request fails.
             call.problem = FAULT
             request_log.write_fault("fault", error, request_id=call.id)
-            await answer.fail(dialect, RequestError(500, FAULT))
+            await answer.fail(error_format, RequestError(500, FAULT))
 
-    def _crowded(self) -> RequestError:
+    def _overloaded(self) -> RequestError:
         return busy(CROWDED, self._service.seconds_to_clear())
 
-    def _check(self, scope: Scope, dialect: Dialect) -> None:
+    def _check(self, scope: Scope, error_format: ErrorFormat) -> None:
         """Refuse what can be refused before the body is read."""
         path, headers, settings = scope["path"], scope["headers"], self._service.settings
         if self._service.stopping and is_work(path):
@@ -122,9 +124,9 @@ class Gate:
             raise failure
         check_host(headers, scope["http_version"], self._hosts)
         check_origin(scope["method"], headers, settings.cors_origins)
-        by_header = needs_key(path) and dialect.scheme is not None
-        if by_header and not self._service.keys.allow(dialect.key(headers)):
-            failure = dialect.refusal()
+        by_header = needs_key(path) and error_format.scheme is not None
+        if by_header and not self._service.keys.allow(error_format.key(headers)):
+            failure = error_format.refusal()
             failure.headers |= _CLOSE
             raise failure
         coding = header(headers, b"content-encoding").strip().lower().decode("latin-1")
@@ -184,7 +186,7 @@ class Gate:
         return getattr(scope.get("route"), "path", None) or known
 
     def _record(self, scope: Scope, call: Call, method: str, status: int) -> None:
-        route, seconds = self._route(scope), time.monotonic() - call.begun
+        route, seconds = self._route(scope), time.monotonic() - call.arrived
         self._service.metrics.answered(route, status, call.model, seconds)
         if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
@@ -217,11 +219,11 @@ class _Answer:
             self.complete = True
         await self._send(message)
 
-    async def fail(self, dialect: Dialect, failure: RequestError) -> None:
+    async def fail(self, error_format: ErrorFormat, failure: RequestError) -> None:
         """Answer with a failure; a response that has started stays as it is."""
         if self.status:
             return
-        status, headers, body = dialect.response(failure)
+        status, headers, body = error_format.response(failure)
         headers["content-length"] = str(len(body))
         encoded = [(key.lower().encode(), value.encode("latin-1", "replace"))
                    for key, value in headers.items()]  # fmt: skip

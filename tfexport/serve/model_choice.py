@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfexport.errors import join_some
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.call import Call
 from tfexport.serve.failures import wrong
 from tfexport.serve.model_languages import UNKNOWN
@@ -12,25 +12,25 @@ from tfexport.serve.models import Model, Models
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """A model, and the languages between which it translates.
 
     Attributes:
         model: that serves the request.
         source: code of the texts' language; "und" if unknown.
         target: code of the translations' language; "und" if unknown.
-        spoken: the language tokens for the model.
+        language_pair: the language tokens for the model.
     """
 
     model: Model
     source: str
     target: str
-    spoken: Spoken
+    language_pair: LanguagePair
 
 
 def choose_named(
     models: Models, name: str | None, source: str | None, target: str | None
-) -> Choice:
+) -> ModelChoice:
     """Choose a model by its name, or by languages if there are several.
 
     Raises:
@@ -48,7 +48,7 @@ def choose_named(
     return _choice(model, source, target)
 
 
-def choose_by_languages(models: Models, source: str, target: str) -> Choice:
+def choose_by_languages(models: Models, source: str, target: str) -> ModelChoice:
     """Choose the first model that translates between languages.
 
     Raises:
@@ -57,7 +57,7 @@ def choose_by_languages(models: Models, source: str, target: str) -> Choice:
     return _choice(_matching(list(models), source, target)[0], source, target)
 
 
-def choose_only(models: Models, target: str) -> Choice | None:
+def choose_only(models: Models, target: str) -> ModelChoice | None:
     """The first model that writes a language, if all such models read the same language.
 
     None if they read several languages; then the language has to be detected.
@@ -115,13 +115,13 @@ def _check(model: Model, source: str | None, target: str | None) -> None:
         raise wrong(problems)
 
 
-def _choice(model: Model, source: str | None, target: str | None) -> Choice:
+def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice:
     languages = model.languages
     known = languages.source(source) if source else languages.default_source
     written = languages.target(target) if target else _only_target(model)
-    return Choice(
+    return ModelChoice(
         model, known or source or UNKNOWN, written or target or UNKNOWN,
-        languages.spoken(source, target),
+        languages.language_pair(source, target),
     )  # fmt: skip
 
 

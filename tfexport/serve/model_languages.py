@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.languages import Languages
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.language_codes import match_code
 from tfexport.serve.settings import PAIR, PAIR_OF_NAME
 
@@ -20,13 +20,13 @@ class ModelLanguages:
         sources: codes that it reads; empty if unknown.
         targets: codes that it writes; empty if unknown.
         default_source: the one that it reads if the request names none.
-        told: the sides, "source" and "target", that have a language token.
+        token_sides: the sides, "source" and "target", that have a language token.
     """
 
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     default_source: str | None = None
-    told: frozenset[str] = frozenset()
+    token_sides: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, name: str, known: Languages | None, given: str | None) -> "ModelLanguages":
@@ -66,7 +66,9 @@ class ModelLanguages:
         kept = tuple(dict.fromkeys(own[: len(sources)]))
         only = kept[0] if len(kept) == 1 else None
         default = self.default_source if self.default_source in kept else only
-        return ModelLanguages(kept, tuple(dict.fromkeys(own[len(sources) :])), default, self.told)
+        return ModelLanguages(
+            kept, tuple(dict.fromkeys(own[len(sources) :])), default, self.token_sides
+        )
 
     @property
     def unknown(self) -> bool:
@@ -81,13 +83,13 @@ class ModelLanguages:
         """The model's own form of a code that it writes, or None."""
         return match_code(code, self.targets) if self.targets else code
 
-    def spoken(self, source: str | None, target: str | None) -> Spoken:
+    def language_pair(self, source: str | None, target: str | None) -> LanguagePair:
         """The language tokens for a request; the only language that is allowed is the default."""
-        return Spoken(self._said("source", source), self._said("target", target))
+        return LanguagePair(self._code("source", source), self._code("target", target))
 
-    def _said(self, side: str, code: str | None) -> str | None:
+    def _code(self, side: str, code: str | None) -> str | None:
         known: tuple[str, ...] = getattr(self, f"{side}s")
-        if side not in self.told:
+        if side not in self.token_sides:
             return None
         if code is None:
             return known[0] if len(known) == 1 else None
@@ -102,5 +104,5 @@ def _of_bundle(known: Languages) -> ModelLanguages | None:
         return None
     only = sources[0] if len(sources) == 1 else None
     places = (("source", known.source_place), ("target", known.target_place))
-    told = frozenset(side for side, place in places if place)
-    return ModelLanguages(sources, targets, known.source or only, told)
+    token_sides = frozenset(side for side, place in places if place)
+    return ModelLanguages(sources, targets, known.source or only, token_sides)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
@@ -84,7 +84,7 @@ class Model:
         reason = self.scheduler.reason
         batching = f"dynamic batching: {reason}" if reason else "continuous batching"
         yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
-        options, _ = self.resolver.resolve({}, spoken=Spoken(as_ids=True))
+        options, _ = self.resolver.resolve({}, language_pair=LanguagePair(as_ids=True))
         if options.max_length <= _SHORT and "max_length" not in self.settings.decoding:
             by_default = self.engine.manifest.origins.get("max_length") == TRANSFORMERS
             yield Message(
@@ -105,7 +105,7 @@ class Model:
             return self.engine.resolver
         try:
             made = self.engine.resolver.with_defaults(given)
-            options, _ = made.resolve({}, spoken=Spoken(as_ids=True))
+            options, _ = made.resolve({}, language_pair=LanguagePair(as_ids=True))
             within_limits(self, options, given)
         except (ConfigError, RequestError) as error:
             text = error.message

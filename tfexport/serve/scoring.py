@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tfexport.errors import InputError
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -62,7 +62,7 @@ class ScoringPool:
 
 def prepare_pairs(
     model: Model, sources: Sequence[str], targets: Sequence[str], given: Mapping[str, Any],
-    spoken: Spoken,
+    language_pair: LanguagePair,
 ) -> tuple[Pairs, ResolvedOptions]:  # fmt: skip
     """Check and tokenize pairs.
 
@@ -71,7 +71,7 @@ def prepare_pairs(
         RequestError: pairs are wrong.
     """
     scorer = Scorer(model.engine)
-    options = scorer.resolve(given, spoken)
+    options = scorer.resolve(given, language_pair)
     pairs: Pairs = []
     problems = []
     for place, (source, target) in enumerate(zip(sources, targets, strict=True)):

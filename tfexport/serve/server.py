@@ -171,9 +171,11 @@ class Server:
         interrupted: whether a user's Ctrl-C ended it.
     """
 
-    def __init__(self, service: Service, bound: socket.socket, begun: Callable[[], object]) -> None:
+    def __init__(
+        self, service: Service, bound: socket.socket, on_start: Callable[[], object]
+    ) -> None:
         """Prepare one; see ``run``."""
-        self._service, self._bound, self._begun = service, bound, begun
+        self._service, self._bound, self._on_start = service, bound, on_start
         self.interrupted = False
         self._ending: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -187,7 +189,7 @@ class Server:
             serving = asyncio.ensure_future(granian.serve())
             ended = asyncio.ensure_future(self._ended.wait())
             await asyncio.sleep(0)
-            self._begun()
+            self._on_start()
             await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
             if serving.done():
@@ -249,17 +251,17 @@ class Server:
         self._reloading = asyncio.ensure_future(reload())
 
 
-def run(service: Service, bound: socket.socket, begun: Callable[[], object]) -> bool:
+def run(service: Service, bound: socket.socket, on_start: Callable[[], object]) -> bool:
     """Serve until a signal ends it; returns whether a user's Ctrl-C did.
 
     Args:
         service: the service, which is closed at the end.
         bound: the socket, which is closed at the end; see ``bind``.
-        begun: called when connections are accepted.
+        on_start: called when connections are accepted.
     """
     request_log.take_over("_granian", "granian", "asyncio")
     logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding is experimental
-    server = Server(service, bound, begun)
+    server = Server(service, bound, on_start)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         with request_log.in_a_thread():

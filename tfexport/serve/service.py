@@ -44,7 +44,7 @@ class Service:
         self.stopping, self.active, self.read = False, 0, 0
 
     @property
-    def crowded(self) -> bool:
+    def overloaded(self) -> bool:
         """Whether as many requests are answered now as may run and wait.
 
         More are refused before they are read, which is faster. Requests with incomplete bodies do

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
@@ -33,7 +33,7 @@ class Asked:
         texts: in the order of the results.
         options: of decoding, by name.
         prefixes: the start of each translation; None for none.
-        spoken: the language tokens for the model.
+        language_pair: the language tokens for the model.
         language: code of the texts' language, for splitting; empty if unknown.
         target: code of the translations' language, for joining; empty if unknown.
         split: how texts are split, see ``split_text``; None for the model's default.
@@ -46,7 +46,7 @@ class Asked:
     texts: Sequence[str]
     options: Mapping[str, Any] = field(default_factory=dict)
     prefixes: Sequence[Prefix] | None = None
-    spoken: Spoken = UNSAID
+    language_pair: LanguagePair = NO_LANGUAGES
     language: str = ""
     target: str = ""
     split: Split | None = None
@@ -127,7 +127,7 @@ def prepare(model: Model, asked: Asked) -> Rows:
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
     own = asked.prefixes if asked.prefixes is not None else [None] * len(layouts)
-    options, ids = model.resolver.resolve(given, own, problems, asked.spoken)
+    options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
     options = within_limits(model, options, asked.options)
     encoded: dict[str, list[int]] = {}
     if split != "none":
@@ -250,7 +250,7 @@ def _requests(
                 request
                 and split != "none"
                 and not prefix
-                and not _says_something(model, sentence, request)
+                and not _has_words(model, sentence, request)
             ):
                 request = None
             requests.append(request)
@@ -266,7 +266,7 @@ def _too_long(error: InputError) -> str:
     return f"{error.found} tokens are more than the {error.most} that the model takes; shorten it"
 
 
-def _says_something(model: Model, sentence: str, request: Request) -> bool:
+def _has_words(model: Model, sentence: str, request: Request) -> bool:
     """Whether a sentence has a letter or digit, and a token that the model knows.
 
     The model's output for any other sentence is arbitrary.

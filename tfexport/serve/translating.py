@@ -60,7 +60,7 @@ async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) ->
     rows, submission = await begin(model, asked, call)
     found = await outcome(submission, call)
     metrics.characters += call.characters
-    return await aside(call, lambda: assemble(model, rows, found))
+    return await in_thread(call, lambda: assemble(model, rows, found))
 
 
 async def begin(
@@ -87,7 +87,7 @@ async def begin(
         return rows
 
     call.exits.callback(leave)
-    return await aside(call, work), made[0]
+    return await in_thread(call, work), made[0]
 
 
 async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
@@ -110,7 +110,7 @@ def seen(future: "asyncio.Future[Any]") -> None:
         future.exception()
 
 
-async def aside(call: Call, work: Callable[[], Result]) -> Result:
+async def in_thread(call: Call, work: Callable[[], Result]) -> Result:
     """Run work on a call's body or texts, in a thread if they are long.
 
     Raises:

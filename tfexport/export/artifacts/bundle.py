@@ -27,9 +27,9 @@ from tfexport.export.artifacts.keywords import (
     check_expect,
     check_keywords,
     graph_options,
+    language_pair_of,
     read_options,
     reads_texts,
-    spoken_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.results import ExportResult
@@ -48,7 +48,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
@@ -64,7 +64,7 @@ class BundleContents:
         samples: a file of real inputs that are compared too.
         expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
-        spoken: the languages of ``samples`` and ``expect``.
+        language_pair: the languages of ``samples`` and ``expect``.
     """
 
     checkpoint: Checkpoint
@@ -74,7 +74,7 @@ class BundleContents:
     samples: PathLike | None = None
     expect: PathLike | None = None
     reads: str | None = None
-    spoken: Spoken = UNSAID
+    language_pair: LanguagePair = NO_LANGUAGES
 
     def check_languages(self, translates: bool) -> None:
         """Refuse languages of real texts, before the model is exported.
@@ -86,12 +86,12 @@ class BundleContents:
             ConfigError: a language that the model does not know, or one that it has to be told.
         """
         languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
-        frame_samples(languages, self.spoken)
+        frame_samples(languages, self.language_pair)
         if translates:
             first = self.checkpoint.read_generation().defaults.get("first_token")
-            placed = place_languages(languages, self.spoken, (first, start))
-            if placed.problems:
-                raise ConfigError(join_problems("samples", placed.problems))
+            tokens = find_language_tokens(languages, self.language_pair, (first, start))
+            if tokens.problems:
+                raise ConfigError(join_problems("samples", tokens.problems))
 
 
 def export_bundle(
@@ -139,14 +139,14 @@ def read_contents(
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
     check_expect(options, bool(level))
-    spoken = spoken_of(options, "export_bundle")
+    language_pair = language_pair_of(options, "export_bundle")
     tell("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
     inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
+    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, language_pair)
     if inputs != (None, None):
         contents.check_languages(translates=contents.expect is not None)
     return contents
@@ -178,12 +178,14 @@ def write_bundle(
         manifest = write_manifest(folder, manifest)
         report = None
         if contents.level:
-            spoken = contents.spoken
-            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell, spoken)
+            language_pair = contents.language_pair
+            plan = plan_bundle(
+                folder, manifest, contents.level, contents.samples, tell, language_pair
+            )
             report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
             if contents.expect is not None:
                 tie = near_tie_of(checkpoint, report)
-                report = add_expected(report, folder, contents.expect, tie, tell, spoken)
+                report = add_expected(report, folder, contents.expect, tie, tell, language_pair)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -214,7 +216,7 @@ def verify_bundle(
             is in the report.
     """
     check_keywords("verify_bundle", options, VerifyKeywords)
-    spoken = spoken_of(options, "verify_bundle")
+    language_pair = language_pair_of(options, "verify_bundle")
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
@@ -229,12 +231,14 @@ def verify_bundle(
     info.require_same_model(Path(bundle), found.config)
     tell, samples, expect = progress or silent, options.get("samples"), options.get("expect")
     plan = plan_bundle(
-        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell, spoken
+        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell, language_pair
     )
     report = compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(report, Path(bundle), expect, near_tie_of(found, report), tell, spoken)
+    return add_expected(
+        report, Path(bundle), expect, near_tie_of(found, report), tell, language_pair
+    )
 
 
 def describe(

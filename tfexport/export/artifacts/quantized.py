@@ -19,7 +19,7 @@ from tfexport.export.artifacts.keywords import (
     WholeBundleKeywords,
     check_keywords,
     graph_options,
-    spoken_of,
+    language_pair_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import GENERATE, check_options
@@ -28,7 +28,7 @@ from tfexport.export.parity.plan import read_level
 from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
 from tfexport.export.quantize.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.runtime.language_tokens import UNSAID
+from tfexport.runtime.language_tokens import NO_LANGUAGES
 from tfexport.typing import PathLike, Progress, Unpack, silent
 
 
@@ -69,10 +69,10 @@ def export_quantized_bundle(
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / Path(output).name
         exported = write_bundle(contents, exact, force=False, tell=tell)
-        spoken = UNSAID if samples is None else contents.spoken
+        language_pair = NO_LANGUAGES if samples is None else contents.language_pair
         made = quantize_bundle(
-            exact, output, weights, samples=samples, source_language=spoken.source,
-            target_language=spoken.target, force=force, progress=progress,
+            exact, output, weights, samples=samples, source_language=language_pair.source,
+            target_language=language_pair.target, force=force, progress=progress,
         )  # fmt: skip
     return exported, made
 
@@ -109,7 +109,7 @@ def export_quantized_graph(
     check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
     check_weights(weights)
     check_options(GENERATE, {**options, "quantize": weights})
-    spoken = spoken_of({**options, "samples": samples}, "export_quantized_graph")
+    language_pair = language_pair_of({**options, "samples": samples}, "export_quantized_graph")
     wanted = cast(GraphKeywords, options)
     of_graph = onnx_file.check_graph(GENERATE, wanted)
     check_new_file(output, force)
@@ -121,7 +121,7 @@ def export_quantized_graph(
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
         gate_bundle = BundleContents(
-            contents.checkpoint, of_graph, tokenizers, level="", spoken=spoken
+            contents.checkpoint, of_graph, tokenizers, level="", language_pair=language_pair
         )
         gate_bundle.check_languages(translates=True)
 
@@ -153,8 +153,8 @@ def _judge(
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)
         quantized = Path(folder) / "judged.bundle"
-        spoken = contents.spoken
+        language_pair = contents.language_pair
         return quantize_bundle(
-            exact, quantized, weights, samples=samples, source_language=spoken.source,
-            target_language=spoken.target, progress=tell,
+            exact, quantized, weights, samples=samples, source_language=language_pair.source,
+            target_language=language_pair.target, progress=tell,
         )  # fmt: skip

@@ -378,13 +378,13 @@ def translate_file(
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
-        told = _Told(lines, done, tell, advance)
-        bad += _append(engine, task, prefixes, output, journal=journal, told=told)
+        progress = _Progress(lines, done, tell, advance)
+        bad += _append(engine, task, prefixes, output, journal=journal, progress=progress)
         journal.remove()
     return FileSummary(lines.count, done, tuple(bad))
 
 
-class _Told:
+class _Progress:
     """Counts lines, and calls the callbacks of a run."""
 
     def __init__(
@@ -418,10 +418,10 @@ def _append(
     output: Path,
     *,
     journal: Journal,
-    told: _Told,
+    progress: _Progress,
 ) -> list[int]:
     """Translate and append the remaining lines; return the numbers of bad ones."""
-    bad, lines, done = list[int](), told.lines, told.done
+    bad, lines, done = list[int](), progress.lines, progress.done
     # Append mode: a write of another program changes the file's size, which is checked.
     with output.open("ab") as sink:
         if not done:
@@ -432,7 +432,7 @@ def _append(
         for result in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
             first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
-            decoded=told.decoded,
+            decoded=progress.decoded,
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
@@ -442,8 +442,8 @@ def _append(
             written = "".join(f"{line}\n" for line in task.line_format.write(result))
             size += sink.write(written.encode())
             sink.flush()
-            told.written(result)
-        _check_whole(sink, output, size)
+            progress.written(result)
+        _check_complete(sink, output, size)
     return bad
 
 
@@ -467,7 +467,7 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
         ))  # fmt: skip
 
 
-def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
+def _check_complete(sink: BinaryIO, output: Path, size: int) -> None:
     """Flush an output to disk, and check that it is complete.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 
 PROCESS, CPUINFO = Path("/proc/self"), Path("/proc/cpuinfo")
 # Linux's CPU flags that affect matrix products, least first: of x86 and of ARM.
@@ -135,7 +135,7 @@ class ThreadLayout:
                 ("workers", self.workers, 1, MOST_THREADS),
                 ("queue_size", 1 if self.queue_size is None else self.queue_size, 1, MOST_WAITING),
             )
-            if not is_whole(value) or not least <= value <= most
+            if not is_integer(value) or not least <= value <= most
         ]
         if not problems and self.threads * self.workers > MOST_THREADS:
             text = f"{self.workers} workers of {self.threads} threads are more than {MOST_THREADS}"

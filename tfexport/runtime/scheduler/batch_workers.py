@@ -46,7 +46,7 @@ _SHARE = 8  # share of the slots that has to be free before rows enter a full ba
 _RECENT = 256  # finished rows by which the rate is measured
 
 
-class Lanes:
+class BatchWorkers:
     """The worker threads, and the queue that they share.
 
     Each thread owns its batch; a lock protects all shared state.
@@ -62,9 +62,12 @@ class Lanes:
         self._ended: deque[float] = deque(maxlen=_RECENT)
         self._threads = [
             threading.Thread(
-                target=self._run, args=(lane, batch), name=f"tfexport-{name}-{lane}", daemon=True
+                target=self._run,
+                args=(worker, batch),
+                name=f"tfexport-{name}-{worker}",
+                daemon=True,
             )
-            for lane, batch in enumerate(batches)
+            for worker, batch in enumerate(batches)
         ]
         for thread in self._threads:
             thread.start()
@@ -127,8 +130,8 @@ class Lanes:
             if threading.current_thread() is not thread:
                 thread.join()
 
-    def _run(self, lane: int, batch: RunningBatch) -> None:
-        while self._begin(lane, batch):
+    def _run(self, worker: int, batch: RunningBatch) -> None:
+        while self._begin(worker, batch):
             try:
                 batch.leave()
                 if batch.rows:
@@ -136,7 +139,7 @@ class Lanes:
             except Exception as error:  # an error of onnxruntime, which callers get
                 _fail(batch, error)
             with self._changed:
-                self._running[lane] = len(batch.rows)
+                self._running[worker] = len(batch.rows)
                 if not any(self._running):
                     self._changed.notify_all()
 
@@ -147,24 +150,24 @@ class Lanes:
             self._observer.generated(len(found[0].tokens))
             row.finish(found)
 
-    def _begin(self, lane: int, batch: RunningBatch) -> bool:
+    def _begin(self, worker: int, batch: RunningBatch) -> bool:
         """Wait for work, and add rows to the batch; return False when closed."""
         with self._changed:
             while not (self._waiting.rows or batch.rows or self._closed):
                 self._changed.wait()
             if self._closed:
                 _fail(batch, _closed())
-                self._running[lane] = 0
+                self._running[worker] = 0
                 self._changed.notify_all()
                 return False
             rows: list[Row] = []
             if self._waiting.rows:
                 rows = self._waiting.take(
-                    self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
+                    self._room(batch), ENCODED_TOKENS, self._share(worker), alone=not batch.rows
                 )
             if not any(self._running):
                 self._ended.clear()  # idle time does not count
-            self._running[lane] = len(batch.rows) + len(rows)
+            self._running[worker] = len(batch.rows) + len(rows)
             over, self._waiting.over = self._waiting.over, []
         for submission in over:  # outside the lock, because callbacks are called
             submission.end_if_late()
@@ -186,10 +189,10 @@ class Lanes:
         few = self._waiting.rows > batch.free < self.capacity // _SHARE
         return 0 if few and batch.rows else batch.free
 
-    def _share(self, lane: int) -> int:
+    def _share(self, worker: int) -> int:
         """The number of rows for one worker, so that all have about equally many."""
-        lanes = len(self._running)
-        return max(1, -(-(self._waiting.rows + self.running) // lanes) - self._running[lane])
+        workers = len(self._running)
+        return max(1, -(-(self._waiting.rows + self.running) // workers) - self._running[worker])
 
 
 def _fail(batch: RunningBatch, error: Exception) -> None:

@@ -47,35 +47,35 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
     )
 
 
-def make_entry(row: Row, observer: Observer) -> "GreedyEntry | SearchEntry":
+def make_sequence(row: Row, observer: Observer) -> "GreedySequence | SearchSequence":
     """Make a sequence of a row; greedy rows that the graph supports need no search."""
     options = row.options
     own = ((), (options.first_token,))
     plain = options.beam_size == 1 and options.fits_greedy_graph and row.request.prefix in own
-    return GreedyEntry(row, observer) if plain else SearchEntry(row, observer)
+    return GreedySequence(row, observer) if plain else SearchSequence(row, observer)
 
 
-class _Told:
+class _Reporter:
     """Reports the tokens of a row."""
 
     def __init__(self, row: Row, observer: Observer) -> None:
-        self._submission, self._observer, self._begun = row.submission, observer, False
+        self._submission, self._observer, self._started = row.submission, observer, False
         self.wanted = row.submission.on_step is not None
 
-    def begin(self) -> None:
+    def started(self) -> None:
         """Report the first token."""
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             self._observer.first_token(time.monotonic() - self._submission.submitted)
 
     def tell(self, steps: Iterable[Step]) -> None:
         """Report a step of the row: one token for each of its hypotheses."""
-        self.begin()
+        self.started()
         for step in steps:
             self._submission.tell(step)
 
 
-class GreedyEntry:
+class GreedySequence:
     """A row with greedy search, by the best tokens of the graph.
 
     Attributes:
@@ -90,7 +90,7 @@ class GreedyEntry:
         # Read at every token: local attributes are faster.
         self._prefix, self._longest = row.request.prefix, options.max_length
         self._end, self._last_token = options.eos_id, options.last_token
-        self._told = _Told(row, observer)
+        self._reporter = _Reporter(row, observer)
         self._tokens: list[int] = []
         self._scores: list[float] = []
         self._finished = False
@@ -107,10 +107,10 @@ class GreedyEntry:
         self._scores.append(score)
         self._finished = token == self._end
         last = self._finished or place + 1 >= self._longest
-        if self._told.wanted and not given:
-            self._told.tell([Step(self.row.request.number, 0, place, token, score, last)])
+        if self._reporter.wanted and not given:
+            self._reporter.tell([Step(self.row.request.number, 0, place, token, score, last)])
         elif not place:
-            self._told.begin()
+            self._reporter.started()
         return None if last else token
 
     def hypotheses(self) -> list[Hypothesis]:
@@ -123,14 +123,14 @@ class GreedyEntry:
         return [made if self.scored else dataclasses.replace(made, score=math.nan)]
 
 
-class SearchEntry:
-    """A row with any other search, by logits; see ``GreedyEntry``."""
+class SearchSequence:
+    """A row with any other search, by logits; see ``GreedySequence``."""
 
     scored = True
 
     def __init__(self, row: Row, observer: Observer) -> None:
         self.row, self.first = row, row.options.bos_id
-        self._told = _Told(row, observer)
+        self._reporter = _Reporter(row, observer)
         self._prefix_scores: list[float] = []
         self._choice: Choice | None = None
 
@@ -149,7 +149,7 @@ class SearchEntry:
             then = None if then is None else NextStep(first[then.rows], then.tokens)
         else:
             steps, then = self._choice.take(logits)
-        self._told.tell(steps)
+        self._reporter.tell(steps)
         return then
 
     def _take_of_prefix(self, logits: Floats) -> NextStep:
@@ -191,17 +191,17 @@ class ContinuousBatch:
         self._slots = engine.model.running_rows(capacity)
         self._observer, self.capacity = observer, capacity
         self._hold([])
-        self._places: list[list[int]] = []  # rows of each sequence in the model's batch
+        self._indices: list[list[int]] = []  # rows of each sequence in the model's batch
         self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next tokens
 
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``."""
-        entries = [make_entry(row, self._observer) for row in rows]
+        sequences = [make_sequence(row, self._observer) for row in rows]
         first = self._slots.rows
         self._slots.enter([row.request.source for row in rows])
-        self._hold([*self._entries, *entries])
-        self._places += [[first + place] for place in range(len(rows))]
-        self._tokens = np.append(self._tokens, [entry.first for entry in entries])
+        self._hold([*self._sequences, *sequences])
+        self._indices += [[first + place] for place in range(len(rows))]
+        self._tokens = np.append(self._tokens, [sequence.first for sequence in sequences])
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
@@ -210,26 +210,26 @@ class ContinuousBatch:
         scores = self._scores(best, logits) if self._scored else [math.nan] * len(tokens)
         ended: Ended = []
         kept: list[_Kept] = []
-        for entry, places in zip(self._entries, self._places, strict=True):
+        for sequence, indices in zip(self._sequences, self._indices, strict=True):
             try:
-                then = _take(entry, places, tokens, scores, logits)
+                then = _take(sequence, indices, tokens, scores, logits)
                 if then is None:
-                    ended.append((entry.row, entry.hypotheses()))
+                    ended.append((sequence.row, sequence.hypotheses()))
                 else:
                     kept.append(then)
             except Exception as error:  # only this row fails
-                entry.row.submission.fail(error)
-        self._go_on(kept)
+                sequence.row.submission.fail(error)
+        self._continue(kept)
         return ended
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
         over = [row.submission.end_if_late() for row in self.rows]
         if any(over):
-            entries = zip(self._entries, self._places, over, strict=True)
-            self._go_on([
-                _Kept(entry, places, self._tokens[places].tolist())
-                for entry, places, leaves in entries
+            sequences = zip(self._sequences, self._indices, over, strict=True)
+            self._continue([
+                _Kept(sequence, indices, self._tokens[indices].tolist())
+                for sequence, indices, leaves in sequences
                 if not leaves
             ])  # fmt: skip
 
@@ -237,22 +237,22 @@ class ContinuousBatch:
         """See ``RunningBatch``."""
         self._slots.select(np.zeros(0, np.intp))
         self._hold([])
-        self._places, self._tokens = [], np.zeros(0, np.int64)
+        self._indices, self._tokens = [], np.zeros(0, np.int64)
 
-    def _hold(self, entries: list[GreedyEntry | SearchEntry]) -> None:
-        self._entries = entries
-        self.rows: Sequence[Row] = [entry.row for entry in entries]
-        self._scored = any(entry.scored for entry in entries)
+    def _hold(self, sequences: list[GreedySequence | SearchSequence]) -> None:
+        self._sequences = sequences
+        self.rows: Sequence[Row] = [sequence.row for sequence in sequences]
+        self._scored = any(sequence.scored for sequence in sequences)
         self.free = self.capacity - sum(row.options.width for row in self.rows)
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN if not requested."""
         scores = np.full(len(best), np.nan)
-        entries = zip(self._entries, self._places, strict=True)
+        sequences = zip(self._sequences, self._indices, strict=True)
         greedy = [
-            (places[0], entry.row.options)
-            for entry, places in entries
-            if entry.scored and isinstance(entry, GreedyEntry)
+            (indices[0], sequence.row.options)
+            for sequence, indices in sequences
+            if sequence.scored and isinstance(sequence, GreedySequence)
         ]
         if greedy:
             rows = [place for place, _ in greedy]
@@ -263,64 +263,64 @@ class ContinuousBatch:
         found: list[float] = scores.tolist()
         return found
 
-    def _go_on(self, kept: Sequence["_Kept"]) -> None:
+    def _continue(self, kept: Sequence["_Kept"]) -> None:
         """Keep some sequences, and move rows whose index changes."""
-        followed = [entry.sources for entry in kept]
+        followed = [each.sources for each in kept]
         sources = list(chain.from_iterable(followed))
-        tokens = [token for entry in kept for token in entry.tokens]
-        if followed == self._places:  # true in most steps
+        tokens = [token for each in kept for token in each.tokens]
+        if followed == self._indices:  # true in most steps
             self._tokens[sources] = tokens
             return
-        places = _settle(np.array(sources, np.intp))
-        rows, self._tokens = np.empty_like(places), np.empty(len(places), np.int64)
-        rows[places], self._tokens[places] = sources, tokens
+        indices = _settle(np.array(sources, np.intp))
+        rows, self._tokens = np.empty_like(indices), np.empty(len(indices), np.int64)
+        rows[indices], self._tokens[indices] = sources, tokens
         self._slots.select(rows)
-        settled = iter(places.tolist())
-        self._hold([entry.entry for entry in kept])
-        self._places = [list(islice(settled, len(entry.sources))) for entry in kept]
+        settled = iter(indices.tolist())
+        self._hold([each.sequence for each in kept])
+        self._indices = [list(islice(settled, len(each.sources))) for each in kept]
 
 
 class _Kept(NamedTuple):
     """A sequence that continues.
 
     Attributes:
-        entry: the sequence.
+        sequence: the sequence.
         sources: the row of the model's batch that each next row continues.
         tokens: the next token of each.
     """
 
-    entry: GreedyEntry | SearchEntry
+    sequence: GreedySequence | SearchSequence
     sources: list[int]
     tokens: list[int]
 
 
 def _take(
-    entry: GreedyEntry | SearchEntry,
-    places: list[int],
+    sequence: GreedySequence | SearchSequence,
+    indices: list[int],
     tokens: list[int],
     scores: list[float],
     logits: Floats,
 ) -> _Kept | None:
     """Give a sequence the results of its rows; return None if it ends."""
-    if isinstance(entry, GreedyEntry):
-        (place,) = places
-        token = entry.take(tokens[place], scores[place])
-        return None if token is None else _Kept(entry, places, [token])
-    taken = entry.take(logits[places])
+    if isinstance(sequence, GreedySequence):
+        (place,) = indices
+        token = sequence.take(tokens[place], scores[place])
+        return None if token is None else _Kept(sequence, indices, [token])
+    taken = sequence.take(logits[indices])
     if taken is None:
         return None
-    return _Kept(entry, [places[row] for row in taken.rows], taken.tokens.tolist())
+    return _Kept(sequence, [indices[row] for row in taken.rows], taken.tokens.tolist())
 
 
 def _settle(sources: _Places) -> _Places:
     """The index of each row that continues ``sources``; as many as possible stay where they are."""
     count = len(sources)
-    places = np.full(count, -1)
+    indices = np.full(count, -1)
     taken = np.zeros(count, bool)
     # If several rows continue one row, the first may stay.
     _, firsts = np.unique(sources, return_index=True)
     stay = firsts[sources[firsts] < count]
-    places[stay] = sources[stay]
-    taken[places[stay]] = True
-    places[places < 0] = np.flatnonzero(~taken)
-    return places
+    indices[stay] = sources[stay]
+    taken[indices[stay]] = True
+    indices[indices < 0] = np.flatnonzero(~taken)
+    return indices

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfexport.errors import BundleError, QueueFullError
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
-from tfexport.runtime.scheduler.batch_workers import Lanes
+from tfexport.runtime.scheduler.batch_workers import BatchWorkers
 from tfexport.runtime.scheduler.continuous import ContinuousBatch, fits_slots
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.submission import Observer, Submission
@@ -79,10 +79,10 @@ class Scheduler:
         if len(workers) == 1:
             self._slots = self._limits.slots
         dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
-        self._lanes = [Lanes("dynamic", dynamic, observer)]
+        self._batch_workers = [BatchWorkers("dynamic", dynamic, observer)]
         if self.continuous:
             running = [ContinuousBatch(engine, self._slots, observer) for _ in workers]
-            self._lanes.append(Lanes("continuous", running, observer))
+            self._batch_workers.append(BatchWorkers("continuous", running, observer))
         self._entering = threading.Lock()
         self._draining = False
 
@@ -110,35 +110,35 @@ class Scheduler:
             return submission
         rows = [row for row in requests if row is not None]
         fits = self.continuous and fits_slots(rows, options, self._slots)
-        lanes = self._lanes[fits]
+        workers = self._batch_workers[fits]
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
             most = self._limits.max_queue
             if self._waiting() >= most:
-                for each in self._lanes:
+                for each in self._batch_workers:
                     each.purge()
                 if self._waiting() >= most:
                     raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
-            lanes.submit(submission)
+            workers.submit(submission)
         return submission
 
     def stats(self) -> SchedulerStats:
         """The present work."""
-        waiting = [lane.waiting for lane in self._lanes]
+        waiting = [worker.waiting for worker in self._batch_workers]
         return SchedulerStats(
             sum(requests for requests, _ in waiting),
             sum(rows for _, rows in waiting),
-            sum(lane.running for lane in self._lanes),
+            sum(worker.running for worker in self._batch_workers),
             self._slots * self._workers,
         )
 
     def _waiting(self) -> int:
-        return sum(lanes.waiting[0] for lanes in self._lanes)
+        return sum(workers.waiting[0] for workers in self._batch_workers)
 
     def seconds_to_clear(self) -> float:
         """An estimate of how long the waiting rows will take."""
-        return max(lanes.seconds_to_clear() for lanes in self._lanes)
+        return max(workers.seconds_to_clear() for workers in self._batch_workers)
 
     def drain(self, timeout: float) -> bool:
         """Take no more work, and wait until all accepted work is done.
@@ -149,14 +149,14 @@ class Scheduler:
         with self._entering:
             self._draining = True
         deadline = time.monotonic() + timeout
-        return all(lane.wait_idle(deadline) for lane in self._lanes)
+        return all(worker.wait_idle(deadline) for worker in self._batch_workers)
 
     def close(self) -> None:
         """Stop; unfinished work fails."""
         with self._entering:
             self._draining = True
-        for lane in self._lanes:
-            lane.close()
+        for worker in self._batch_workers:
+            worker.close()
 
 
 def _why_not(engine: Engine) -> str:

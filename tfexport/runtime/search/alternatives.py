@@ -34,7 +34,7 @@ def decode_alternatives(
         For each row its alternatives, likeliest first token first; at least one.
     """
     # The first token is scored as part of the prefix: with the unfiltered probability.
-    prefilled = prefill(model, requests, options, whole_vocabulary=True)
+    prefilled = prefill(model, requests, options, full_vocabulary=True)
     # ``given`` still names the alternatives, so that branches are decoded stepwise.
     inner = dataclasses.replace(
         options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1,

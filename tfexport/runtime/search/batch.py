@@ -54,7 +54,7 @@ def prefill(
     requests: Sequence[Request],
     options: ResolvedOptions,
     *,
-    whole_vocabulary: bool = False,
+    full_vocabulary: bool = False,
 ) -> Prefilled:
     """Encode rows whose prefixes are equally long, and run the decoder over these.
 
@@ -62,7 +62,7 @@ def prefill(
         model: that decodes.
         requests: the rows.
         options: how to decode them.
-        whole_vocabulary: compute all logits, not only those of the rows' candidates.
+        full_vocabulary: compute all logits, not only those of the rows' candidates.
     """
     state = model.encode([request.source for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
@@ -81,7 +81,7 @@ def prefill(
         scores = np.zeros((len(requests), 0))
         return Prefilled(prefix, scores, attention, state=state, logits=None)
     # A prefix may hold tokens outside the shortlist; its probability needs the full vocabulary.
-    candidates = None if length or whole_vocabulary else all_candidates(requests)
+    candidates = None if length or full_vocabulary else all_candidates(requests)
     logits, attention = advance(model, tokens, state, options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import InputError, TokenizerError
-from tfexport.json_checks import Check, list_of, of_type, record, whole
+from tfexport.json_checks import Check, integer, list_of, of_type, record
 from tfexport.runtime.text.libraries import failures_as
 
 _FLAG = of_type("true or false", bool)
@@ -16,7 +16,7 @@ ADDED_TOKENS: Check = list_of(
     record(
         {
             "content": of_type("a text", str),
-            "id": whole(0),
+            "id": integer(0),
             "lstrip": _FLAG,
             "rstrip": _FLAG,
             "single_word": _FLAG,

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tfexport.json_checks import Check, every, list_of, of_type, one_of, or_null, record, whole
+from tfexport.json_checks import Check, every, integer, list_of, of_type, one_of, or_null, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import missing_library
 from tfexport.runtime.text.piece_tokenizer import read_json, require_none
@@ -30,7 +30,7 @@ def _pair(name: str, value: Any) -> Iterator[str]:
 
 _SHAPE: Check = record(
     {
-        "pieces": every(whole(0)),
+        "pieces": every(integer(0)),
         "merges": list_of(_pair),
         "unknown": _TEXT,
         "added": ADDED_TOKENS,

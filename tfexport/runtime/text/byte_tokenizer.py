@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.json_checks import of_type, record, whole
+from tfexport.json_checks import integer, of_type, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.piece_tokenizer import read_json, require_none
 
 _SHAPE = record(
     {
-        "first": whole(0),
-        "own_end": whole(0),
+        "first": integer(0),
+        "own_end": integer(0),
         "added": ADDED_TOKENS,
         "clean_up": of_type("true or false", bool),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, join_problems
-from tfexport.json_checks import every, matching, of_type, one_of, record, whole
+from tfexport.json_checks import every, integer, matching, of_type, one_of, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.vocabulary import describe_foreign
@@ -25,7 +25,7 @@ _SHAPE = record(
     {
         "encode": _FILE,
         "decode": _FILE,
-        "pieces": every(whole(0)),
+        "pieces": every(integer(0)),
         "unknown": _TEXT,
         "added": ADDED_TOKENS,
         "prefix": _FLAG,

@@ -26,7 +26,7 @@ from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import aside, check_size
+from tfexport.serve.translating import check_size, in_thread
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL specifies for accounts without a limit
 _FIELDS = 32  # of a form, besides its texts
@@ -106,7 +106,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = await aside(call, lambda: _read(kind, call.body, service.settings.max_texts))
+        body = await in_thread(call, lambda: _read(kind, call.body, service.settings.max_texts))
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none

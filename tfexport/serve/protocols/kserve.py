@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfexport import __version__
 from tfexport.runtime.engine import acts_on_text, requests_of
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of, header
 from tfexport.serve.failures import RequestError, wrong
@@ -28,7 +28,7 @@ from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 from tfexport.serve.texts import Asked, Rows, Translated, submit
-from tfexport.serve.translating import aside, check_size, outcome, translate
+from tfexport.serve.translating import check_size, in_thread, outcome, translate
 
 BYTES, INT64 = "BYTES", "INT64"
 _MOST_ELEMENTS = 1 << 24
@@ -230,10 +230,10 @@ async def generate(
     """
     check_size(settings, call, rows)
     options = {"return_end_token": True, **given}
-    spoken = Spoken(target=options.pop("target_language", None), as_ids=True)
+    language_pair = LanguagePair(target=options.pop("target_language", None), as_ids=True)
     engine = model.engine
     extra = acts_on_text(options, "generate")
-    resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, spoken)
+    resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, language_pair)
     resolved = within_limits(model, resolved, given)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
     check_lengths(model, requests)
@@ -332,7 +332,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
     async def infer(request: Request) -> Response:
         model, call = _model(service, request), call_of(request.scope)
         use(call, model)
-        body, inputs = await aside(call, lambda: _read(request, call))
+        body, inputs = await in_thread(call, lambda: _read(request, call))
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
@@ -472,7 +472,7 @@ async def _translated(
     if any(code is not None and not isinstance(code, str) for code in (source, target)):
         raise wrong("parameters: source_language and target_language are codes")
     choice = choose_named(service.models, model.name, source, target)
-    asked = Asked(texts, options, None, choice.spoken, choice.source, choice.target, split)
+    asked = Asked(texts, options, None, choice.language_pair, choice.source, choice.target, split)
     return await translate(service.metrics, model, asked, call)
 
 

@@ -29,7 +29,7 @@ from tfexport.serve.call import Call, call_of
 from tfexport.serve.detection import Answered
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.model_choice import Choice, choose_named, use
+from tfexport.serve.model_choice import ModelChoice, choose_named, use
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import describe
@@ -37,7 +37,7 @@ from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Made, Rows, Translated, assemble
-from tfexport.serve.translating import aside, begin, check_size, outcome, seen, translate
+from tfexport.serve.translating import begin, check_size, in_thread, outcome, seen, translate
 
 UNFINISHED = "X-Unfinished-Texts"
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
@@ -219,7 +219,7 @@ async def _events(
     found = asyncio.ensure_future(outcome(submission, call))
     found.add_done_callback(seen)
     try:
-        live = await aside(call, lambda: LiveText(model, rows))
+        live = await in_thread(call, lambda: LiveText(model, rows))
         while not found.done():
             token = asyncio.ensure_future(steps.get())
             waiting = {token, found}
@@ -237,7 +237,7 @@ async def _events(
                 yield _event({"text": piece})
         for piece in live.end():
             yield _event({"text": piece})
-        last = await aside(call, lambda: _whole(model, rows, hypotheses, call))
+        last = await in_thread(call, lambda: _whole(model, rows, hypotheses, call))
         yield f'data: {{"done": true, "translation": {last}}}\n\n'
     except (RequestError, TfexportError) as error:
         failure = error if isinstance(error, RequestError) else as_failure(error)
@@ -347,7 +347,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: _read(TranslateCall, call.body, service))
+        body = await in_thread(call, lambda: _read(TranslateCall, call.body, service))
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         options = _Options(body.options, len(body.texts))
@@ -355,20 +355,20 @@ def routes(service: Service) -> APIRouter:
         choice = _choose(service, body, options)
         use(call, choice.model)
         asked = Asked(
-            body.texts, options.decoding, options.prefixes, choice.spoken, choice.source,
+            body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
             choice.target, body.split_sentences, body.divide, stream=body.stream,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)
         found = await translate(service.metrics, choice.model, asked, call)
-        body_of = await aside(call, lambda: answer(choice.model.name, found, call))
+        body_of = await in_thread(call, lambda: answer(choice.model.name, found, call))
         return Response(body_of, media_type=JSON)
 
     @router.post("/v1/score", **describe(ScoreCall, "Score given translations."))
     async def score(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: _read(ScoreCall, call.body, service))
+        body = await in_thread(call, lambda: _read(ScoreCall, call.body, service))
         if len(body.sources) != len(body.targets):
             raise wrong(f"there are {len(body.sources)} sources and {len(body.targets)} targets")
         check_size(service.settings, call, body.sources, body.targets)
@@ -376,11 +376,11 @@ def routes(service: Service) -> APIRouter:
         choice = _choose(service, body, options)
         model = choice.model
         use(call, model)
-        pairs, resolved = await aside(call, lambda: prepare_pairs(
-            model, body.sources, body.targets, options.decoding, choice.spoken
+        pairs, resolved = await in_thread(call, lambda: prepare_pairs(
+            model, body.sources, body.targets, options.decoding, choice.language_pair
         ))  # fmt: skip
         found = await service.scoring.score(model, pairs, resolved, call)
-        scores = await aside(call, lambda: to_json([scored(one) for one in found]))
+        scores = await in_thread(call, lambda: to_json([scored(one) for one in found]))
         return Response(
             b'{"model":%b,"scores":%b}' % (to_json(model.name), scores), media_type=JSON
         )
@@ -392,7 +392,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _choose(service: Service, body: CallBody, options: _Options) -> Choice:
+def _choose(service: Service, body: CallBody, options: _Options) -> ModelChoice:
     if options.problems:
         raise wrong(options.problems)
     return choose_named(service.models, body.model, options.source, options.target)
@@ -415,8 +415,8 @@ def _problems_of_options(given: Mapping[str, Any], model: Model) -> list[str]:
     options = _Options(given, None)
     options.decoding.pop("target_prefix", None)
     try:
-        spoken = model.languages.spoken(options.source, options.target)
-        model.engine.resolver.resolve(options.decoding, spoken=spoken)
+        language_pair = model.languages.language_pair(options.source, options.target)
+        model.engine.resolver.resolve(options.decoding, language_pair=language_pair)
     except TfexportError as error:
         return [*options.problems, spelled(error)]
     return options.problems

@@ -12,12 +12,12 @@ from tfexport.errors import InputError
 from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import spelled, wrong
-from tfexport.serve.model_choice import Choice, choose_named, use
+from tfexport.serve.model_choice import ModelChoice, choose_named, use
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, prepare
-from tfexport.serve.translating import aside, check_size
+from tfexport.serve.translating import check_size, in_thread
 
 UNDECIDED = "\ufffd"  # from bytes that do not make a character yet
 WINDOW = 16  # tokens before one that affect its text
@@ -46,22 +46,22 @@ def routes(service: Service) -> APIRouter:
     async def give_pieces(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: read_json(PiecesCall, call.body))
+        body = await in_thread(call, lambda: read_json(PiecesCall, call.body))
         tokens = [token for row in body.tokens for token in row]
         check_size(service.settings, call, [body.text], [tokens])
         choice = choose_named(
             service.models, body.model, body.source_language, body.target_language
         )
         use(call, choice.model)
-        sentences = await aside(call, lambda: _sentences(choice, body))
+        sentences = await in_thread(call, lambda: _sentences(choice, body))
         return JSONResponse({"model": choice.model.name, "sentences": sentences})
 
     return router
 
 
-def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
+def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
     asked = Asked(
-        [body.text], spoken=choice.spoken, language=choice.source,
+        [body.text], language_pair=choice.language_pair, language=choice.source,
         split=body.split_sentences, divide=body.divide,
     )  # fmt: skip
     rows = prepare(choice.model, asked)
