@@ -14,7 +14,7 @@ from typing import Any
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, scheduler
-from tfexport.runtime.scheduler.batch_workers import Ended, Lanes
+from tfexport.runtime.scheduler.batch_workers import BatchWorkers, Ended
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.submission import Row
 from tfexport.serve import models, server
@@ -78,7 +78,7 @@ def _peer_scheduler(setup: Setup, folder: Path) -> type[Scheduler]:
             self.continuous = False
             share = limits.slots // setup.workers
             batches = [_PeerBatch(engine, share, observer, peer) for _ in range(setup.workers)]
-            self._lanes = [Lanes("peer", batches, observer)]
+            self._batch_workers = [BatchWorkers("peer", batches, observer)]
 
     return PeerScheduler
 

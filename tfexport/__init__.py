@@ -3,7 +3,7 @@
 This package imports nothing heavy. What you need is one level down:
 
 - ``tfexport.model_src``: the model and its checkpoints (torch)
-- ``tfexport.export``: checkpoint or live module to files, and the proof of parity (torch, onnx)
+- ``tfexport.export``: checkpoint or live module to files, and the comparison (torch, onnx)
 - ``tfexport.runtime``: files to text (numpy and onnxruntime, never torch)
 - ``tfexport.cli``: the ``tfexport`` command
 

@@ -1,6 +1,6 @@
 """Atomic output: after a crash or kill, a file or folder is complete or absent.
 
-Files and folders are written under a hidden name beside their final path, flushed to disk, and
+Files and folders are written under a hidden name next to their final path, flushed to disk, and
 renamed. Meanwhile the path is locked; see ``locks``.
 """
 
@@ -45,7 +45,7 @@ def check_folder(path: Path) -> None:
 
 
 def check_new_file(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output file that cannot be written, before the work begins.
+    """Refuse an output file that cannot be written, before the work starts.
 
     Raises:
         OutputExistsError: it exists and ``force`` is false, is a folder, or is being written.
@@ -119,7 +119,7 @@ def naming(output: Path | str, hidden: Path | None = None) -> Iterator[None]:
     """Make OSErrors of the block name the output.
 
     The error of a full disk names no file, and other errors may name one in the ``hidden`` folder.
-    Some writers (numpy, torch) do not say that the disk is full, which is looked up then.
+    Some writers (numpy, torch) do not report a full disk; then the free space is looked up.
     """
     try:
         yield

@@ -115,16 +115,16 @@ def open_bundle(folder: str | os.PathLike[str]) -> Manifest:
 
 
 class FileStamps:
-    """Which files those of an open bundle are, to see later whether they still are."""
+    """The files of an open bundle, to see later whether they are still the same."""
 
     def __init__(self, *files: Path) -> None:
         self._stamps = {file: _stamp(file) for file in files}
 
     def check(self) -> None:
-        """Refuse to go on reading a bundle that was replaced.
+        """Refuse to continue reading a bundle that was replaced.
 
         Raises:
-            BundleError: naming the first file that is another, or was written to.
+            BundleError: naming the first file that was replaced or changed.
         """
         for file, before in self._stamps.items():
             if _stamp(file) != before:
@@ -145,8 +145,8 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     """Give a folder in which none of a bundle's files is a link: its own, or a temporary copy.
 
-    ONNX's libraries refuse weights behind symbolic and hard links, since a link may lead to any
-    file. Those of a bundle are known by their sum, so that links do no harm: ``cp -al``,
+    ONNX's libraries refuse weights that are symbolic or hard links, since a link may lead to any
+    file. The files of a bundle are checked by their sha256, so links do no harm; ``cp -al``,
     installers and the caches of model hubs make them.
 
     Args:
@@ -190,7 +190,7 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def check_output(path: str | os.PathLike[str], force: bool) -> None:
-    """Refuse an output path that cannot be written, before the export begins.
+    """Refuse an output path that cannot be written, before the export starts.
 
     Raises:
         OutputExistsError: it exists and ``force`` is false, it is not a bundle, or another process

@@ -21,7 +21,8 @@ TfexportError
 Every message names what was found, what was expected and what to do. Options in it are ``Option``
 objects, which each front end writes in its own form: ``force=True`` in Python, ``--force`` on the
 command line. Only the command line turns errors into one-line messages. An exception outside this
-tree is a bug and keeps its traceback. What is doubtful, but may be meant, is a ``TfexportWarning``.
+tree is a bug and keeps its traceback. What is likely a mistake, but may be intended, is a
+``TfexportWarning``.
 """
 
 import reprlib
@@ -99,7 +100,7 @@ class TfexportError(Exception):
     """Base of every error that tfexport raises on purpose.
 
     Attributes:
-        message: with its options, which ``str`` writes as in Python.
+        message: the text; ``str`` writes its options as in Python.
     """
 
     def __init__(self, message: str | Message = "") -> None:
@@ -108,7 +109,7 @@ class TfexportError(Exception):
 
 
 class TfexportWarning(UserWarning):
-    """Something that may be meant, and more likely is a mistake.
+    """Something that may be intended, but more likely is a mistake.
 
     Attributes:
         message: with its options, as in ``TfexportError``.
@@ -152,15 +153,15 @@ class TokenizerError(TfexportError, ValueError):
 
 
 class InputError(TfexportError, ValueError):
-    """One input that cannot be decoded: bad ids, too long, not text."""
+    """One input cannot be decoded: bad ids, too long, not text."""
 
 
 class TooLongError(InputError):
     """An input of more tokens than the model takes.
 
     Attributes:
-        found: its tokens.
-        most: that the model takes.
+        found: how many tokens it has.
+        most: how many the model takes.
     """
 
     def __init__(self, found: int, most: int) -> None:
@@ -171,7 +172,7 @@ class TooLongError(InputError):
         ))  # fmt: skip
 
     def __reduce__(self) -> tuple[type["TooLongError"], tuple[int, int]]:
-        """Copied between processes by its numbers."""
+        """Pickle the error by its two numbers."""
         return TooLongError, (self.found, self.most)
 
 
@@ -180,7 +181,7 @@ class ForkError(TfexportError, RuntimeError):
 
 
 class ClusterError(TfexportError, RuntimeError):
-    """A cluster, or what should run on it, failed while a corpus was translated."""
+    """A cluster, or a worker on it, failed while a corpus was translated."""
 
 
 class QueueFullError(TfexportError, RuntimeError):
@@ -196,15 +197,15 @@ class QueueFullError(TfexportError, RuntimeError):
 
 
 class DeadlineError(TfexportError, TimeoutError):
-    """A row's time was over before it was decoded."""
+    """A row's deadline passed before it was decoded."""
 
 
 class ClosedSchedulerError(TfexportError, RuntimeError):
-    """A scheduler was closed with work that was not done."""
+    """A scheduler was closed before all work was done."""
 
 
 class MissingDependencyError(TfexportError, ImportError):
-    """An optional library is needed for what was asked, and is not installed."""
+    """An optional library that is needed is not installed."""
 
 
 def shown(value: object, most: int = 60) -> str:
@@ -225,17 +226,17 @@ def join_some(names: Sequence[str], limit: int = 8) -> str:
 
 
 def missing_dependency(need: str, extra: str) -> MissingDependencyError:
-    """Say which library is missing, and the command that installs it.
+    """Name the missing library, and the command that installs it.
 
     Args:
         need: what needs which library, without a full stop.
-        extra: of this package, which brings the library.
+        extra: the extra of this package that installs the library.
     """
     return MissingDependencyError(f"{need}. Install it with: {_install_command(extra)}")
 
 
 def _install_command(extra: str) -> str:
-    # By the names of the extra's libraries: they are on package indexes, this package need not be.
+    # The extra's libraries are named: package indexes have them, but may not have this package.
     import re
     from importlib import metadata  # slow to import, and seldom needed
 
@@ -248,7 +249,7 @@ def _install_command(extra: str) -> str:
     for requirement in requirements:
         name, _, marker = requirement.partition(";")
         if match := of_extra.fullmatch(marker.strip()):
-            kept = match["kept"]  # such as a system; double quotes, as the line has single ones
+            kept = match["kept"]  # such as an operating system; the line has single quotes
             found.append(name.strip() + ("; " + kept.replace("'", '"') if kept else ""))
     if not found:  # or an older version is installed than the source tree's
         return f"pip install '.[{extra}]' in the folder of tfexport's pyproject.toml"
@@ -260,7 +261,7 @@ def join_problems(
 ) -> Message:
     """Put all problems of one subject into one message.
 
-    One problem stays on the subject's line; several get a line each.
+    One problem follows the subject on its line; several get a line each.
     """
     if len(problems) == 1:
         text = Message(subject, ": ", problems[0])

@@ -1,4 +1,4 @@
-"""Opening of files that never waits, and recognition of what lies in a file's place.
+"""Opening files without waiting, and describing what was found instead of a model's file.
 
 Models are fetched by tools that leave something else where a file should be: a pointer of Git LFS,
 the page of a failed download, an archive. Each is recognised by its first bytes.
@@ -39,8 +39,8 @@ def open_file(path: PathLike) -> BinaryIO:
     """Open a file for reading.
 
     Raises:
-        OSError: there is no such file; or it is a folder, a named pipe, a device or a socket,
-            which would be waited for or never end. ``strerror`` says which.
+        OSError: there is no such file; or it is a folder, a named pipe, a device or a socket, where
+            reading might never end. ``strerror`` states which.
     """
     return open(path, "rb", opener=_open_regular)
 
@@ -55,7 +55,7 @@ def refuse_name(path: PathLike, library: str) -> str | None:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    # A named pipe without a writer is opened at once, and told from a file by what it is.
+    # O_NONBLOCK: a named pipe without a writer is opened at once, and recognised afterwards.
     try:
         descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -71,9 +71,9 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def describe_substitute(path: PathLike) -> str | None:
-    """Describe what lies in place of a model's file, as a sentence without its subject.
+    """Describe what was found instead of a model's file, as a sentence without its subject.
 
-    A link to nothing is described too, where git-annex made it.
+    A broken link is described too if git-annex made it.
     """
     path = Path(path)
     try:

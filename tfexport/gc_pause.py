@@ -1,4 +1,4 @@
-"""Pauses of Python's garbage collector."""
+"""Pausing Python's garbage collector."""
 
 import contextlib
 import gc

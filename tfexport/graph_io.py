@@ -1,4 +1,4 @@
-"""Inputs and outputs of every graph, as data; those of a user's module too.
+"""Inputs and outputs of every graph as data, including those of a user's module.
 
 Names follow Hugging Face and Optimum, so that other tools understand the files. The exporter and
 the runtime both take names from here.
@@ -175,7 +175,7 @@ def forward_graph(
     log_probs: bool = False,
     decoder_num_heads: int | None = None,
 ) -> GraphSpec:
-    """A source and a whole target to logits; the causal mask is part of the graph.
+    """A source and a complete target to logits; the causal mask is part of the graph.
 
     Args:
         d_model: E.
@@ -221,7 +221,7 @@ def generate_graph(
     can_skip_scores: bool = False,
     inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS,
 ) -> GraphSpec:
-    """A source to whole sequences: encoder, cache and the greedy loop in one graph.
+    """A source to complete sequences: encoder, cache and the greedy loop in one graph.
 
     Args:
         attention: layers and heads of the cross-attention, if its weights are an output.
@@ -269,11 +269,6 @@ def beam_graph(inputs: tuple[TensorSpec, ...] = SOURCE_INPUTS) -> GraphSpec:
     )
 
 
-# Inputs and outputs of the graph of a running batch, whose rows stand at positions of their own.
-#
-# See ``graph_io``, which has those of the other graphs.
-
-
 STEP = "step"
 POSITIONS = "positions"
 SOURCE_LENGTHS = "source_lengths"
@@ -290,13 +285,13 @@ def slot_width(head_dim: int) -> int:
 
 
 def step_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
-    """One step of rows that stand at positions of their own.
+    """One step of a continuous batch, whose rows are at different positions.
 
     The caches are buffers, longer than what they hold: row b has ``positions[b]`` tokens in the
     decoder's, to which the graph adds one, and ``source_lengths[b]`` in the encoder's, of which
-    ``last`` has the last one, too. In place, if the same memory is given for ``past_key_values``
-    and ``present``. Heads are padded with zeros to ``slot_width``. ``best`` is the argmax of the
-    logits; the logits have no rows if ``return_logits`` is false.
+    ``last`` has the last one, too. The step works in place if ``past_key_values`` and ``present``
+    are the same memory. Heads are padded with zeros to ``slot_width``. ``best`` is the argmax of
+    the logits; the logits have no rows if ``return_logits`` is false.
     """
     wide = CacheShape(cache.num_layers, cache.num_heads, slot_width(cache.head_dim))
     last = tuple(
@@ -324,12 +319,6 @@ def step_graph(cache: CacheShape, vocab_size: int) -> GraphSpec:
     )
 
 
-# Inputs, memory and state of a user's module, as data, for the manifest of its bundle.
-#
-# A module has its own memory and state; the graphs name them ``memory.{i}``, ``past.{i}`` and
-# ``present.{i}``. docs/modules.md has the contract.
-
-
 DTYPES = ("float32", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 POSITION = "position"
 # Names of inputs that the graphs have besides the module's own.
@@ -344,7 +333,7 @@ class Growth:
 
     Attributes:
         start: its size before the first step: a number, or the name of an axis of the memory.
-        step: by how much every step lengthens it.
+        step: how many values each step adds.
     """
 
     start: int | str
@@ -353,17 +342,17 @@ class Growth:
 
 @dataclass(frozen=True)
 class ModuleIO:
-    """The tensors of a module's graphs.
+    """The tensors of the graphs of a user's module; docs/modules.md has the contract.
 
     Attributes:
-        inputs: of ``encode``.
-        memory: ``memory.{i}``, what ``encode`` gives; the batch is the first axis.
-        state: ``past.{i}``, likewise.
+        inputs: the inputs of ``encode``.
+        memory: ``memory.{i}``, the outputs of ``encode``; the batch is the first axis.
+        state: ``past.{i}``; the batch is the first axis here too.
         growth: axes of the state that grow, by name.
-        many_tokens: a step takes any number of tokens; else one.
-        padded: rows of unequal length may share a batch, padded on the right.
-        recomputes: every step computes its whole prefix again.
-        below: of inputs that are ids, the smallest number that is too large.
+        many_tokens: whether a step takes any number of tokens, or only one.
+        padded: whether rows of unequal length may share a batch, padded on the right.
+        recomputes: whether every step computes the complete prefix again.
+        below: for each input that holds ids, the smallest number that is too large.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -377,7 +366,7 @@ class ModuleIO:
 
     @property
     def takes_ids(self) -> bool:
-        """Whether the source can be one row of ids: no input but these and their mask."""
+        """Whether the only inputs are ids and their mask."""
         names = {tensor.name for tensor in self.inputs}
         return INPUT_IDS in names and names <= {
             INPUT_IDS, ATTENTION_MASK
@@ -389,7 +378,7 @@ class ModuleIO:
         return any(tensor.name == ATTENTION_MASK for tensor in self.inputs)
 
     def state_named(self, prefix: str) -> tuple[TensorSpec, ...]:
-        """The state in the middle of decoding, under other names."""
+        """The state between two steps, under other names."""
         return self._renamed(prefix, {})
 
     def state_before(self, prefix: str = "past") -> tuple[TensorSpec, ...]:

@@ -20,7 +20,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def whole(least: int, most: int = LARGEST) -> Check:
+def integer(least: int, most: int = LARGEST) -> Check:
     """An integer from ``least`` to ``most``."""
 
     def check(name: str, value: Any) -> Iterator[str]:

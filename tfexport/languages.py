@@ -1,11 +1,11 @@
-"""The languages of a model that is told by a token which one it reads or writes."""
+"""The languages of a model that has language tokens."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfexport.errors import shown
-from tfexport.json_checks import Check, every, of_type, one_of, or_null, record, whole
+from tfexport.json_checks import Check, every, integer, of_type, one_of, or_null, record
 
 SOURCE_PLACES = ("before", "after")
 TARGET_PLACES = ("first", "start", "source")
@@ -18,13 +18,13 @@ class Languages:
     Attributes:
         ids: language code to the id of its token.
         source_place: where the source language's id goes: "before" all ids of a source text, or
-            "after" all of them, the end token included; None if the model is not told.
+            "after" all of them, the end token included; None if the model takes no such token.
         target_place: where the target language's id goes: it is the "first" token of every target,
             the "start" token of the decoder, or goes before the "source" text's own ids; None if
-            the model is not told.
-        source: the source language where the caller names none; None for no default. Without a
-            place it is the only one that the model reads.
-        target: the same of the target.
+            the model takes no such token.
+        source: the source language if the caller names none; None for no default. If
+            ``source_place`` is None, it is the only one that the model reads.
+        target: the same for the target.
     """
 
     ids: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ _CODE = of_type("a language code", str)
 
 LANGUAGES: Check = record(
     {
-        "ids": every(whole(0)),
+        "ids": every(integer(0)),
         "source_place": or_null(one_of(*SOURCE_PLACES)),
         "target_place": or_null(one_of(*TARGET_PLACES)),
         "source": or_null(_CODE),
@@ -51,8 +51,8 @@ def find_contradictions(values: Mapping[str, Any], sizes: Mapping[str, int]) -> 
     """Find contradictions between languages whose values are of the right types.
 
     Args:
-        values: of a manifest's key ``languages``.
-        sizes: of the vocabularies, "source" and "target".
+        values: the values of a manifest's key ``languages``.
+        sizes: the sizes of the vocabularies, "source" and "target".
     """
     ids, sides = values["ids"], set[str]()
     for side in ("source", "target"):

@@ -1,8 +1,8 @@
 """Locks that let only one process write an output at a time.
 
-While an output is written, ``.OUTPUT.lock`` beside it is locked by the operating system and
+While an output is written, ``.OUTPUT.lock`` next to it is locked by the operating system and
 contains the writer's process id. The operating system releases the lock when the process ends; a
-lock file that a killed process leaves behind has no effect.
+lock file that a killed process left has no effect.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def _acquire(path: Path, output: Path) -> int:
                     f"{output}: is being written by {_owner(descriptor)}. Wait until it has "
                     "ended, or name another output."
                 )
-            # The one before may have removed the file between our opening and our locking it.
+            # The previous owner may have removed the file between our opening and our locking it.
             if _is_at(descriptor, path):
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()}\n".encode())

@@ -13,6 +13,7 @@ from tfexport.graph_io import ATTENTION_MASK, BATCH, DTYPES, INPUT_IDS, RESERVED
 from tfexport.json_checks import (
     Check,
     every,
+    integer,
     is_unicode,
     list_of,
     matching,
@@ -20,27 +21,20 @@ from tfexport.json_checks import (
     one_of,
     or_null,
     record,
-    whole,
 )
 from tfexport.languages import LANGUAGES, Languages
 from tfexport.languages import find_contradictions as find_wrong_languages
-
-# Checks of a bundle's own decoding defaults, the manifest's key ``generation``.
-#
-# Here names, types and ids; bounds and contradictions are those of the decoding options, and are
-# checked where the bundle is opened for decoding.
-
 
 SEARCH_RULES = ("tfexport", "transformers")
 
 _BOOLEAN = of_type("true or false", bool)
 _REAL = of_type("a number", int, float)
-_ID = whole(0)
+_ID = integer(0)
 
-# Decoding options of which a bundle may have a default of its own.
+# Decoding options of which a bundle may have its own default.
 OPTIONS: dict[str, Check] = {
-    "beam_size": whole(1),
-    "num_hypotheses": whole(1),
+    "beam_size": integer(1),
+    "num_hypotheses": integer(1),
     "length_penalty": _REAL,
     "early_stopping": _BOOLEAN,
     "exhaustive": _BOOLEAN,
@@ -48,12 +42,12 @@ OPTIONS: dict[str, Check] = {
     "renormalize_logits": _BOOLEAN,
     "sampling": _BOOLEAN,
     "temperature": _REAL,
-    "top_k": whole(0),
+    "top_k": integer(0),
     "top_p": _REAL,
-    "min_length": whole(0),
-    "max_length": whole(0),
-    "no_repeat_ngram_size": whole(0),
-    "encoder_no_repeat_ngram_size": whole(0),
+    "min_length": integer(0),
+    "max_length": integer(0),
+    "no_repeat_ngram_size": integer(0),
+    "encoder_no_repeat_ngram_size": integer(0),
     "repetition_penalty": _REAL,
     "suppress_tokens": list_of(_ID),
     "suppress_first_tokens": list_of(_ID),
@@ -73,7 +67,7 @@ def find_foreign_ids(values: Mapping[str, Any], size: int) -> Iterator[str]:
 
 
 def _ids(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Every id among the defaults, with where it stands."""
+    """Every id among the defaults, with its key."""
     for name in ("first_token", "last_token"):
         if name in values:
             yield f"generation.{name}", values[name]
@@ -95,7 +89,7 @@ MANIFEST = "manifest.json"
 SIDES = ("source", "target")
 ROLES = ("encoder", "decoder")  # that every bundle has
 MOST_LAYERS = 10_000  # each layer is four names of tensors
-DEEPEST = 20  # lists and objects inside one another; what is written by tfexport has 5
+DEEPEST = 20  # nested lists and objects; tfexport writes 5 levels
 
 
 def find_problems(values: Mapping[str, Any]) -> list[str]:
@@ -144,20 +138,20 @@ _TEXT, _FLAG, _NUMBER = (
     of_type("true or false", bool),
     of_type("a number", int, float),
 )
-_COUNT = whole(0, 2**63 - 1)
+_COUNT = integer(0, 2**63 - 1)
 
 PARITY = record({"reference": _TEXT, "tokens": _COUNT, "torch": _TEXT}, closed=False)
 
 
 def _gate(name: str, value: Any) -> Iterator[str]:
-    """The quality gate's figures; or text, which says that there was no gate."""
+    """The figures of the quality check, or a text if there was none."""
     if not isinstance(value, str):
         yield from record({"agreement": _NUMBER, "tokens": _COUNT}, closed=False)(name, value)
 
 
 QUANTIZATION = record({"weights": _TEXT}, {"kept": list_of(_TEXT), "gate": _gate}, closed=False)
 
-_AXIS = whole(0)
+_AXIS = integer(0)
 
 
 def _axis(name: str, value: Any) -> Iterator[str]:
@@ -172,26 +166,26 @@ MODULE = record(
         "inputs": _TENSORS,
         "memory": _TENSORS,
         "state": _TENSORS,
-        "growth": every(record({"start": _axis, "step": whole(1)})),
+        "growth": every(record({"start": _axis, "step": integer(1)})),
         "many_tokens": _FLAG,
         "padded": _FLAG,
         "recomputes": _FLAG,
-        "below": every(whole(1)),
+        "below": every(integer(1)),
     }
 )
 _FRAMING = {"add_source_bos": _FLAG, "add_source_eos": _FLAG}
 _KEYS: dict[str, Check] = {
     "tfexport_version": _TEXT,
-    "opset": every(whole(1)),
-    "ir_version": whole(1),
+    "opset": every(integer(1)),
+    "ir_version": integer(1),
     "minimum_onnxruntime": matching(r"\d{1,6}(\.\d{1,6}){0,3}", "a version"),
     "special_ids": record(
-        {name: whole(0) for name in ("pad", "bos", "eos")}
-        | {name: or_null(whole(0)) for name in ("unk", "start")}
+        {name: integer(0) for name in ("pad", "bos", "eos")}
+        | {name: or_null(integer(0)) for name in ("unk", "start")}
     ),
     "limits": record(
-        {f"{side}_vocab_size": whole(1) for side in SIDES}
-        | {f"max_{side}_length": or_null(whole(1)) for side in SIDES}
+        {f"{side}_vocab_size": integer(1) for side in SIDES}
+        | {f"max_{side}_length": or_null(integer(1)) for side in SIDES}
     ),
     "graphs": every(_TEXT),
     "tokenizers": every(record({"kind": _TEXT, "file": _TEXT})),
@@ -206,11 +200,11 @@ _KEYS: dict[str, Check] = {
     "origins": every(_TEXT),
 }
 _SIZES = {
-    "d_model": whole(1),
-    "num_decoder_layers": whole(1, MOST_LAYERS),
-    "num_heads": whole(1),
-    "head_dim": whole(1),
-    "decoder_num_heads": whole(0),
+    "d_model": integer(1),
+    "num_decoder_layers": integer(1, MOST_LAYERS),
+    "num_heads": integer(1),
+    "head_dim": integer(1),
+    "decoder_num_heads": integer(0),
 }
 _CONFIG = record({**_SIZES, **_FRAMING}, closed=False)
 _transformer = record({**_KEYS, "config": _CONFIG, "module": or_null(MODULE)})
@@ -305,7 +299,7 @@ def _wrong_names(module: Mapping[str, Any], tensors: Sequence[Mapping[str, Any]]
 
 
 def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Config keys whose value the manifest repeats elsewhere, with that value and its key."""
+    """Config keys whose value the manifest repeats, with that value and its other key."""
     for name in ("pad", "bos", "eos", "unk", "start"):
         yield f"{name}_id", values["special_ids"][name], f"special_ids.{name}"
     for side in SIDES:
@@ -315,7 +309,7 @@ def _repeated(values: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 
 FORMAT = "tfexport-bundle"
 FORMAT_VERSION = 1
-TRANSFORMERS = "transformers"  # the origin of a default of that library
+TRANSFORMERS = "transformers"  # the origin of a default of Hugging Face transformers
 REEXPORT = "Export it again, or copy it again from a complete one."
 
 
@@ -336,7 +330,7 @@ class SpecialIds:
         bos: the start token.
         eos: the end token.
         unk: the unknown token.
-        start: the token that decoding starts from where it is another than ``bos``.
+        start: the token that decoding starts from if it is not ``bos``.
     """
 
     pad: int
@@ -384,27 +378,27 @@ class Manifest:
         opset: operator domain to version, for all graphs.
         ir_version: of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
-        config: of the model, as TransformerConfig.to_dict gives it; of a user's module, whether a
+        config: the model's, as TransformerConfig.to_dict returns it; for a user's module, whether a
             text gets a start and an end token.
-        special_ids: of the vocabularies.
+        special_ids: the special tokens of the vocabularies.
         limits: vocabulary sizes and longest sequences.
         graphs: role ("encoder", "decoder", and in most bundles "generate") to file.
         tokenizers: "source" and "target" to a tokenizer; empty if the bundle takes ids only.
         files: every file of the bundle except the manifest, by its path in the folder.
         parity: summary of the comparison with eager PyTorch; None if there was none.
         quantization: kind of weights, parameters that stayed float32, and the result of the quality
-            gate; None for float32 weights. With it, ``parity`` is that of the float32 bundle.
-        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` gives them;
+            check; None for float32 weights. If set, ``parity`` is that of the float32 bundle.
+        module: inputs, memory and state of a user's module, as ``ModuleIO.to_dict`` returns them;
             None for a Transformer.
         generation: decoding option to its default in this bundle, as a JSON value; empty if the
             defaults are those of ``DecodingOptions``.
-        languages: that the model is told of by tokens; None if it is told of none.
-        reads: "texts" if the model reads them as a whole, as one that summarises does; None if it
-            reads sentences, or nobody knows.
-        origins: setting of ``config`` that the weights do not show to where it comes from:
-            "assumed" (the layout's default), "settings", "module" or the name of a file; and the
-            same of ``max_length`` in ``generation``, TRANSFORMERS where the model's files name
-            none. Empty for a user's module.
+        languages: the languages that have tokens; None if the model has no language tokens.
+        reads: "texts" if the model reads several sentences at once, as for summaries; None if it
+            reads sentences, or if that is unknown.
+        origins: each setting of ``config`` that the weights do not show, with its origin: "assumed"
+            (the layout's default), "settings", "module" or the name of a file; the same for
+            ``max_length`` in ``generation``, TRANSFORMERS if the model's files name none. Empty for
+            a user's module.
     """
 
     tfexport_version: str
@@ -513,7 +507,7 @@ def _check_format(version: Any, path: Path) -> None:
 
 
 def digest_of(values: Mapping[str, Any]) -> str:
-    """The digest of a manifest's values, without their own entry of it."""
+    """The digest of a manifest's values except the digest itself."""
     body = {key: value for key, value in values.items() if key != "digest"}
     text = json.dumps(body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Rows of a module's inputs: checked, and made a batch of."""
+"""Checking rows of a module's inputs, and making a batch of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def read_row(
     Args:
         inputs: of the module.
         row: input to array, without the batch axis. A missing ``attention_mask`` is all 1.
-        below: of inputs that are ids, the smallest number that is too large.
+        below: for each input that holds ids, the smallest number that is too large.
 
     Returns:
         The arrays, and every problem of the row.
@@ -96,7 +96,7 @@ def stack_rows(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Array]:
     """Make a batch of rows; those of unequal length are padded on the right.
 
     Args:
-        rows: of one shape, but for the length of ``input_ids`` and ``attention_mask``.
+        rows: equal shapes, except for the length of ``input_ids`` and ``attention_mask``.
         pad_id: fills ``input_ids``; masks are filled with 0.
     """
     stacked = {}

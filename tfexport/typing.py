@@ -19,12 +19,9 @@ else:
 PathLike: TypeAlias = str | os.PathLike[str]
 
 
-# The progress callback that long work reports to: the same for exporting and decoding.
-
-
 # Called with the name of the current step, how many parts of it are done, and how many it has.
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def silent(step: str, done: int, total: int) -> None:
-    """Show nothing: the callback of callers that gave none."""
+    """The default callback, which shows nothing."""

@@ -1,7 +1,7 @@
-"""``weights.json``: where each parameter of a Transformer lies in a bundle's ``weights.bin``.
+"""``weights.json``: the offset of each parameter of a Transformer in a bundle's ``weights.bin``.
 
-The graphs say it too, in a form that only ONNX's readers understand. Bundles of int4
-weights and of modules of one's own have no such file.
+The graphs contain it too, in a form that only readers of ONNX understand. Bundles of int4
+weights and of custom modules have no such file.
 """
 
 import json
@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfexport.errors import BundleError, join_problems
-from tfexport.json_checks import list_of, one_of, record, whole
+from tfexport.json_checks import integer, list_of, one_of, record
 from tfexport.manifest import REEXPORT
 
 WEIGHT_TABLE = "weights.json"
 _MOST_BYTES = 16 << 20
-# Parameters may share bytes: tied tables, equal layers, zeros. What an engine makes of them is a
-# multiple of all their values, and a small file may not claim any number of them.
+# Parameters may share bytes: tied tables, equal layers, zeros. An engine allocates memory for each
+# of them, so a small file may not claim any number of values.
 _MOST_SHARED, _ALWAYS_SHARED = 64, 16 << 20
 _SIZES = {"float32": 4, "int8": 1}
-_COUNT = whole(0, 2**48)
+_COUNT = integer(0, 2**48)
 _ENTRY = record(
     {
         "dtype": one_of(*_SIZES),
         "offset": _COUNT,
-        "shape": list_of(whole(1, 2**31 - 1)),
+        "shape": list_of(integer(1, 2**31 - 1)),
         "strides": list_of(_COUNT),
     },
     {"scales": _COUNT},
@@ -38,13 +38,13 @@ _ENTRY = record(
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """The place of one parameter, in the orientation that it has in the model.
+    """Where one parameter is stored, in the orientation that it has in the model.
 
     Attributes:
         dtype: "float32", or "int8" with scales.
-        offset: of its first value, in bytes.
+        offset: offset of its first value, in bytes.
         shape: one or two axes.
-        strides: between its values along each axis, in values.
+        strides: the distance between its values along each axis, in values.
         scales: offset of float32 values in bytes, one for each row; None for float32.
     """
 
@@ -67,11 +67,11 @@ class StoredWeight:
 
     @property
     def nbytes(self) -> int:
-        """Of its values."""
+        """Size of its values in bytes."""
         return math.prod(self.shape) * _SIZES[self.dtype]
 
     def find_problems(self, size: int) -> Iterator[str]:
-        """Why these are not values in a file of ``size`` bytes."""
+        """Why these values do not fit in a file of ``size`` bytes."""
         if len(self.shape) not in (1, 2) or len(self.shape) != len(self.strides):
             yield f"has shape {self.shape} and strides {self.strides}; expected one or two axes"
             return

@@ -17,7 +17,7 @@ from tfexport.languages import Languages
 from tfexport.runtime import Translator
 from tfexport.runtime.benchmark import Plan, benchmark_rows, measure
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.parallel import cpu
 from tfexport.runtime.parallel.cpu import ThreadLayout
 
@@ -173,8 +173,10 @@ def test_languages_are_told(tiny_bundle: Path, tmp_path: Path, place: Any) -> No
     told = Languages({"de": 10, "en": 11}, "before", place)
     rewrite(folder, lambda m: m.update(languages=asdict(told)))
     file.write_text("w5 w6\n")
-    spoken = Spoken("de", "en")
-    rows, keywords = benchmark_rows(folder, str(file), {"max_length": 3}, spoken=spoken)
+    language_pair = LanguagePair("de", "en")
+    rows, keywords = benchmark_rows(
+        folder, str(file), {"max_length": 3}, language_pair=language_pair
+    )
     plain = Translator(tiny_bundle, threads=1).encode("w5 w6")
     assert rows == [[10, *([11] if place == "source" else []), *plain]]
     assert keywords == {"max_length": 3, **({} if place == "source" else {"target_language": "en"})}

@@ -148,7 +148,7 @@ def test_what_is_put_in_an_outputs_place_during_a_run_stays(folder: Path, earlie
 
 def test_an_output_whose_record_a_kill_has_prevented_is_a_runs(folder: Path) -> None:
     partition, old = partition_of(folder), Job({"bundle": "old"}, COUNTED, 2)
-    write = filesystem.write_whole
+    write = filesystem.write_atomically
 
     def killed(system: Any, path: str, *given: Any, **told: Any) -> Any:
         if path.endswith(".done"):
@@ -156,7 +156,7 @@ def test_an_output_whose_record_a_kill_has_prevented_is_a_runs(folder: Path) -> 
         return write(system, path, *given, **told)
 
     for job in (old, JOB):  # the second finds what the first has left
-        with patch.object(assembly, "write_whole", killed), pytest.raises(KeyboardInterrupt):
+        with patch.object(assembly, "write_atomically", killed), pytest.raises(KeyboardInterrupt):
             run(partition, job)
     assert sorted(in_output(folder))[-1] == "o.txt"
     run(partition)

@@ -39,7 +39,7 @@ def named(folder: Path, name: str) -> Partition:
 
 def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody puts another file in its place before the record is written."""
-    write = filesystem.write_whole
+    write = filesystem.write_atomically
 
     def write_and_replace(system: Any, path: str, *given: Any, **told: Any) -> Any:
         result = write(system, path, *given, **told)
@@ -49,7 +49,7 @@ def test_a_record_tells_of_its_own_output(folder: Path, monkeypatch: pytest.Monk
 
     partition = partition_of(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(assembly, "write_whole", write_and_replace)
+        patch.setattr(assembly, "write_atomically", write_and_replace)
         expected, _ = run(partition)
     assert Path(partition.target.path).read_bytes() == b"somebody's"
     with pytest.raises(FailedError, match=r"o.txt was changed since a run has written it\. Move"):

@@ -18,7 +18,7 @@ from tfexport.corpus.filesystem import (
     opened,
     read_small_file,
     remove_folder,
-    write_whole,
+    write_atomically,
 )
 from tfexport.errors import ConfigError
 
@@ -137,7 +137,7 @@ def test_a_file_is_replaced_when_it_is_complete(
             seen.extend(left_in(tmp_path))
             return int(stream.write(content))
 
-        return write_whole(LOCAL, path.as_posix(), into, beside=other, compression=compression)
+        return write_atomically(LOCAL, path.as_posix(), into, beside=other, compression=compression)
 
     assert write(b"first" * 1000) == 5000
     assert "new/folder/file" not in seen
@@ -164,7 +164,7 @@ def test_an_error_while_writing_leaves_what_was_there(
         raise error
 
     with pytest.raises(type(error)):
-        write_whole(LOCAL, path.as_posix(), write, compression=compression)
+        write_atomically(LOCAL, path.as_posix(), write, compression=compression)
     assert left_in(tmp_path) == ["file"]
     assert path.read_bytes() == b"before"
 
@@ -185,7 +185,7 @@ def _small_files() -> Iterator[None]:
 def test_a_full_disk_leaves_nothing(tmp_path: Path, size: int, compression: str | None) -> None:
     content = os.urandom(size)
     with pytest.raises(OSError, match="File too large"):
-        write_whole(LOCAL, f"{tmp_path}/file", lambda stream: stream.write(content),
+        write_atomically(LOCAL, f"{tmp_path}/file", lambda stream: stream.write(content),
                     compression=compression)  # fmt: skip
     assert left_in(tmp_path) == []
 
@@ -202,17 +202,17 @@ def test_a_step_that_fails_leaves_nothing(
 
     monkeypatch.setattr(Failing, failing, fail)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(Failing(), f"{tmp_path}/file", lambda stream: stream.write(b"x"))
+        write_atomically(Failing(), f"{tmp_path}/file", lambda stream: stream.write(b"x"))
     assert left_in(tmp_path) == []
 
 
 def test_where_no_folder_can_be_nothing_is_written(tmp_path: Path) -> None:
     make(tmp_path, "taken")
     with pytest.raises(OSError, match="taken"):
-        write_whole(LOCAL, f"{tmp_path}/taken/file", lambda stream: stream.write(b"x"))
+        write_atomically(LOCAL, f"{tmp_path}/taken/file", lambda stream: stream.write(b"x"))
     (tmp_path / "folder/inner").mkdir(parents=True)
     with pytest.raises(OSError, match="folder"):
-        write_whole(LOCAL, f"{tmp_path}/folder", lambda stream: stream.write(b"x"))
+        write_atomically(LOCAL, f"{tmp_path}/folder", lambda stream: stream.write(b"x"))
     assert left_in(tmp_path) == ["folder", "folder/inner", "taken"]
 
 
@@ -250,12 +250,12 @@ class Vanishing(fs.LocalFileSystem):  # type: ignore[misc]
 
 def test_a_folder_that_vanishes_is_made_again_once(tmp_path: Path) -> None:
     path = tmp_path / "parts" / "piece"
-    write_whole(Vanishing(), path.as_posix(), lambda stream: stream.write(b"x"))
+    write_atomically(Vanishing(), path.as_posix(), lambda stream: stream.write(b"x"))
     assert path.read_bytes() == b"x"
     disk = Vanishing()
     disk.times = 2
     with pytest.raises(FileNotFoundError):
-        write_whole(disk, path.as_posix(), lambda stream: stream.write(b"x"))
+        write_atomically(disk, path.as_posix(), lambda stream: stream.write(b"x"))
 
 
 def test_what_is_written_is_seen_whole_before_it_has_its_name(tmp_path: Path) -> None:
@@ -265,7 +265,9 @@ def test_what_is_written_is_seen_whole_before_it_has_its_name(tmp_path: Path) ->
         assert not path.exists()
         seen.append(Path(partial).read_bytes())
 
-    write_whole(LOCAL, path.as_posix(), lambda stream: stream.write(b"x" * 99), before_move=look)
+    write_atomically(
+        LOCAL, path.as_posix(), lambda stream: stream.write(b"x" * 99), before_move=look
+    )
     assert seen == [path.read_bytes()]
 
 

@@ -21,7 +21,7 @@ def test_a_worker_leaves_a_cpu_for_the_other_steps_of_a_dataset(
     plan = WorkerPlan(threads=threads)
     low, high = plan.bounds(spare=1)
     assert low == high - 1 or low == 1
-    assert plan.cpus_beside_others() == expected
+    assert plan.cpus_with_others() == expected
     assert low * expected + 1 <= sum(cores)
 
 
@@ -47,7 +47,7 @@ def test_workers_that_take_every_cpu_are_refused(
 ) -> None:
     monkeypatch.setattr(cluster, "_cores", lambda: cores)
     with pytest.raises(ConfigError, match="workers: ") as raised:
-        WorkerPlan(workers, threads).check_room_beside()
+        WorkerPlan(workers, threads).check_room_for_others()
     assert remedy in str(raised.value)
     assert "for ever" in str(raised.value)
 
@@ -66,4 +66,4 @@ def test_workers_that_leave_room_are_taken(
     threads: int,
 ) -> None:
     monkeypatch.setattr(cluster, "_cores", lambda: cores)
-    WorkerPlan(workers, threads).check_room_beside()
+    WorkerPlan(workers, threads).check_room_for_others()

@@ -89,13 +89,13 @@ def test_codes_match_regardless_of_case_and_region() -> None:
 
 
 def test_models_are_told_what_they_want_to_be_told() -> None:
-    spoken = ModelLanguages.of("m", MANY, "de-en").spoken("de", "en")
-    assert (spoken.source, spoken.target) == ("de_DE", "en_XX")
+    language_pair = ModelLanguages.of("m", MANY, "de-en").language_pair("de", "en")
+    assert (language_pair.source, language_pair.target) == ("de_DE", "en_XX")
     only = Languages({}, None, None, "de", "en")
     languages = ModelLanguages.of("xx-yy", only, None)
     assert (languages.sources, languages.targets) == (("de",), ("en",))
-    spoken = languages.spoken("de", "en")
-    assert (spoken.source, spoken.target) == (None, None)
+    language_pair = languages.language_pair("de", "en")
+    assert (language_pair.source, language_pair.target) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,10 @@ def test_an_operator_leaves_some_languages_of_a_model() -> None:
     languages = ModelLanguages.of("m", MANY, "en,zh_Hans-sr")
     assert languages.sources == ("eng_Latn", "zho_Hans")
     assert languages.targets == ("srp_Cyrl",)
-    spoken = languages.spoken(None, None)  # the only one is told, and the default stays
-    assert (spoken.source, spoken.target) == (None, "srp_Cyrl")
+    language_pair = languages.language_pair(
+        None, None
+    )  # the only one is told, and the default stays
+    assert (language_pair.source, language_pair.target) == (None, "srp_Cyrl")
 
 
 def test_an_operator_cannot_give_a_model_languages() -> None:

@@ -157,8 +157,8 @@ def test_signs_that_a_model_knows_say_nothing_either() -> None:
     known = SimpleNamespace(source=SimpleNamespace(piece=lambda token: "…"))
     model: Any = SimpleNamespace(engine=SimpleNamespace(manifest=manifest, texts=known))
     request: Any = SimpleNamespace(ids=[7])
-    assert not texts._says_something(model, "…!", request)
-    assert texts._says_something(model, "w…", request)
+    assert not texts._has_words(model, "…!", request)
+    assert texts._has_words(model, "w…", request)
 
 
 def test_unknown_tokens_are_counted(units: Server) -> None:

@@ -1,7 +1,7 @@
-"""The ``tfexport`` command: bodies parse, call one library function, print.
+"""The ``tfexport`` command: each verb parses, calls one library function and prints.
 
-Everything heavy is imported inside command bodies, so that ``tfexport translate`` starts where
-torch is not installed.
+Heavy libraries are imported inside the commands, so that ``tfexport translate`` works without
+torch.
 """
 
 INTERRUPTED = 130  # exit status after Ctrl-C

@@ -16,8 +16,8 @@ from tfexport.cli.decoding_options import (
     decoding_options,
     engine_option,
     given,
+    integer_range,
     language_options,
-    whole_numbers,
 )
 from tfexport.errors import ConfigError
 from tfexport.runtime.parallel.cpu import MOST_THREADS
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OPTIONS = frozenset({"beam_size", "max_length", "batch_type"})
 BATCH_SIZES = (1, 8, 32)
-MAX_LENGTH = 30  # of the translations of random ids
+MAX_LENGTH = 30  # length of the translations of random ids
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Call:
 @click.argument("bundle", type=click.Path())
 @click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
 @click.option("--ids", is_flag=True, help="Lines of FILE are space-separated ids.")
-@click.option("--batch-size", "batch_sizes", type=whole_numbers("batch_size"),
+@click.option("--batch-size", "batch_sizes", type=integer_range("batch_size"),
               multiple=True, help="Lines (or tokens) of a batch; repeatable.  "
               "[default: 1, 8, 32; with --tune: 32]")  # fmt: skip
 @click.option("--threads", "threads", type=click.IntRange(1, MOST_THREADS), multiple=True,
@@ -81,7 +81,7 @@ def bench(**values: Any) -> None:
     tfexport bench de-en.bundle german.txt --tune
     """
     from tfexport.runtime.benchmark import benchmark_rows, measure
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
 
     call = as_call(_Call, values)
     if call.tune and call.threads:
@@ -92,9 +92,9 @@ def bench(**values: Any) -> None:
     plans = _plans(call, keywords.pop("batch_type", "rows"))
     if call.file is None:
         keywords.setdefault("max_length", MAX_LENGTH)
-    spoken = Spoken(call.source_language, call.target_language)
+    language_pair = LanguagePair(call.source_language, call.target_language)
     rows, keywords = benchmark_rows(
-        Path(call.bundle), call.file, keywords, ids=call.ids, spoken=spoken
+        Path(call.bundle), call.file, keywords, ids=call.ids, language_pair=language_pair
     )
     with progress_bar() as tell:
         timings = measure(
@@ -148,7 +148,7 @@ def _print(call: _Call, keywords: dict[str, Any], timings: "Sequence[Timing]") -
     from tfexport.runtime.benchmark import of_artifact
 
     def sign(plans: "Sequence[Plan]") -> str:
-        """Of plans that differ in the size of their batches only."""
+        """The same for plans that differ in batch size only."""
         first, sizes = plans[0], ",".join(str(plan.batch_size) for plan in plans)
         options = {**keywords, "batch_size": sizes}
         if first.batch_type != "rows":

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from tfexport.export import ParityReport
 
 
-# Progress of commands: bars on terminals that can redraw a line, now and then a line elsewhere.
-
-
 LINE_EVERY = 30.0  # seconds, where there is no bar
 FileBar = Callable[[int, int], object]
 
 
 def bar_console() -> "Console | None":
-    """A console on stderr; None if that is no terminal, or a dumb one, which redraws nothing."""
+    """A console on stderr; None if it is not a terminal that can redraw a line."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -34,23 +31,23 @@ def bar_console() -> "Console | None":
 
 
 class ProblemLines:
-    """Tells on stderr of lines that could not be done; of many, the first few and which others."""
+    """Reports failed lines on stderr: the first few in full, the others by number."""
 
     _MOST, _MOST_ALIKE = 20, 5
 
     def __init__(self, file: str, unit: str = "") -> None:
-        """Tell of nothing yet.
+        """Start without reports.
 
         Args:
-            file: that has the lines.
-            unit: before a line's number.
+            file: the file that has the lines.
+            unit: the word before a line's number.
         """
         self._file, self._unit = file, unit
         self._said, self._alike = 0, dict[str, int]()
         self._others = list[list[int]]()  # the first and the last of each run of numbers
 
     def add(self, number: int, problem: str) -> None:
-        """Tell of a line, or keep its number for the end."""
+        """Report a line, or keep its number for the end."""
         alike = self._alike.get(problem, 0)
         if self._said < self._MOST and alike < self._MOST_ALIKE:
             self._said, self._alike[problem] = self._said + 1, alike + 1
@@ -61,7 +58,7 @@ class ProblemLines:
             self._others.append([number, number])
 
     def end(self) -> None:
-        """Tell which others there are."""
+        """Report the numbers that were kept."""
         if not self._others:
             return
         runs = [f"{first}" if first == last else f"{first}-{last}" for first, last in self._others]
@@ -70,7 +67,7 @@ class ProblemLines:
 
 
 def cut_lines(count: int, unit: str, longest: int | None) -> str:
-    """A sentence about translations that have no end."""
+    """A sentence about translations that were cut."""
     at = "" if longest is None else f" at {longest:,} tokens"
     many = f"1 {unit.removesuffix('s')} was" if count == 1 else f"{count:,} {unit} were"
     return f"{many} cut{at}, before the translation's end; see --max-length"
@@ -87,13 +84,13 @@ def unknown_tokens(tokens: int, lines: int, unit: str) -> str:
 
 
 class LineTimer:
-    """Says when the next line is due where there is no bar: every 30 seconds."""
+    """Tells when the next progress line is due if there is no bar: every 30 seconds."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether it is, from which the next one's time runs."""
+        """Whether a line is due; if so, the time starts again."""
         now = time.monotonic()
         if now - self._said < LINE_EVERY:
             return False
@@ -103,14 +100,14 @@ class LineTimer:
 
 @contextlib.contextmanager
 def file_bar(title: str, total: Callable[[], int | None]) -> Iterator[FileBar]:
-    """Give a callback that shows how far a file is, how many lines a second, and the time left.
+    """Give a callback that shows a file's progress, lines per second, and the time left.
 
     Args:
         title: shown until the first line is done.
-        total: gives the size of the whole, None if it is unknown.
+        total: returns the total size, None if it is unknown.
 
     Yields:
-        a callback for a line's number, from 1, and how much of ``total`` is done.
+        a callback that takes a line's number, from 1, and how much of ``total`` is done.
     """
     start, first = time.monotonic(), -1
 
@@ -316,7 +313,7 @@ def needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        # A package that names its own extra does so because of another error.
+        # A package names its own extra only because of another error.
         cause = error.__cause__ if isinstance(error, MissingDependencyError) else error
         name = cause.name if isinstance(cause, ImportError) else None
         if name is None or name.partition(".")[0] == "tfexport":
@@ -327,7 +324,7 @@ def needs(extra: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print warnings of tfexport behind the block, as lines on stderr with options as flags."""
+    """Print warnings of tfexport after the block, as lines on stderr with options as flags."""
     told: list[TfexportWarning] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", TfexportWarning)
@@ -369,7 +366,7 @@ def print_result(output: str, size: int | None, report: "ParityReport | None") -
 
 
 def print_remarks(report: "ParityReport", stderr: bool = False) -> None:
-    """Say what is doubtful, and if no code of the user's own was run what only settings say."""
+    """Print the warnings, and the settings that only an option or a default decides."""
     from tfexport.cli.reports import settings_lines
 
     if report.doubt is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tfexport.corpus import Advance, CorpusReport
     from tfexport.corpus.run import CorpusEngine
 
-# A corpus has no columns for what the others give.
+# Options whose results have no column in a corpus.
 _OPTIONS = {name for name, spec in SPECS.items() if spec.help is not None} - {
     *GIVING_MORE, "return_end_token", "min_alternative_probability",
 }  # fmt: skip
@@ -122,7 +122,7 @@ def corpus(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.corpus.filesystem import public
 
     last = list["Advance"]()
-    # Ray writes what it has to say to stdout, where only the report belongs.
+    # Ray writes its messages to stdout, which is for the report only.
     with _interruptible(last), _progress(last) as tell, contextlib.redirect_stdout(sys.stderr):
         report = translate_corpus(
             call.bundle, call.input, call.output, call.column,
@@ -172,7 +172,6 @@ def _print(report: "CorpusReport", output: str) -> None:
 
 
 def _counts(report: "CorpusReport") -> Iterator[str]:
-    """The other counts of a report, a line each."""
     values = report.to_dict()
     if report.already:
         yield f"{_files(report.already)} already there, made of the same"
@@ -206,7 +205,7 @@ def _files(count: int) -> str:
 
 @contextlib.contextmanager
 def _interruptible(last: "list[Advance]") -> Iterator[None]:
-    """Say how far a run has come that is interrupted or terminated."""
+    """Print how far a run has come if it is interrupted or terminated."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

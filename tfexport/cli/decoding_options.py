@@ -11,21 +11,21 @@ from tfexport.runtime.files.input_lines import is_number
 from tfexport.runtime.model.engine_name import ENGINES
 from tfexport.runtime.options import (
     SPECS,
-    Choice,
+    Integers,
+    OneOf,
     OneToken,
     OptionSpec,
     Reals,
     ScoringKeywords,
     Sequences,
     Tokens,
-    Wholes,
 )
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Call = TypeVar("Call")
 
 SCORING = frozenset(ScoringKeywords.__annotations__)
-# Help that applies to the command line only: in which output.
+# Additions to help texts that apply to the command line only: which output shows a result.
 _NOTES = {"return_token_scores": "Needs --jsonl.", "return_attention": "Needs --jsonl."}
 
 
@@ -61,7 +61,7 @@ class DecodingCommand(click.Command):
     """A command with decoding options, which its help shows in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of no section first."""
+        """Write the options without a section first."""
         placed = {name: title for title, names in SECTIONS.items() for name in names}
         lines: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *SECTIONS)}
         for param in self.get_params(ctx):
@@ -90,7 +90,7 @@ def decoding_options(only: Collection[str] | None = None) -> Callable[[Command],
     def add(command: Command) -> Command:
         for name in reversed(names):
             flag = "--" + name.replace("_", "-")
-            # Either way where a bundle may have a default of its own, which a caller overrides.
+            # Either way where a bundle may have its own default, which a caller overrides.
             if isinstance(SPECS[name].default, bool) and _both_ways(name):
                 flag = f"{flag}/--no-{flag[2:]}"
             notes = _how_written(SPECS[name]), _NOTES.get(name)
@@ -102,7 +102,7 @@ def decoding_options(only: Collection[str] | None = None) -> Callable[[Command],
 
 
 def language_options(command: Command) -> Command:
-    """Add the options for models that are told languages."""
+    """Add the options for models with language tokens."""
     for side, what in (("target", "to translate into"), ("source", "of the input")):
         command = click.option(
             f"--{side}-language", metavar="CODE",
@@ -112,7 +112,7 @@ def language_options(command: Command) -> Command:
 
 
 def engine_option(command: Command) -> Command:
-    """Add the option for what computes the model."""
+    """Add the option ``--engine``."""
     return click.option(
         "--engine", type=click.Choice(ENGINES), default="auto", show_default=True,
         help="What computes the model. auto uses the native engine (tfexport-native) if it is "
@@ -120,10 +120,10 @@ def engine_option(command: Command) -> Command:
     )(command)  # fmt: skip
 
 
-def whole_numbers(name: str) -> click.IntRange:
+def integer_range(name: str) -> click.IntRange:
     """The click type of a decoding option that is an integer."""
     bounds = SPECS[name].bounds
-    assert isinstance(bounds, Wholes)
+    assert isinstance(bounds, Integers)
     return click.IntRange(bounds.least, bounds.most)
 
 
@@ -139,11 +139,11 @@ def _how_written(spec: OptionSpec) -> str | None:
 def _kind(name: str) -> dict[str, Any]:
     """Keywords of ``click.option`` for the type of a decoding option."""
     spec = SPECS[name]
-    if isinstance(spec.bounds, Wholes):
-        return {"type": whole_numbers(name)}
+    if isinstance(spec.bounds, Integers):
+        return {"type": integer_range(name)}
     if isinstance(spec.bounds, Reals):
         return {"type": float}
-    if isinstance(spec.bounds, Choice):
+    if isinstance(spec.bounds, OneOf):
         return {"type": click.Choice(spec.bounds.words)}
     if isinstance(spec.bounds, Sequences):
         return {"metavar": "TEXT", "multiple": True}
@@ -199,5 +199,5 @@ def given(options: Mapping[str, Any], ids: bool = False) -> dict[str, Any]:
 
 
 def _tokens(text: str, ids: bool) -> list[int | str]:
-    # Pieces of the vocabulary may stand among ids.
+    # Ids and pieces of the vocabulary may be mixed.
     return [int(word) if ids and is_number(word) else word for word in text.split()]

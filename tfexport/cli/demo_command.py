@@ -38,8 +38,8 @@ _WITHOUT_TORCH = ("numpy", "onnxruntime", "click", "rich", "tokenizers")
 def demo(model: str | None, output: str, runtime_python: str | None) -> None:
     """Export the German-English demo model, compare it, and translate without torch.
 
-    Prints translations beside their references with BLEU, and what torch costs: size on disk and
-    time to the first translation, with and without it.
+    Prints translations with their references and BLEU, and what torch costs: size on disk and time
+    to the first translation, with and without it.
     """
     files = find_demo(model)
     torch_free = TorchFree(runtime_python)
@@ -120,12 +120,6 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     print_table(costs)
 
 
-# The steps of ``tfexport demo``, without what it prints.
-#
-# The torch-free part runs in a separate process: in another environment's Python if one is named,
-# otherwise in this one with imports of torch blocked.
-
-
 START_RUNS = 3
 DEMO = "examples/de-en"
 _BLOCKED = (
@@ -147,8 +141,8 @@ def find_demo(folder: str | None) -> DemoFiles:
     """Read a demo model's folder: a checkpoint and a ``test.tsv`` of source TAB reference.
 
     Args:
-        folder: None for the repository's: that of the current folder, else of the clone that this
-            package is run in.
+        folder: None for the repository's: in the current folder, else in the clone that this
+            package runs in.
 
     Raises:
         ConfigError: the folder holds no ``test.tsv``.

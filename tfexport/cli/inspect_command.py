@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from tfexport.model_src.checkpoint.checkpoint import Examination
 
 
-# The report of ``tfexport inspect`` on a checkpoint: summary, config, keys, problems.
-
-
 def checkpoint_facts(found: "Examination") -> dict[str, Any]:
-    """The whole report as JSON values."""
+    """The complete report as JSON values."""
     checkpoint = found.checkpoint
     values = checkpoint.config.to_dict()
     missing = [key for key, origin in checkpoint.origins.items() if origin == "missing"]
@@ -144,9 +141,6 @@ def _without_number(name: str, place: int) -> tuple[str, str]:
     return match[0], f"{name[: match.start()]}{{}}{name[match.end() :]}"
 
 
-# The kind of a file or folder, from its first bytes and file names, without torch or onnx.
-
-
 ONNX_FILE = "an ONNX file"
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
 _BUNDLE = "A bundle is a folder with a manifest.json"
@@ -157,7 +151,7 @@ def name_kind(path: Path) -> str:
     """A noun for what may be a checkpoint or an exported file.
 
     Raises:
-        CheckpointError: it cannot be either; the message says what it is.
+        CheckpointError: it cannot be either; the message states what it is instead.
     """
     if path.is_dir():
         names = sorted(item.name for item in path.iterdir())
@@ -212,7 +206,7 @@ def _name_content(head: bytes) -> str:
     return "it holds text" if b"\0" not in head else "it holds bytes of an unknown form"
 
 
-# Where a language's token goes.
+# Where the token of a language goes.
 _PLACES = {
     "before": "before the text", "after": "after the text", "first": "as the first target token",
     "start": "as the start token", "source": "before the text",
@@ -235,8 +229,8 @@ def inspect(
     """Describe PATH.
 
     Of a checkpoint: layout, config (read, assumed or missing), parameters, every key's fate and
-    what stands in the way of exporting it. Of a bundle, after checking its checksums: versions,
-    limits, graphs, tokenizers, parity. Of a single graph or torch file: what it holds and needs.
+    what is in the way of exporting it. Of a bundle, after checking its checksums: versions,
+    limits, graphs, tokenizers, parity. Of a single graph or torch file: what it contains and needs.
     """
     from tfexport.bundle import is_bundle
 
@@ -344,7 +338,7 @@ def _inspect_bundle(path: str, as_json: bool) -> None:
 
 
 def _engine(manifest: "Manifest") -> str:
-    """The engine that will compute the model here, and why it is not the native one."""
+    """The engine that is used here, and why it is not the native one."""
     from tfexport.runtime.model.native_engine import instruction_set
     from tfexport.runtime.model.open_model import choose_engine
 
@@ -360,7 +354,7 @@ def _special_ids(manifest: "Manifest") -> str:
 
 
 def _languages(languages: "Languages") -> str:
-    """How a model is told languages, and which it knows."""
+    """The languages of a model, and how its language tokens are used."""
     told = []
     for side in ("source", "target"):
         place, default = getattr(languages, f"{side}_place"), getattr(languages, side)
@@ -375,7 +369,7 @@ def _languages(languages: "Languages") -> str:
 
 
 def _both(source: int | None, target: int | None, manifest: "Manifest") -> str:
-    """Sizes of both sides; of the target alone if the source is not ids."""
+    """Sizes of source and target; only the target's if the source is not ids."""
     io = manifest.module_io
     if io is not None and not io.takes_ids:
         return f"{target} target"

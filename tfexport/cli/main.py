@@ -29,8 +29,6 @@ from tfexport.cli.translate_command import translate
 from tfexport.cli.verify_command import verify
 from tfexport.errors import ConfigError, TfexportError
 
-# ``tfexport --version``.
-
 
 def print_version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
     """A callback of click: print the versions and end."""
@@ -57,7 +55,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with naming("stdout"):  # errors of all other outputs name theirs already
+            with naming("stdout"):  # errors of other outputs name their file already
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
@@ -109,7 +107,7 @@ def cli() -> None:
     """Take a trained encoder-decoder Transformer from PyTorch to files that decode without torch.
 
     Results go to stdout, progress and messages to stderr. Exit status: 0 done, 1 failed,
-    2 wrong usage or options, 130 interrupted, 141 if nobody reads stdout any more.
+    2 wrong usage or options, 130 interrupted, 141 if no one reads stdout any more.
     """
 
 
@@ -131,7 +129,7 @@ for _command in (
 
 
 def main() -> None:
-    """Run the command line, as a process of its own."""
+    """Run the command line, and end the process."""
     signal.signal(signal.SIGTERM, _terminate)
     # Without this, the garbage collection at exit takes 2 s after an export.
     atexit.register(gc.freeze)
@@ -139,7 +137,7 @@ def main() -> None:
     write_utf8()
     try:
         cli()
-    except OSError as error:  # of what click itself writes, such as the help
+    except OSError as error:  # for what click itself writes, such as the help
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
         click.echo(f"Error: stdout: {error.strerror or error}", err=True)
         sys.exit(1)
@@ -153,17 +151,15 @@ def write_utf8() -> None:
 
 
 class _Closed(io.RawIOBase):
-    """A replacement for a standard stream that was closed before the process began."""
+    """A replacement for a standard stream that was closed before the process started."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def readable(self) -> bool:
-        """As stdin is."""
         return True
 
     def writable(self) -> bool:
-        """As stdout is."""
         return True
 
     def readinto(self, buffer: object) -> int:
@@ -191,5 +187,5 @@ def _replace_closed_streams() -> None:
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
-    # As an exception, so that partial output is removed.
+    # Raised as an exception, so that partial output is removed.
     sys.exit(TERMINATED)

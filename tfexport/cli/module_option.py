@@ -1,4 +1,4 @@
-"""``--module package.file:factory``: a user's own module, from the function that makes it."""
+"""``--module package.file:factory``: a user's own module, from a function that returns it."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ def read_factory(name: str) -> dict[str, Any]:
     """Import and call a factory, and check that it gives the arguments of ``export``.
 
     Raises:
-        ConfigError: there is no such function, it raised an error, or gave something else.
+        ConfigError: there is no such function, it raised an error, or returned something else.
     """
     with needs("export"):
         from tfexport.export.artifacts.keywords import ExportKeywords
@@ -92,7 +92,7 @@ def export_named_module(
         name: of the factory.
         output: the bundle's folder, or a file.
         flags: ``verify`` and ``force``.
-        options: of the command line; those that were given take the place of the factory's.
+        options: of the command line; those that were given replace the factory's.
     """
     refuse_others(options)
     arguments = read_factory(name)
@@ -146,10 +146,10 @@ def verify_named_module(
 
 
 def refuse_others(options: Mapping[str, Any]) -> None:
-    """Refuse options of checkpoints beside ``--module``.
+    """Refuse options of checkpoints together with ``--module``.
 
     Raises:
-        ConfigError: naming all that do not go with it.
+        ConfigError: naming all of them.
     """
     text = " is of checkpoints; a module's factory gives its own arguments"
     problems = [

@@ -9,10 +9,10 @@ from tfexport.cli.console import human_size
 @click.argument("bundle", type=click.Path())
 @click.option("--force", is_flag=True, help="Replace the packed file if it exists.")
 def optimize(bundle: str, force: bool) -> None:
-    """Write BUNDLE's weights as the native engine needs them on this machine, beside BUNDLE.
+    """Write BUNDLE's weights as the native engine needs them on this machine, next to BUNDLE.
 
-    Whoever opens the bundle then maps that file instead of packing; processes share the memory.
-    The file is for one instruction set and one state of the bundle; any other is not used.
+    The bundle then opens faster: the file is mapped, and processes share its memory. It is used
+    only on machines with the same instruction set, and only while the bundle is unchanged.
 
     \b
     tfexport optimize de-en.bundle

@@ -21,7 +21,7 @@ NOT_OWN = "not compared with your code"
 
 
 def parity_table(report: "ParityReport", name: str) -> Table:
-    """A table of a report, with a row for each shape and a column for each stage."""
+    """A table with a row for each shape and a column for each stage."""
     present = report.stages()
     table = Table(
         title=f"{name} against {report.reference}",
@@ -67,7 +67,7 @@ def notes(report: "ParityReport") -> list[str]:
 
 
 def _cell(found: "list[Comparison]") -> Text:
-    """The cell of one stage at one shape, which may have no comparison, or for text several."""
+    """The cell of one stage at one shape: no, one or (for text) several comparisons."""
     if not found:
         return Text()
     text = cell_text(found)
@@ -132,7 +132,7 @@ def print_parity(report: "ParityReport", name: str, stderr: bool = False) -> Non
     """Print a report: the table of all shapes, or where that is too wide, its stages only."""
     table = parity_table(report, name)
     console = _console(stderr=stderr)
-    unbounded = console.options.update(width=10_000)  # else the answer is the terminal's width
+    unbounded = console.options.update(width=10_000)  # else the terminal's width
     if console.is_terminal and console.measure(table, options=unbounded).minimum > console.width:
         table = stage_table(report, name)
     print_table(table, stderr)
@@ -161,11 +161,6 @@ def _console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, **options)
 
 
-# The page of ``verify --report``: a parity report as a heat map, for light and dark screens.
-#
-# It is one file without scripts, and asks for nothing from anywhere.
-
-
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fff; --ink: #1b1f24; --line: #d0d7de; --hot: #e8590c;
         --wrong: #c92a2a; }
@@ -187,7 +182,7 @@ code { font-size: .9em; }
 
 
 def save_report(report: "ParityReport", name: str, signature: str, path: str) -> None:
-    """Write a parity report as a page.
+    """Write a parity report as a page of one file, without scripts and external resources.
 
     Args:
         report: of the comparison.

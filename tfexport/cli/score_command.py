@@ -86,7 +86,7 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     from tfexport.runtime.benchmark import of_artifact
     from tfexport.runtime.engine import Engine
     from tfexport.runtime.files.scores import ScoreFormat, score_file
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
     from tfexport.runtime.parallel.cpu import ThreadLayout
     from tfexport.runtime.scorer import Scorer
 
@@ -96,8 +96,8 @@ def score(ctx: click.Context, /, **values: Any) -> None:
     if not call.ids:
         engine.texts.encode("")  # raises if there is no tokenizer
     scorer = Scorer(engine)
-    spoken = Spoken(call.source_language, call.target_language, call.ids)
-    options = scorer.resolve(given(call.decoding, call.ids), spoken)
+    language_pair = LanguagePair(call.source_language, call.target_language, call.ids)
+    options = scorer.resolve(given(call.decoding, call.ids), language_pair)
 
     sums, problems = _Sums(), ProblemLines(call.source)
     with _output(call) as output, file_bar("scoring", partial(_lines, call)) as advance:
@@ -131,8 +131,6 @@ def score(ctx: click.Context, /, **values: Any) -> None:
 
 @dataclass
 class _Sums:
-    """Scores of all pairs together."""
-
     pairs: int = 0
     scored: int = 0
     score: float = 0.0

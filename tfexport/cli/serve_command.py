@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfexport.serve.settings import SettingsFile
 
 PREFIX = "TFEXPORT_SERVE"  # of environment variables
-# Defaults of what requests ask for: what a result shows is for them to say.
+# What a result contains is an option of each request, so the server has no default for it.
 _OF_REQUESTS = ("return_", "max_input", "batch_", "attention_", "min_alternative", "seed")
 _DECODING = [
     name for name, spec in SPECS.items()
@@ -28,7 +28,7 @@ _DECODING = [
 
 
 def _read_config(ctx: click.Context, _: click.Parameter, path: str | None) -> "SettingsFile | None":
-    """Read the settings file first: what it holds are the defaults of the other options."""
+    """Read the settings file first: it has the defaults of the other options."""
     if path is None or ctx.resilient_parsing:
         return None
     from tfexport.serve.settings import read_settings
@@ -156,7 +156,7 @@ def serve(
 
 
 def _say(text: str, as_json: bool, **values: Any) -> None:
-    """A line about the start, for people or as one of the log."""
+    """Print a line about the start, as text or as a line of the log."""
     from tfexport.serve import request_log
 
     if as_json:

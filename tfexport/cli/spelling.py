@@ -2,7 +2,7 @@
 
 from tfexport.errors import Option
 
-# Keywords whose command-line option has another name.
+# Keywords whose option has another name.
 _NAMES = {"layout": "format", "settings": "set", "output_attentions": "attention"}
 
 

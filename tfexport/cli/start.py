@@ -1,4 +1,4 @@
-"""Where the ``tfexport`` command begins: Ctrl-C ends it quietly while its modules are imported."""
+"""The entry point of the ``tfexport`` script: Ctrl-C ends it quietly during imports."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ from tfexport.cli import INTERRUPTED
 
 
 def main() -> None:
-    """The entry point of the ``tfexport`` script."""
-    # It is another one for a job in the background, which Ctrl-C does not concern.
+    """Import and run the command line."""
+    # A job in the background has another handler, because Ctrl-C does not concern it.
     is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_usual:
         signal.signal(signal.SIGINT, _end)
@@ -21,6 +21,6 @@ def main() -> None:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    """Without an exception, which a module that is being imported would make another of."""
+    """End without an exception: a module that is being imported might replace it."""
     os.write(2, b"Interrupted.\n")
     os._exit(INTERRUPTED)

@@ -42,7 +42,7 @@ def torchscript(
 
     torch.jit.load reads it in Python or C++, without tfexport: forward, encode, step, and
     generate(input_ids, attention_mask, max_length). If anything differs, the command fails and no
-    file is left behind.
+    file is left.
 
     With --module the module's own methods are scripted, if torch can.
 

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from tfexport.runtime.text.codec import TextCodec
 
 
-# ``tfexport translate --inputs``: rows of arrays, for a bundle that holds a user's module.
-
-
-# Options of lines of text that rows of arrays have not.
+# Options of lines of text that rows of arrays do not have.
 _OF_LINES = ("ids", "resume", "alignment", "attention_plot", "target_prefix_file", "vocabulary_map")
 
 
@@ -68,7 +65,7 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
     from tfexport.atomic import new_file
     from tfexport.runtime.files.array_rows import read_array_rows
     from tfexport.runtime.files.line_stream import LineFormat
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
 
     io = engine.manifest.module_io
     if io is None:
@@ -82,8 +79,8 @@ def translate_inputs(call: Any, engine: "Engine") -> int:
         from tfexport.runtime.files.input_lines import read_numbers
 
         prefix = read_numbers(prefix)
-    spoken = Spoken(call.source_language, call.target_language, as_ids=True)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], spoken=spoken)
+    language_pair = LanguagePair(call.source_language, call.target_language, as_ids=True)
+    options, (start,) = engine.resolver.resolve(keywords, [prefix], language_pair=language_pair)
     rows = read_array_rows(call.inputs, io.inputs)
     line_format = LineFormat(
         call.jsonl, False, not engine.gives_text, options.num_hypotheses, spell
@@ -249,15 +246,17 @@ def _layout(call: _Call) -> "ThreadLayout":
 def _task(call: _Call, engine: "Engine") -> "LineTask":
     """Resolve the options; all problems are reported in one message."""
     from tfexport.runtime.files.line_stream import LineFormat, LineTask
-    from tfexport.runtime.language_tokens import Spoken
+    from tfexport.runtime.language_tokens import LanguagePair
 
     keywords = given(call.decoding, call.ids)
     if call.alignment or call.attention_plot:
         keywords["return_attention"] = True
     keywords["return_scores"] = call.jsonl  # lines of text have no scores
     prefix = None if call.target_prefix is None else _prefix(call.target_prefix, call.ids)
-    spoken = Spoken(call.source_language, call.target_language, call.ids)
-    options, (start,) = engine.resolver.resolve(keywords, [prefix], _contradictions(call), spoken)
+    language_pair = LanguagePair(call.source_language, call.target_language, call.ids)
+    options, (start,) = engine.resolver.resolve(
+        keywords, [prefix], _contradictions(call), language_pair
+    )
     line_format = LineFormat(call.jsonl, call.alignment, call.ids, options.num_hypotheses, spell)
     return LineTask(options, line_format, start, call.target_prefix_file)
 
@@ -281,10 +280,10 @@ def _contradictions(call: _Call) -> list[Problem]:
 
 
 class _Reporter:
-    """Reports lines' problems, draws their attention, and counts what is to be told at the end.
+    """Reports problems of lines, draws attention, and counts for the summary at the end.
 
     Attributes:
-        lines: that are done.
+        lines: how many are done.
     """
 
     def __init__(self, call: _Call, engine: "Engine", task: "LineTask") -> None:
@@ -309,7 +308,7 @@ class _Reporter:
             self._plot(line)
 
     def end(self) -> None:
-        """Tell what there is to tell of all lines together."""
+        """Print the summary of all lines."""
         self._problems.end()
         if self._cut:
             click.echo(cut_lines(self._cut, "lines", self._longest), err=True)
@@ -318,7 +317,7 @@ class _Reporter:
 
 
 def _how_far(call: _Call, lines: int) -> str:
-    """A sentence about the work of an interrupted run, and how to go on."""
+    """A sentence about the work of an interrupted run, and how to continue."""
     if call.output == "-":
         return f"{call.file}: {lines:,} lines were translated."
     done = f"{call.output}: {lines:,} lines were translated by this run."
@@ -338,7 +337,7 @@ def _to_file(call: _Call, engine: "Engine", task: "LineTask", report: _Reporter)
 
     def size() -> int | None:
         path = Path(call.file)
-        return path.stat().st_size if path.is_file() else None  # that of a pipe is unknown
+        return path.stat().st_size if path.is_file() else None  # the size of a pipe is unknown
 
     with file_bar("translating", size) as advance:
         summary = translate_file(
@@ -367,15 +366,12 @@ def _prefix(text: str, ids: bool) -> str | list[int]:
         raise ConfigError(f"--target-prefix: {error}; with --ids it has to be ids") from None
 
 
-# Images of cross-attention: one row per target token, one column per source token.
-
-
-MAX_IMAGES = 100  # of one run
+MAX_IMAGES = 100  # images of one run
 FORMATS = (".png", ".svg", ".pdf")
 
 
 class Plotter:
-    """A callback that draws one image for each line."""
+    """A callback that draws one image of cross-attention for each line."""
 
     def __init__(self, image: str, texts: "TextCodec", ids: bool) -> None:
         with needs("plot"):

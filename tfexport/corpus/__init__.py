@@ -1,4 +1,4 @@
-"""Corpora: translation of folders of files, by threads of one machine or on a cluster of Ray."""
+"""Translation of folders of files, by threads of one machine or on a Ray cluster."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is used: processes that Ray starts need not all of it.
+    # Imported when used: Ray's processes do not need all of it.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,9 +1,9 @@
-"""Where the output of a partition comes together.
+"""The output of a partition: pieces in a hidden folder, which are joined at the end.
 
-Beside the output NAME, until it is complete, stands the folder ``.NAME.parts`` with its translated
-pieces; behind it stays ``.NAME.done``, a record of what it was made of and of what it contains. A
-piece and a record hold the identity of what they are made of, so that a name alone says nothing.
-An output that is not what a run has written, such as one that was edited, is not replaced.
+Until the output NAME is complete, the folder ``.NAME.parts`` next to it holds the translated
+pieces. Afterwards ``.NAME.done`` records the inputs and the content of NAME. Pieces and records
+contain the identity of their inputs, so file names are not trusted. An output that no run has
+written, such as an edited one, is not replaced.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from tfexport.corpus.filesystem import (
     opened,
     read_small_file,
     remove_folder,
-    write_whole,
+    write_atomically,
 )
 from tfexport.corpus.formats import FORMATS
 from tfexport.corpus.partitions import Partition
 from tfexport.errors import Message, Option
 
-SAMPLES = 5  # errors of rows that are kept of a piece, and shown of a partition
+SAMPLES = 5  # errors of rows that are kept for a piece, and shown for a partition
 _LONGEST_HEADER = 1 << 16
-_LONGEST_NAME = 240  # bytes, behind which there is room for an ending
+_LONGEST_NAME = 240  # bytes, so that an ending can be added
 
 
 @dataclass(frozen=True)
 class Job:
-    """The settings of a run that all stages know.
+    """The settings of a run for all stages.
 
     Attributes:
-        made_of: everything but its input that an output depends on, as JSON values.
-        columns: that count.
+        made_of: everything that an output depends on except its input, as JSON values.
+        columns: see ``Columns``.
         batch_rows: rows of a piece.
-        run: names the run, which its pieces say.
-        force: replace outputs that no run has written, or that were changed since.
+        run: the run's name, which its pieces contain.
+        force: whether outputs that no run has written, or that were changed since, are replaced.
         spell: writes options in the reasons why a partition fails.
     """
 
@@ -55,11 +55,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of rows.
+    """The outcome of several rows.
 
     Attributes:
-        rows: how many.
-        tokens: that were decoded.
+        rows: their number.
+        tokens: how many were decoded.
         errors: rows that could not be decoded.
         samples: number and error of the first few of them, counted from 1.
         cut: rows whose translation was cut at its longest length.
@@ -88,23 +88,23 @@ class Outcome:
 
 
 class DamagedError(Exception):
-    """A piece that is not what was written."""
+    """A piece is not what was written."""
 
 
 class ForeignError(Exception):
-    """An output that may not be replaced."""
+    """An output may not be replaced."""
 
 
 class Assembly:
     """The output of one partition."""
 
     def __init__(self, partition: Partition, digest: str, job: Job) -> None:
-        """Name the places of an output.
+        """Find the paths of an output.
 
         Args:
             partition: to translate.
-            digest: of its content.
-            job: that it is part of.
+            digest: sha256 of its content.
+            job: the run's settings.
         """
         self._partition, target = partition, partition.target
         self._system, self._path = target.system, target.path
@@ -119,7 +119,7 @@ class Assembly:
         self._identity = hashlib.sha256(whole.encode()).hexdigest()[:32]
 
     def finished(self) -> Outcome | None:
-        """The outcome of a complete output that was made of the same; None without one."""
+        """The outcome of a complete output of the same input and settings; None without one."""
         record = _json(read_small_file(self._system, self._record))
         if record.get("identity") != self._identity or not exists(self._system, self._path):
             return None
@@ -127,19 +127,19 @@ class Assembly:
             return None
         outcome = _outcome(record)
         if outcome is not None:
-            remove_folder(self._system, self._parts)  # which a kill may have left
+            remove_folder(self._system, self._parts)  # a killed run may have left it
         return outcome
 
     def is_outdated(self) -> bool:
-        """Whether a run has written an output there, of other input, bundle or options."""
+        """Whether a run has written this output from another input, bundle or options."""
         record = _json(read_small_file(self._system, self._record))
         return record.get("identity") not in (None, self._identity)
 
     def check_replaceable(self) -> None:
-        """See that what stands in the output's place is a run's, as it was written.
+        """Check that an existing file is an unchanged output of a run.
 
         Raises:
-            ForeignError: it is not, and is not to be replaced.
+            ForeignError: it is not, and ``force`` is not given.
         """
         found = self._system.get_file_info(self._path).type
         if found == fs.FileType.NotFound:
@@ -167,7 +167,7 @@ class Assembly:
         )
 
     def prepare(self) -> None:
-        """Make the folder of the pieces, before any work: there is no output without it.
+        """Make the folder of the pieces before any work.
 
         Raises:
             OSError: it cannot be made.
@@ -175,7 +175,7 @@ class Assembly:
         self._system.create_dir(self._parts, recursive=True)
 
     def piece(self, index: int) -> tuple[Outcome, bool] | None:
-        """The outcome of a piece that is there, and whether an earlier run has made it."""
+        """The outcome of an existing piece, and whether an earlier run has made it."""
         path = self._piece_path(index)
         if not exists(self._system, path):
             return None
@@ -197,14 +197,14 @@ class Assembly:
             stream.write(json.dumps(header).encode() + b"\n")
             stream.write(body)
 
-        write_whole(self._system, self._piece_path(index), write)
+        write_atomically(self._system, self._piece_path(index), write)
 
     def join(self, pieces: int) -> Outcome:
-        """Make the output of its pieces, and remove them.
+        """Make the output from its pieces, and remove them.
 
         Raises:
             DamagedError: a piece is missing or damaged; it is removed, for the next run.
-            ForeignError: somebody has put or changed a file in the output's place meanwhile.
+            ForeignError: another program has written or changed the file meanwhile.
             OSError: the output cannot be written.
             PartitionError: the input cannot be read any more.
         """
@@ -216,22 +216,23 @@ class Assembly:
             return sum(outcomes, Outcome())
 
         def hash_and_check(partial: str) -> None:
-            # Before it has its name, under which somebody may put another file.
+            # Before the file is renamed: another program may replace it later.
             self.check_replaceable()
             digests.append(self._sha256(partial))
-            # A kill before the record is written leaves an output that this tells of.
+            # If the run is killed before the record is written, this file identifies the output.
             note = json.dumps({"sha256": digests[-1]}).encode()
-            write_whole(self._system, self._note, lambda stream: stream.write(note))
+            write_atomically(self._system, self._note, lambda stream: stream.write(note))
 
-        total = write_whole(
+        total = write_atomically(
             self._system, self._path, write,
             beside=self._parts, compression=partition.target.compression,
             before_move=hash_and_check,
         )  # fmt: skip
         record = {**asdict(total), "identity": self._identity, "sha256": digests[-1]}
         content = json.dumps(record).encode()
-        # Beside the pieces, which are removed; what a kill leaves elsewhere would stay.
-        write_whole(
+        # In the folder of the pieces, which is removed; elsewhere a killed run would leave the
+        # file.
+        write_atomically(
             self._system, self._record, lambda stream: stream.write(content), beside=self._parts
         )
         remove_folder(self._system, self._parts)
@@ -267,7 +268,7 @@ class Assembly:
 
 
 def _shortened(name: str) -> str:
-    """A file's name; of a long one its beginning and its hash."""
+    """A file's name; a long one is replaced by its start and its hash."""
     content = name.encode()
     if len(content) <= _LONGEST_NAME:
         return name
@@ -275,7 +276,7 @@ def _shortened(name: str) -> str:
 
 
 def _outcome(values: Mapping[str, Any]) -> Outcome | None:
-    """An outcome from a header or record; None if it was not written whole."""
+    """An outcome from a header or record; None if it is incomplete."""
     try:
         samples = tuple((row, error) for row, error in values["samples"])
         counts = {one.name: values[one.name] for one in fields(Outcome) if one.name != "samples"}
@@ -285,7 +286,7 @@ def _outcome(values: Mapping[str, Any]) -> Outcome | None:
 
 
 def _json(content: bytes | None) -> dict[str, Any]:
-    """An object; an empty one of what is none."""
+    """Parse a JSON object; an empty one if it is invalid."""
     try:
         values = json.loads(content or b"{}")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The Ray cluster: one that runs, or one of this machine alone; and the workers in it."""
+"""The Ray cluster, which may be this machine only, and the number of its workers."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 from tfexport.runtime.parallel.cpu import MOST_THREADS, ThreadLayout, usable_cores
 
 if TYPE_CHECKING:  # threads need no Ray, and importing it takes seconds
@@ -26,7 +26,7 @@ class WorkerPlan:
     Attributes:
         workers: how many, or the fewest and the most; None for as many as the cluster has cores
             for.
-        threads: of each worker, which are the CPUs that Ray counts for it.
+        threads: threads of each worker; Ray counts as many CPUs for it.
         batch_rows: rows that a worker sorts by length and decodes together.
 
     Raises:
@@ -47,7 +47,7 @@ class WorkerPlan:
                 ("threads_per_worker", self.threads, MOST_THREADS),
                 ("batch_rows", self.batch_rows, 1 << 20),
             )
-            if not is_whole(value) or not 1 <= value <= most
+            if not is_integer(value) or not 1 <= value <= most
         ]
         if not problems and low > high:
             problems.append(Problem("workers", f"{low} at least are more than {high} at most"))
@@ -61,14 +61,14 @@ class WorkerPlan:
 
     @property
     def layout(self) -> ThreadLayout:
-        """Of a worker's translator: a batch a thread, over one set of weights."""
+        """The layout of a worker's translator: each thread decodes a batch, with shared weights."""
         return ThreadLayout(workers=self.threads, threads=1)
 
     def of_this_machine(self) -> ThreadLayout:
-        """Threads of this process alone, a batch each: as many as the most workers would have.
+        """The same number of threads in this process, each with its own batch.
 
         Raises:
-            ConfigError: they are more than a process may have.
+            ConfigError: they are more than the limit of a process.
         """
         _, most = self._bounds or (1, max(1, usable_cores() // self.threads))
         if most * self.threads > MOST_THREADS:
@@ -81,7 +81,7 @@ class WorkerPlan:
         """The fewest and the most workers, in the cluster that is connected.
 
         Args:
-            spare: workers fewer, of a default, that are begun at once: other work needs CPUs too.
+            spare: by how many the default number of first workers is reduced, for other work.
 
         Raises:
             ConfigError: no machine of the cluster has as many CPUs as a worker needs.
@@ -94,31 +94,31 @@ class WorkerPlan:
         return self._bounds or (max(1, room - spare), room)
 
     def strategy(self, spare: int = 0) -> "ActorPoolStrategy":
-        """The pool of actors that hold a translator each; see ``bounds``."""
+        """The pool of actors, each with a translator; see ``bounds``."""
         from ray.data import ActorPoolStrategy
 
         low, high = self.bounds(spare)
         return ActorPoolStrategy(min_size=low, max_size=high)
 
-    def cpus_beside_others(self) -> int:
-        """CPUs that Ray counts for a worker where other steps, such as reading, need one too.
+    def cpus_with_others(self) -> int:
+        """CPUs that Ray counts for a worker if other steps, such as reading, need one too.
 
-        A worker that fills the whole cluster would wait for them, and they for it.
+        A worker with all CPUs of the cluster would wait for them, and they for it.
         """
         fills = sum(_cores()) < self.threads + 1
         return self.threads - 1 if fills else self.threads
 
-    def check_room_beside(self) -> None:
-        """See that workers which are begun at once leave a CPU to other steps.
+    def check_room_for_others(self) -> None:
+        """Check that the first workers leave a CPU to other steps.
 
-        They and the other steps would wait for each other for ever.
+        Otherwise they would wait for each other for ever.
 
         Raises:
             ConfigError: they take every CPU of the cluster.
         """
         low, high = self.bounds(spare=1)
-        cores, each = sum(map(int, _cores())), self.cpus_beside_others()
-        alone = low == 1 and each < self.threads  # one that makes room by itself
+        cores, each = sum(map(int, _cores())), self.cpus_with_others()
+        alone = low == 1 and each < self.threads  # a single worker reduces its CPUs
         if alone or low * self.threads < cores:
             return
         fewer = (cores - 1) // self.threads
@@ -136,7 +136,7 @@ class WorkerPlan:
         raise ConfigError(join_problems("corpus", [Problem("workers", text)]))
 
     def used_cores(self) -> int:
-        """Cores that the workers have at most, as the cluster is now."""
+        """The most cores that the workers can have in the present cluster."""
         room = sum(int(cores // self.threads) for cores in _cores())
         return min(self.bounds()[1], max(room, 1)) * self.threads
 
@@ -150,9 +150,9 @@ def _cores() -> list[float]:
 
 @contextmanager
 def connected(address: str | None) -> Iterator[bool]:
-    """Connect to a cluster for the block; whether it is one of this machine alone, begun here.
+    """Connect to a cluster for the block; yield whether it is a new one on this machine only.
 
-    A program that has called ``ray.init`` itself stays connected as it is.
+    A connection that the program has made with ``ray.init`` stays.
 
     Args:
         address: of a running cluster; None for a new one with this process' cores.
@@ -166,19 +166,19 @@ def connected(address: str | None) -> Iterator[bool]:
     if ray.is_initialized():
         yield False
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     for handler in logging.getLogger("ray.data").handlers:
-        if type(handler).__name__ != "SessionFileHandler":  # its log files stay as they are
+        if type(handler).__name__ != "SessionFileHandler":  # its log files are unchanged
             handler.setLevel(logging.ERROR)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address is None:
-            # "local": by default Ray would join a cluster that happens to run here.
+            # "local": by default Ray would join any cluster that runs here.
             with _without_stderr():
                 ray.init("local", num_cpus=usable_cores(), include_dashboard=False, **quiet)
         else:
-            _knock(address)
+            _check_listening(address)
             with _without_stderr():
                 ray.init(address, **quiet)
     except (
@@ -186,7 +186,7 @@ def connected(address: str | None) -> Iterator[bool]:
         ValueError,
         RuntimeError,
         RayError,
-    ) as error:  # what Ray raises of a wrong address
+    ) as error:  # Ray raises it for a wrong address
         where = address or "this machine"
         why = str(error).rstrip(".")
         raise ConfigError(f"no Ray cluster at {where}: {why}.{_hint(address)}") from None
@@ -198,7 +198,7 @@ def connected(address: str | None) -> Iterator[bool]:
 
 @contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Keep native code quiet: Ray's says, at every level, that it was given one."""
+    """Discard stderr of native code: Ray prints its address at every log level."""
     kept = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
@@ -210,7 +210,7 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _hint(address: str | None) -> str:
-    """How to give a token to a cluster that asks for one, where it may be what is missing."""
+    """How to give a token to the cluster, if a missing one may be the reason."""
     if address is None or os.environ.get("RAY_AUTH_MODE"):
         return ""
     return (
@@ -219,11 +219,11 @@ def _hint(address: str | None) -> str:
     )
 
 
-def _knock(address: str) -> None:
-    """See that somebody listens at HOST:PORT: Ray itself would go on asking for minutes.
+def _check_listening(address: str) -> None:
+    """Check that a process listens at HOST:PORT: Ray itself would retry for minutes.
 
     Raises:
-        OSError: nobody does.
+        OSError: no process listens there.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
@@ -232,10 +232,10 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def data_settings() -> Iterator[None]:
-    """Give every row a block of its own, and keep Ray Data from showing its own progress.
+    """Make every row a block, and disable Ray Data's own progress display.
 
-    A block is as much as a worker takes. ``Dataset.repartition`` would need a CPU, which the
-    workers hold. What the program has set itself is back after the block.
+    A worker takes a block at a time. ``Dataset.repartition`` would need a CPU, but the workers have
+    all. The program's own settings are restored afterwards.
     """
     from ray.data import DataContext
 

@@ -1,4 +1,4 @@
-"""The columns that a row is decoded by and those of its outcome, in tables of Arrow."""
+"""The columns of a row to decode and of its outcome, in Arrow tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ ADDED: Added = ("translation", "score", "error")
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that count.
+    """The names of the columns that are read and added.
 
     Attributes:
-        text: with the texts.
-        of_rows: that stand for an option in their own row, which null and "" leave to the option.
+        text: the column with the texts.
+        of_rows: columns with an option for each row; null and "" mean the option of the call.
         added: for translation, score and error.
         spell: writes options in problems.
     """
@@ -31,7 +31,7 @@ class Columns:
     spell: Callable[[Option], str] = field(default=str, compare=False)
 
     def taken(self, names: Iterable[str]) -> str | None:
-        """The problem of a column that has a name which is to be added; None if none has."""
+        """The problem if the table already has one of the columns to add; else None."""
         present = {*names}
         if not (found := [name for name in self.added if name in present]):
             return None
@@ -41,7 +41,7 @@ class Columns:
 
 
 def added_columns(output_column: str | None) -> Added:
-    """The names of the columns that are added: the usual ones, or made of one's own."""
+    """The names of the columns that are added: the usual ones, or derived from the caller's."""
     if output_column is None:
         return ADDED
     return output_column, f"{output_column}_score", f"{output_column}_error"
@@ -59,14 +59,11 @@ def row_of(values: Mapping[str, Any], number: int, columns: Columns) -> Row:
     return Row(values[columns.text], number, **told)
 
 
-# Tables of Arrow: the rows in them, and the columns that are added.
-
-
 _TYPES = (pa.string(), pa.float64(), pa.string())
 
 
 def schema_problems(schema: pa.Schema, columns: Columns) -> Iterator[str]:
-    """Why a table cannot be decoded: each problem a sentence."""
+    """The problems of a table that cannot be decoded, a sentence each."""
     names = list(schema.names)
     if columns.text not in names:
         yield f"has no column {columns.text!r}; it has {', '.join(map(repr, names)) or 'none'}"
@@ -96,7 +93,7 @@ def rows_of(table: pa.Table, columns: Columns, first: int = 0) -> list[Row]:
 
 
 def _texts(values: pa.ChunkedArray) -> list[str | bytes | None]:
-    """The texts of a column; bytes where they are not UTF-8, which Arrow does not check."""
+    """The texts of a column; bytes if they are not UTF-8, which Arrow does not check."""
     if pa.types.is_dictionary(values.type):
         values = pc.cast(values, values.type.value_type)
     try:

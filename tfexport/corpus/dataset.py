@@ -33,34 +33,34 @@ def translate_dataset(
     options: DecodingOptions | None = None,
     **keywords: Unpack[DecodingKeywords],
 ) -> "ray.data.Dataset":
-    """Translate a column of a dataset, on actors that hold a translator each.
+    """Translate a column of a dataset, on actors with a translator each.
 
     Args:
         dataset: with a column of texts. Its columns ``source_language``, ``target_language`` and
-            ``target_prefix``, where it has them, hold for their own row; null leaves it to the
-            argument of that name. Languages count for models that are told them.
-        bundle: its folder; nodes that do not see it are sent its files.
+            ``target_prefix``, if it has them, apply to each row; null means the argument of that
+            name. Languages are used by models with language tokens.
+        bundle: its folder; its files are sent to nodes that cannot read it.
         column: with the texts.
         output_column: for the translations; score and error then go into NAME_score and
             NAME_error. By default ``translation``, ``score`` and ``error``.
         workers: actors, or the fewest and the most of them, which Ray starts as there is work; the
-            fewest leave a CPU to the dataset's other steps. By default as many as the cluster has
-            cores for, the last of which waits until reading and writing leave it its CPU.
+            fewest have to leave a CPU to the dataset's other steps. By default as many as the
+            cluster has cores for; the last one waits until reading and writing release its CPU.
         threads_per_worker: batches that an actor decodes at a time, over one set of weights; Ray
-            counts as many CPUs for it, and one fewer where it has the whole cluster.
+            counts as many CPUs for it, or one fewer if it has all CPUs of the cluster.
         batch_rows: rows that an actor sorts by length and decodes together.
         source_language: see ``Translator.translate``.
         target_language: see ``Translator.translate``.
-        target_prefix: the beginning of every translation.
+        target_prefix: the start of every translation.
         vocabulary_map: a file; see ``Translator``.
         options: decoding options; ``keywords`` are put over them.
         **keywords: see ``DecodingOptions``. ``seed`` is 0 unless it is given.
 
     Returns:
         The dataset with the columns ``translation`` (text), ``score`` (float64) and ``error``
-        (text). A row that cannot be decoded has its reason in ``error``, and null in the others;
-        an empty text gives an empty one. Rows keep their other columns. Nothing runs before the
-        dataset is used, as everywhere in Ray Data.
+        (text). A row that cannot be decoded has the reason in ``error``, and null in the others; an
+        empty text has an empty translation. Rows keep their other columns. Nothing runs before the
+        dataset is used, as usual in Ray Data.
 
     Raises:
         BundleError: the bundle is missing or damaged.
@@ -71,8 +71,8 @@ def translate_dataset(
         given_options(options, keywords), source_language, target_language, target_prefix,
         vocabulary_map,
     )  # fmt: skip
-    plan.check_room_beside()
-    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises what is wrong with it here
+    plan.check_room_for_others()
+    open_decoder(Path(bundle), ThreadLayout(threads=1), task)  # raises errors early
     return dataset.map_batches(
         TableWorker,
         fn_constructor_kwargs={
@@ -84,7 +84,7 @@ def translate_dataset(
         },
         batch_size=plan.batch_rows,
         batch_format="pyarrow",
-        num_cpus=plan.cpus_beside_others(),
+        num_cpus=plan.cpus_with_others(),
         compute=plan.strategy(spare=1),
         udf_modifying_row_count=False,
     )

@@ -1,4 +1,4 @@
-"""Files on any file system that pyarrow knows, and writing them whole or not at all."""
+"""Files on any file system that pyarrow knows, and atomic writing."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ from tfexport.json_checks import is_unicode
 
 Result = TypeVar("Result")
 _HIDDEN = (".", "_")
-BLOCK = 1 << 20  # bytes that are read or written at a time
+BLOCK = 1 << 20  # bytes of one read or write
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
 
 
@@ -34,8 +34,8 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), Path(place).resolve().as_posix()
     try:
         found, path = fs.FileSystem.from_uri(place)
-    except (OSError, pa.ArrowException) as error:  # such as a library of Hadoop's that is missing
-        # The error may repeat the whole URI.
+    except (OSError, pa.ArrowException) as error:  # such as a missing library of Hadoop
+        # The error may repeat the complete URI.
         why = f": {str(error).splitlines()[0]}" if place == public(place) else ""
         raise ConfigError(
             f"{public(place)}: no file system that pyarrow can open{why}. Give a path, or a "
@@ -45,7 +45,7 @@ def file_system(place: str) -> tuple[fs.FileSystem, str]:
 
 
 def public(place: str) -> str:
-    """A path or URI without what may be secret in it: user, password, and the query."""
+    """A path or URI without its secrets: user, password and query."""
     scheme, mark, rest = place.partition("://")
     if not mark:
         return place
@@ -58,15 +58,15 @@ def local_path(system: fs.FileSystem, path: str) -> Path | None:
 
 
 def files_in(system: fs.FileSystem, folder: str, output: str | None = None) -> list[fs.FileInfo]:
-    """The files in a folder and its folders, by name, without hidden ones.
+    """The files in a folder and its subfolders, by name, without hidden ones.
 
-    Links are followed. A folder that has several names is entered once: by its own name if it
-    lies in the folder, else by that of the first link to it.
+    Links are followed. A folder with several names is entered once: by its own name if it is in the
+    folder, else by the first link to it.
 
     Args:
         system: with the folder.
         folder: to look through.
-        output: a place on the same system to which no link of the folder may lead.
+        output: a path on the same system; no link of the folder may lead to it.
 
     Raises:
         ConfigError: a link leads to the output.
@@ -85,7 +85,7 @@ def files_in(system: fs.FileSystem, folder: str, output: str | None = None) -> l
 
 
 def _walk(root: Path, output: Path | None) -> Iterator[str]:
-    """The files in a folder, and in those that links lead to; every folder once."""
+    """The files in a folder and in linked folders; every folder once."""
     own, linked, entered, wrong = deque([root]), deque[Path](), set[str](), list[str]()
     while own or linked:
         folder = own.popleft() if own else linked.popleft()
@@ -101,7 +101,7 @@ def _walk(root: Path, output: Path | None) -> Iterator[str]:
                 wrong.append(f"{shown(path.as_posix())} is a link to {os.path.realpath(path)}")
             elif path.is_dir():
                 (linked if is_link else own).append(path)
-            # A link that leads nowhere fails when it is read; pipes and devices have no end.
+            # A broken link fails when it is read; pipes and devices have no end.
             elif path.is_file() or (is_link and not path.exists()):
                 yield path.as_posix()
     if wrong:
@@ -137,14 +137,14 @@ def opened(system: fs.FileSystem, path: str, compression: str | None = None) -> 
 
 
 def open_stream(system: fs.FileSystem, path: str, compression: str | None) -> Any:
-    """As ``opened``; the caller closes it."""
-    if compression == "gzip":  # Arrow's reader refuses zeros behind the end, as tape and tar leave
+    """The same stream, which the caller closes."""
+    if compression == "gzip":  # Arrow's reader refuses zeros after the end, which tapes and tar add
         return _Gzip(system.open_input_stream(path, compression=None, buffer_size=BLOCK))
     return system.open_input_stream(path, compression=compression, buffer_size=BLOCK)
 
 
 class _Gzip(gzip.GzipFile):
-    """Closes its file, and raises errors of the system alone."""
+    """Closes its file, and raises only OSErrors."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(fileobj=file, mode="rb")
@@ -161,7 +161,7 @@ class _Gzip(gzip.GzipFile):
         self._compressed.close()
 
 
-def write_whole(
+def write_atomically(
     system: fs.FileSystem,
     path: str,
     write: Callable[[Any], Result],
@@ -170,17 +170,17 @@ def write_whole(
     compression: str | None = None,
     before_move: Callable[[str], object] = lambda partial: None,
 ) -> Result:
-    """Write a file under another name, and rename it when it is complete.
+    """Write a temporary file, and rename it when it is complete.
 
-    Done again from the start, once, where somebody has removed the folder meanwhile.
+    If another program removes the folder meanwhile, it is written once more.
 
     Args:
         system: with the file.
         path: of the file, which is replaced if it exists.
-        write: is given a stream of bytes.
-        beside: the folder of the other name; the file's own by default.
+        write: called with a stream of bytes.
+        beside: the folder of the temporary file; by default that of the file.
         compression: of the bytes.
-        before_move: is given the other name of the complete file.
+        before_move: called with the temporary path of the complete file.
 
     Raises:
         OSError: it cannot be written; then nothing is left.
@@ -209,9 +209,9 @@ def write_whole(
 
 @contextmanager
 def _partial(system: fs.FileSystem, folder: str) -> Iterator[str]:
-    """A name for an incomplete file, which is removed if the block raises.
+    """The path of a temporary file, which is removed if the block raises.
 
-    Of a length of its own: what the file will be called may be as long as a name can be.
+    Its length does not depend on the file's name, which may be the longest possible.
     """
     partial = f"{folder}/.{uuid.uuid4().hex[:12]}"
     system.create_dir(folder, recursive=True)
@@ -233,7 +233,7 @@ def read_small_file(system: fs.FileSystem, path: str) -> bytes | None:
 
 
 def remove_folder(system: fs.FileSystem, path: str) -> None:
-    """Remove a folder that nobody needs, as far as it can be: somebody may still write into it."""
+    """Remove an unused folder if possible: another process may still write into it."""
     with suppress(OSError):
         if system.get_file_info(path).type == fs.FileType.Directory:
             system.delete_dir(path)

@@ -1,4 +1,4 @@
-"""The partitions of a corpus: the files of INPUT, each with its place in OUTPUT."""
+"""The partitions of a corpus: the files of INPUT, each with its path in OUTPUT."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _NOT_READ = (".xz", ".zip", ".7z", ".lzma", ".rar", ".tar", ".tgz")
 
 @dataclass(frozen=True)
 class Partition:
-    """One file, and where its translation goes.
+    """One file, and the path of its translation.
 
     Attributes:
         name: its path in INPUT, for messages.
         format: its name.
         source: the file.
         target: the file of OUTPUT; its folder may not exist.
-        size: of the file in bytes; 0 of a link that leads nowhere.
+        size: of the file in bytes; 0 for a broken link.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Partition:
 
 @dataclass(frozen=True)
 class Input:
-    """What a run has to do.
+    """The input of a run.
 
     Attributes:
         partitions: the files to translate.
-        passed_over: files of a folder whose suffix says no format, each with what is wrong.
+        passed_over: files of a folder whose suffix is not that of a format, each with its problem.
     """
 
     partitions: list[Partition]
@@ -55,13 +55,13 @@ def find_partitions(
     Args:
         input_: a path or URI.
         output: a path or URI: a file for a file, a folder for a folder.
-        file_format: of all files; by default what a file's suffix says.
-        include: patterns, as of a shell, of the names of files in a folder, or of their paths in
-            it, that are taken; by default all whose suffix says a format.
+        file_format: of all files; by default that of a file's suffix.
+        include: shell patterns of the files in a folder that are translated, by name or by path in
+            the folder; by default all whose suffix is that of a format.
 
     Raises:
-        InputError: there is no input, or no file whose suffix says a format; or naming every one
-            that is included, or is the input itself, whose suffix says none.
+        InputError: there is no input, or no file whose suffix is that of a format; or naming every
+            included file, or the input file, with another suffix.
         ConfigError: output and input overlap, or differ in format.
     """
     system, root = file_system(input_)
@@ -116,7 +116,7 @@ def find_partitions(
 def _partitions(
     folder: Source, output: Source, files: Mapping[str, fs.FileInfo], file_format: str | None
 ) -> tuple[list[Partition], list[str], list[str]]:
-    """Those of files by name, the files whose suffix says no format, and what else is wrong."""
+    """The partitions of files, the files with an unknown suffix, and all other problems."""
     made, unknown, problems = list[Partition](), list[str](), list[str]()
     for name, info in files.items():
         try:
@@ -138,10 +138,10 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
-    """Format and compression of a file that is named alone.
+    """Format and compression of a single file.
 
     Raises:
-        InputError: its suffix says nothing.
+        InputError: its suffix is unknown.
     """
     try:
         return _kind(PurePosixPath(public(place)).name, file_format)
@@ -158,7 +158,7 @@ def _remedy() -> Message:
 
 
 class _SuffixError(InputError):
-    """A suffix that says no format, or a compression that is not read."""
+    """A suffix without a known format or compression."""
 
 
 def _few(problems: list[str]) -> list[str]:
@@ -173,7 +173,7 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
     """Format and compression of a file.
 
     Raises:
-        InputError: its suffix says nothing, or cannot be.
+        InputError: its suffix is unknown or unsupported.
     """
     path = PurePosixPath(name)
     last = path.suffix.lower()
@@ -192,7 +192,7 @@ def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
 
 
 def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:
-    """Refuse a file where a folder goes, and a folder where a file goes."""
+    """Refuse a file if a folder is written, and a folder if a file is written."""
     if one and found.type == fs.FileType.Directory:
         raise ConfigError(f"{output}: is a folder, and the input is one file; name a file.")
     if not one and found.type == fs.FileType.File:
@@ -200,7 +200,7 @@ def _check_output(output: str, found: fs.FileInfo, one: bool) -> None:
 
 
 def _check_apart(input_: str, output: str, root: str, target_root: str) -> None:
-    """Refuse an output that is the input, or lies in it, or holds it."""
+    """Refuse an output that is the input, is inside it, or contains it."""
     one, other = PurePosixPath(root), PurePosixPath(target_root)
     if one == other or one in other.parents or other in one.parents:
         listed = join_some([public(input_), public(output)])

@@ -1,7 +1,7 @@
 """Partitions, pieces of them, and the protocol of a file format.
 
-A partition is one file of the corpus. A piece is a run of its rows: the unit that a worker
-translates, that is lost with a worker, and that is not done again.
+A partition is one file of the corpus. A piece is a range of its rows: the unit that a worker
+translates. A lost worker loses only its piece.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from pyarrow import fs
 from tfexport.corpus.columns import Columns
 from tfexport.corpus.row_decoder import Decoded, Row
 
-MAX_PIECE_BYTES = 64 << 20  # of a piece's rows as they are read
+MAX_PIECE_BYTES = 64 << 20  # size of a piece as it is read
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Source:
     """A file that rows are read from.
 
     Attributes:
-        system: that it lies on.
+        system: the file system.
         path: on that system.
         compression: of its bytes, by pyarrow's names.
     """
@@ -33,15 +33,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of rows.
+    """A range of rows of a partition.
 
     Attributes:
         index: of the piece in its partition, from 0.
         first: number of its first row in the partition, from 0.
-        rows: that it has.
+        rows: their number.
         start: bytes before it in the decompressed file, or rows before it in its group.
         group: row group of a Parquet file.
-        lines: of a CSV file's piece, whose rows may have several.
+        lines: the number of lines, for CSV, whose rows may have several.
     """
 
     index: int
@@ -54,11 +54,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Scanned:
-    """A partition's content.
+    """The content of a partition.
 
     Attributes:
         digest: sha256 of it.
-        pieces: of its rows, in order.
+        pieces: all pieces, in order.
     """
 
     digest: str
@@ -66,7 +66,7 @@ class Scanned:
 
 
 class PartitionError(Exception):
-    """A partition that cannot be read; the others can."""
+    """One partition cannot be read."""
 
 
 class Format(Protocol):
@@ -74,17 +74,17 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """As options say it."""
+        """The name in options."""
         ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """Of its files; "" for none."""
+        """Suffixes of its files; "" for none."""
         ...
 
     @property
     def has_scores(self) -> bool:
-        """Whether there is a place for them in its rows."""
+        """Whether its rows can hold scores."""
         ...
 
     def scan(self, source: Source, batch_rows: int, columns: Columns) -> Scanned:
@@ -96,7 +96,7 @@ class Format(Protocol):
         ...
 
     def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
-        """The rows of a piece: as ``write`` wants them back, and to be decoded."""
+        """Read the rows of a piece: in the form that ``write`` takes, and as rows to decode."""
         ...
 
     def write(self, given: Any, decoded: Sequence[Decoded], columns: Columns) -> bytes:
@@ -104,7 +104,7 @@ class Format(Protocol):
         ...
 
     def join(self, bodies: Iterable[bytes], source: Source, sink: Any, columns: Columns) -> None:
-        """Write the pieces of a whole partition to a stream of bytes."""
+        """Write the complete output of a partition to a stream of bytes."""
         ...
 
 
@@ -114,10 +114,9 @@ def cut(rows: int, batch_rows: int) -> Iterator[tuple[int, int]]:
         yield first, min(batch_rows, rows - first)
 
 
-# Readers that stay open between pieces.
-#
-# A worker is given pieces of a file in their order. Where one can be reached only by reading all
-# that lies before it, a reader that was opened anew for each would take the square of the time.
+# A worker gets pieces of a file in order. In compressed files a piece can be reached only by
+# reading everything before it, so a reader stays open between pieces: otherwise time would be
+# quadratic.
 
 
 Key = tuple[Any, ...]
@@ -127,7 +126,7 @@ class Cursor(Protocol):
     """A reader that only goes forward.
 
     Attributes:
-        position: that it has come to.
+        position: the current position.
     """
 
     position: int
@@ -138,13 +137,13 @@ class Cursor(Protocol):
 
 
 class Cursors:
-    """Holds the reader of the last piece that was read."""
+    """Keeps the reader of the last piece."""
 
     def __init__(self) -> None:
         self._held: dict[Key, Any] = {}
 
     def take(self, key: Key, start: int) -> Any:
-        """The reader, which the caller then owns; None if it is of another file, or beyond."""
+        """Return the reader; None if it reads another file, or is past the position."""
         found = self._held.pop(key, None)
         if found is not None and found.position > start:
             found.close()
@@ -152,13 +151,13 @@ class Cursors:
         return found
 
     def keep(self, key: Key, cursor: Cursor) -> None:
-        """Hold a reader for the next piece, instead of any other."""
+        """Keep a reader for the next piece, and close the one before."""
         while self._held:
             self._held.popitem()[1].close()
         self._held[key] = cursor
 
 
 def key_of(source: Source, *more: int) -> Key:
-    """Names a file by its content's size and time: a file that was changed is read anew."""
+    """A key of a file with its size and time: a changed file is opened again."""
     info = source.system.get_file_info(source.path)
     return source.system.type_name, source.path, source.compression, info.size, info.mtime_ns, *more

@@ -1,7 +1,7 @@
 """Workers on Ray: processes, on any number of machines.
 
-Ray Data scans partitions, gives their pieces to workers, and does again what a worker or node
-has taken with it.
+Ray Data scans partitions, gives their pieces to workers, and repeats the work of lost workers and
+nodes.
 """
 
 import os
@@ -26,16 +26,16 @@ from tfexport.corpus.worker import open_decoder
 from tfexport.errors import ClusterError, TfexportError
 from tfexport.runtime.parallel.cpu import ThreadLayout
 
-MOST_ATTEMPTS = 5  # workers that may die of a piece
+MOST_ATTEMPTS = 5  # how often a piece may kill its worker
 _WAVE, _SCANS, _JOINS = 1000, 4, 16
-_SOON_READ = 64 << 20  # bytes of files that one process scans in a second
+_SOON_READ = 64 << 20  # bytes that one process scans in a second
 
-# A row of Ray Data holds one of its values as bytes: its own types are those of Arrow.
+# Values are pickled into bytes, because rows of Ray Data have Arrow's types.
 Rows = dict[str, Any]
 
 
 def scan(row: Rows, job: Job) -> list[Rows]:
-    """Cut a partition into pieces, unless its output is there and was made of the same."""
+    """Cut a partition into pieces, unless its output exists already."""
     partition: Partition = pickle.loads(row["step"])
     return [{"step": pickle.dumps(step)} for step in scan_partition(partition, job)]
 
@@ -63,7 +63,7 @@ class PieceWorker:
         try:
             return self._translator.translate(step)
         except MemoryError:
-            # Ray begins another worker, which has all its memory free, and tries again.
+            # Ray repeats it in a new worker with free memory.
             os._exit(1)
         finally:
             self._coordinator.end.remote(key)
@@ -75,17 +75,18 @@ class RayWorkers:
     def __init__(
         self, plan: WorkerPlan, job: Job, bundle: ShippedBundle, task: Task, alone: bool
     ) -> None:
-        """Begin the actor that all workers tell of their pieces.
+        """Start the coordinator, to which all workers report their pieces.
 
         Args:
-            plan: of the workers.
-            job: that they do.
-            bundle: that they open.
-            task: of the rows.
-            alone: on this machine, whose files the driver may read as well.
+            plan: number and threads of the workers.
+            job: the settings of the run.
+            bundle: the bundle.
+            task: how rows are decoded.
+            alone: whether the cluster is this machine only, so that the driver may scan files
+                itself.
         """
         self._plan, self._job, self._alone = plan, job, alone
-        # Calls of one actor run side by side; another begins where its node was lost.
+        # Calls of the actor run in parallel; Ray restarts it if its node is lost.
         self._coordinator: Any = ray.remote(Coordinator).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concurrency=_JOINS
         ).remote(job)  # fmt: skip
@@ -101,7 +102,7 @@ class RayWorkers:
         return self._plan.used_cores()
 
     def steps(self, partitions: list[Partition]) -> Iterator[Step]:
-        """See ``run.Workers``. In waves: what waits to be translated is at most one wave's."""
+        """See ``run.Workers``. Partitions are scanned in groups, so that few pieces wait."""
         for first in range(0, len(partitions), _WAVE):
             yield from self._wave(partitions[first : first + _WAVE])
 
@@ -111,7 +112,7 @@ class RayWorkers:
         items = [{"step": pickle.dumps(found)} for found in partitions]
         dataset: ray.data.Dataset
         if self._alone and sum(found.size for found in partitions) <= _SOON_READ:
-            # Here: a process that does it would take longer to begin.
+            # Scanned here: starting a process would take longer.
             scanned = [step for found in partitions for step in scan_partition(found, self._job)]
             yield from (step for step in scanned if step.piece is None)
             items = [{"step": pickle.dumps(step)} for step in scanned if step.piece is not None]
@@ -156,7 +157,7 @@ def running() -> Iterator[None]:
         ClusterError: the cluster has failed.
     """
     with data_settings(), warnings.catch_warnings():
-        # Ray tells of every run that has fewer pieces than workers.
+        # Ray warns of every run with fewer pieces than workers.
         warnings.filterwarnings("ignore", category=UserWarning, module="ray")
         try:
             yield
@@ -167,7 +168,7 @@ def running() -> Iterator[None]:
 
 
 def _named(error: RayTaskError) -> TfexportError:
-    """The error that a worker raised on purpose; else that the cluster has failed."""
+    """The TfexportError of a worker; else a ClusterError."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TfexportError):

@@ -9,7 +9,7 @@ from tfexport.corpus.assembly import Outcome
 from tfexport.corpus.partitions import Partition
 from tfexport.corpus.stages import Step
 
-MOST_NAMED = 100  # files of each kind that a report tells of by name
+MOST_NAMED = 100  # files of each kind that a report names
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class CorpusReport:
 
     Attributes:
         partitions: files of the input.
-        finished: of them, by this run.
-        already: of them, by earlier runs.
-        outdated: of those finished, whose old output was of other input, bundle or options.
+        finished: files that this run has finished.
+        already: files that earlier runs have finished.
+        outdated: finished files whose old output had another input, bundle or options.
         rows: in all outputs that are complete.
         decoded_rows: that this run has decoded.
         tokens: that this run has decoded.
@@ -51,13 +51,13 @@ class CorpusReport:
         unknown: tokens of sources in complete outputs that the model does not know.
         with_unknown: rows with such tokens.
         seconds: of the run.
-        cores: that its workers had, at most.
-        with_errors: complete outputs with such rows.
-        row_errors: partition to number and error of its first bad rows; of 100 of them.
+        cores: the most cores that its workers had.
+        with_errors: complete outputs with rows that could not be decoded.
+        row_errors: partition to number and error of its first bad rows; at most 100 partitions.
         failures: partitions that could not be translated.
-        failed: partition to the reason why it could not be; of 100 of them.
+        failed: partition to the reason why it failed; at most 100 partitions.
         stopped: why the run ended early, such as a full disk; None if it did not.
-        passed_over: files of the input whose suffix says no format, each with what is wrong.
+        passed_over: files of the input with an unknown suffix, each with its problem.
     """
 
     partitions: int = 0
@@ -143,11 +143,8 @@ class CorpusReport:
         }
 
 
-# The count of a run: pieces until their partition is whole, bytes, and what is reported.
-
-
 class Progress:
-    """Counts what comes of the pieces of partitions.
+    """Counts pieces, partitions and bytes of a run.
 
     Attributes:
         report: of the run so far.
@@ -157,9 +154,9 @@ class Progress:
         self.report = CorpusReport(partitions=len(partitions))
         self._sizes = {found.name: found.size for found in partitions}
         self._total = sum(self._sizes.values())
-        self._left: dict[str, int] = {}  # pieces of partitions that have begun
+        self._left: dict[str, int] = {}  # pieces of partitions that have started
         self._failed = set[str]()
-        self._done = self._own = 0.0  # bytes: all that need no more work, those by this run's
+        self._done = self._own = 0.0  # bytes that are done: by all runs, and by this run
         self._begun = time.monotonic()
 
     def take(self, step: Step) -> bool:
@@ -176,7 +173,7 @@ class Progress:
             return False
         if name in self._failed:
             return False
-        if step.outcome is not None and not step.pieces:  # it was complete
+        if step.outcome is not None and not step.pieces:  # it was already complete
             report.add(name, step.outcome, already=True)
             self._done += self._sizes[name]
             return False
@@ -187,11 +184,11 @@ class Progress:
         return not self._left[name]
 
     def take_joined(self, step: Step, outdated: bool) -> None:
-        """Count a partition that was joined, or could not be.
+        """Count a partition that was joined, or failed.
 
         Args:
-            step: what came of it.
-            outdated: an output of other input, bundle or options was replaced.
+            step: the last step of the partition.
+            outdated: whether an output of another input, bundle or options was replaced.
         """
         report = self.report
         report.stopped = report.stopped or step.stopped

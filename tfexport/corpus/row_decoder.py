@@ -1,6 +1,6 @@
-"""Decoding of a batch of rows, each of which may have languages and a prefix of its own.
+"""Decoding of a batch of rows, each of which may have its own languages and prefix.
 
-A row that cannot be decoded gives an error, and never costs the others theirs.
+A row that cannot be decoded has an error; the others are not affected.
 """
 
 import hashlib
@@ -14,19 +14,19 @@ from typing import Any
 from tfexport.errors import InputError, Message, Option, Problem, TfexportError, shown
 from tfexport.languages import Languages
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import GIVING_MORE
 from tfexport.runtime.parallel.workers import StartError
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions
 
 _NO_MEMORY = ("bad_alloc", "Failed to allocate memory")  # in errors of onnxruntime
-MAX_ROW_BYTES = 1 << 20  # of a row's text; no model's longest sequence comes near
+MAX_ROW_BYTES = 1 << 20  # bytes of a row's text, far more than any model takes
 
 
 @dataclass(frozen=True)
 class Task:
-    """How every row is decoded, as values that any machine can be sent.
+    """How rows are decoded, as values that can be sent to other machines.
 
     Attributes:
         options: decoding options by name, as given.
@@ -45,7 +45,7 @@ class Task:
     spell: Callable[[Option], str] = str
 
     def identity(self) -> dict[str, Any]:
-        """Everything of it that results depend on, as JSON values."""
+        """Everything that results depend on, as JSON values."""
         shortlist = self.vocabulary_map
         without_influence = ("batch_size", "batch_type")
         return {
@@ -68,7 +68,7 @@ def make_task(
     vocabulary_map: str | os.PathLike[str] | None,
     spell: Callable[[Option], str] = str,
 ) -> Task:
-    """A task for the workers; the shortlist's file is read here.
+    """Make a task; the shortlist's file is read here.
 
     Raises:
         OSError: it cannot be read.
@@ -89,12 +89,12 @@ class Row:
     """One row to decode.
 
     Attributes:
-        source: a text; anything else is an error of the row.
+        source: a text; any other value is an error of the row.
         number: seeds its random numbers.
         source_language: None for the task's.
         target_language: None for the task's.
         target_prefix: None for the task's.
-        problem: why there is no source.
+        problem: the reason why there is no source.
     """
 
     source: Any
@@ -135,15 +135,15 @@ class RowDecoder:
     """An open bundle that decodes batches of rows.
 
     Attributes:
-        row_columns: columns that stand for an option in their own row; languages are among them
-            only for a model that is told them.
+        row_columns: columns with an option for each row; they include languages only for a model
+            with language tokens.
     """
 
     def __init__(self, engine: Engine, task: Task) -> None:
         """Check the task against the bundle.
 
         Raises:
-            ConfigError: naming every option that is wrong, or has no place in a row.
+            ConfigError: naming every option that is invalid, or has no effect on a row.
             TokenizerError: the bundle has no tokenizer.
         """
         self._engine, self._task = engine, task
@@ -162,8 +162,8 @@ class RowDecoder:
             if _asks_more(task.options.get(name))
         ]
         self._keywords = task.options
-        if self._resolve(self._stand_in(), misplaced).sampling:
-            # Sampled rows are the same in every attempt at them.
+        if self._resolve(self._any_languages(), misplaced).sampling:
+            # Sampling has to give the same results if a row is decoded again.
             self._keywords = {"seed": 0, **task.options}
 
     def decode(self, rows: Sequence[Row], scores: bool = True) -> list[Decoded]:
@@ -177,23 +177,23 @@ class RowDecoder:
             MemoryError: there was not enough.
         """
         results: list[Decoded | None] = [None] * len(rows)
-        groups: dict[Spoken, list[tuple[int, Request]]] = {}
-        resolved: dict[Spoken, ResolvedOptions] = {}
+        groups: dict[LanguagePair, list[tuple[int, Request]]] = {}
+        resolved: dict[LanguagePair, ResolvedOptions] = {}
         for place, row in enumerate(rows):
-            spoken = self._spoken(row)
+            language_pair = self._language_pair(row)
             try:
-                if spoken not in resolved:
-                    resolved[spoken] = self._resolve(spoken, scores=scores)
-                request = self._request(row, resolved[spoken])
+                if language_pair not in resolved:
+                    resolved[language_pair] = self._resolve(language_pair, scores=scores)
+                request = self._request(row, resolved[language_pair])
             except TfexportError as error:
                 results[place] = self._failed(error)
                 continue
             if request is None:
                 results[place] = Decoded("", 0.0 if scores else None)
             else:
-                groups.setdefault(spoken, []).append((place, request))
-        for spoken, members in groups.items():
-            options = resolved[spoken]
+                groups.setdefault(language_pair, []).append((place, request))
+        for language_pair, members in groups.items():
+            options = resolved[language_pair]
             found = self._decode([request for _, request in members], options)
             for (place, request), result in zip(members, found, strict=True):
                 results[place] = self._made(rows[place], request, result, options)
@@ -203,8 +203,8 @@ class RowDecoder:
         """Stop the threads that decode."""
         self._engine.close()
 
-    def _stand_in(self) -> Spoken:
-        """The task's languages, and any of the model's where each row has to name one."""
+    def _any_languages(self) -> LanguagePair:
+        """The task's languages; or any of the model's if each row has to name one."""
         known = self._engine.manifest.languages or Languages()
         unsaid = next(iter(known.ids), None)
         source, target = self._task.source_language, self._task.target_language
@@ -212,27 +212,27 @@ class RowDecoder:
             source = source or unsaid
         if known.target_place is not None and known.target is None:
             target = target or unsaid
-        return Spoken(source, target)
+        return LanguagePair(source, target)
 
-    def _spoken(self, row: Row) -> Spoken:
+    def _language_pair(self, row: Row) -> LanguagePair:
         source, target = self._task.source_language, self._task.target_language
         if "source_language" in self.row_columns:
             source = row.source_language or source
         if "target_language" in self.row_columns:
             target = row.target_language or target
-        return Spoken(source, target)
+        return LanguagePair(source, target)
 
     def _resolve(
-        self, spoken: Spoken, extra: Sequence[Problem] = (), scores: bool = True
+        self, language_pair: LanguagePair, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
-        """The options of rows in these languages.
+        """Resolve the options of rows in these languages.
 
         Raises:
-            ConfigError: options are wrong, or the model is not told such a language.
+            ConfigError: options are wrong, or the model does not know a language.
         """
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
-        options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, spoken)
+        options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, language_pair)
         return options
 
     def _request(self, row: Row, options: ResolvedOptions) -> Request | None:
@@ -259,21 +259,21 @@ class RowDecoder:
         """The hypotheses of each request, or the exception that its decoding raised.
 
         Raises:
-            MemoryError: there was not enough for it, which says nothing of the request.
-            StartError: no thread decodes any more, which says nothing of it either.
+            MemoryError: there was not enough; the request itself is not the cause.
+            StartError: the threads have ended; the request itself is not the cause.
         """
         try:
             yield from self._engine.decode(requests, options)
             return
         except StartError:
             raise
-        except Exception as error:  # of onnxruntime: what it raises has no common base
+        except Exception as error:  # onnxruntime's exceptions have no common base
             if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
                 raise MemoryError(str(error)) from error
             if len(requests) == 1:
                 yield error
                 return
-        half = len(requests) // 2  # so that one row costs no other
+        half = len(requests) // 2  # decode each row alone, so that one error affects no other row
         yield from self._decode(requests[:half], options)
         yield from self._decode(requests[half:], options)
 

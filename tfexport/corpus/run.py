@@ -1,6 +1,6 @@
-"""A run over a corpus: it has pieces translated, counts them, and has partitions joined.
+"""A run over a corpus: workers translate pieces and join partitions; the run counts them.
 
-Who translates is for ``Workers``: threads of this process, or processes of a Ray cluster.
+``Workers`` are threads of this process, or processes of a Ray cluster.
 """
 
 import os
@@ -37,8 +37,8 @@ from tfexport.runtime.options import DecodingKeywords, DecodingOptions, given_op
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.typing import Unpack
 
-_FORMAT_OF_PIECES = 5  # a new number when outputs of the same input would differ
-_JOINS = 8  # partitions that are joined at a time, before another piece is waited for
+_FORMAT_OF_PIECES = 5  # increased whenever outputs of the same input would differ
+_JOINS = 8  # partitions that may be joined at a time before the next piece is awaited
 
 CorpusEngine = Literal["auto", "local", "ray"]
 
@@ -69,37 +69,37 @@ def translate_corpus(
 ) -> CorpusReport:
     """Translate the files of a folder, or one file, on this machine or a cluster.
 
-    The same call again goes on: files and pieces that are there, made of the same input by the
-    same bundle with the same options, are not done again. Several runs at a time need outputs of
-    their own; on a local disk a lock sees to it.
+    The same call continues an interrupted run: existing files and pieces of the same input, bundle
+    and options are kept. Two runs at a time may not have the same output; on a local disk a lock
+    prevents it.
 
     Args:
         bundle: its folder; nodes that do not see it are sent its files.
-        source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes see.
-        output: likewise; each file is complete, or absent.
+        source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes can
+            read.
+        output: a path or URI of the same kind; each file is complete, or absent.
         column: with the texts, of all formats but text; "text" by default. See
             ``translate_dataset``.
         output_column: see ``translate_dataset``.
-        include: patterns, as of a shell, of the files of a folder that are translated, by name or
-            by path in the folder; by default all whose suffix says a format.
-        file_format: "text", "jsonl", "parquet", "csv" or "tsv", of all files; by default what each
-            file's suffix says.
-        engine: "local" for threads of this process; "ray" for processes that Ray starts, here or
-            on a cluster; "auto" for Ray where there is an address, or where the program has
-            connected itself to a cluster, and threads elsewhere.
-        address: of a running cluster; None for this machine alone, or for the cluster that the
-            program has connected to itself.
-        workers: see ``translate_dataset``. Threads of this process are as many as the most
-            workers have.
+        include: shell patterns of the files of a folder that are translated, by name or by path in
+            the folder; by default all whose suffix is that of a format.
+        file_format: "text", "jsonl", "parquet", "csv" or "tsv", of all files; by default that of
+            each file's suffix.
+        engine: "local" for threads of this process; "ray" for processes that Ray starts, here or on
+            a cluster; "auto" for Ray if there is an address, or if the program has called
+            ``ray.init``, and for threads otherwise.
+        address: of a running cluster; None for this machine only, or for the cluster of the
+            program's own ``ray.init``.
+        workers: see ``translate_dataset``. If threads of this process decode, there are as many as
+            the most workers would have.
         threads_per_worker: see ``translate_dataset``.
-        batch_rows: rows of a piece, which a worker sorts by length and decodes together, and
-            which are lost with it.
+        batch_rows: rows of a piece, which a worker sorts by length and decodes together.
         source_language: see ``translate_dataset``.
         target_language: see ``translate_dataset``.
         target_prefix: see ``translate_dataset``.
         vocabulary_map: see ``translate_dataset``.
-        force: replace files of the output that were changed since a run has written them, or that
-            none has written; by default they fail their partition.
+        force: replace files of the output that no run has written, or that were changed since; by
+            default their partition fails.
         tell: called with the progress.
         spell: writes the options in the errors of rows and partitions.
         options: see ``translate_dataset``.
@@ -123,7 +123,7 @@ def translate_corpus(
     found = find_partitions(os.fspath(source), place, file_format, include)
     partitions = found.partitions
     _check_has_columns(partitions, {"column": column, "output_column": output_column})
-    # Opened here for what is wrong with it, too.
+    # Opened here to find its errors early, too.
     layout = ThreadLayout(threads=1) if on_ray else plan.of_this_machine()
     decoder = open_decoder(Path(bundle), layout, task)
     columns = Columns(column or "text", decoder.row_columns, added_columns(output_column), spell)
@@ -151,7 +151,7 @@ def translate_corpus(
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
-    """Refuse options of columns where all files are text.
+    """Refuse options of columns if all files are text.
 
     Raises:
         ConfigError: naming them.
@@ -168,11 +168,11 @@ def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | No
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
-    """Whether Ray runs the workers.
+    """Whether to use Ray.
 
     Raises:
         ConfigError: the engine is unknown, or has no address.
-        MissingDependencyError: it does, and is not installed.
+        MissingDependencyError: Ray is to be used, and is not installed.
     """
     if engine not in get_args(CorpusEngine):
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
@@ -180,7 +180,7 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
     if engine == "local" and address is not None:
         text = "the local engine is this machine alone; an address is one of a Ray cluster"
         raise ConfigError(join_problems("corpus", [Problem("address", text)]))
-    found = sys.modules.get("ray")  # it takes seconds to import, and threads need none of it
+    found = sys.modules.get("ray")  # importing it takes seconds
     connected_already = found is not None and found.is_initialized()
     if engine == "ray" or address is not None or (engine == "auto" and connected_already):
         require_ray()
@@ -189,7 +189,7 @@ def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
 
 
 def require_ray() -> None:
-    """See that Ray Data can be imported.
+    """Check that Ray Data can be imported.
 
     Raises:
         MissingDependencyError: it is not installed.
@@ -201,28 +201,28 @@ def require_ray() -> None:
 
 
 class Workers(Protocol):
-    """What translates pieces and joins partitions: threads or Ray actors."""
+    """Workers that translate pieces and join partitions: threads or Ray actors."""
 
     @property
     def cores(self) -> int:
-        """Cores that decode at most."""
+        """The most cores that decode."""
 
     def steps(self, partitions: list[Partition]) -> Iterator[Step]:
-        """Every piece, once it is translated; and partitions that have none."""
+        """Yield every translated piece, and a step for partitions without pieces."""
 
     def join(self, partition: Partition, step: Step) -> None:
-        """Begin to join a partition whose pieces are all there; `step` is its last."""
+        """Start to join a partition whose pieces are complete; `step` is its last."""
 
     @property
     def joining(self) -> int:
-        """Partitions that are being joined."""
+        """The number of partitions that are being joined."""
 
     def joined(self, wait: bool) -> list[tuple[Step, Step]]:
         """Partitions that have been joined since the last call, each with ``join``'s step."""
 
 
 def _run(workers: Workers, given: Input, tell: Tell) -> CorpusReport:
-    """Translate all partitions, and count what comes of it."""
+    """Translate all partitions, and count the results."""
     partitions = given.partitions
     progress, named = Progress(partitions), {found.name: found for found in partitions}
     report = progress.report

@@ -1,8 +1,8 @@
-"""A bundle on its way to machines that do not see the driver's disk.
+"""Sending a bundle to machines that cannot read the driver's disk.
 
-Its files go into Ray's object store in parts. The first worker of a node writes them into a
-folder of that node's temporary directory, where the others find them. Whoever opens a bundle
-checks the sha256 of every file.
+Its files go into Ray's object store in parts. The first worker of a node writes them into a folder
+of that node's temporary directory, where the others find them. Opening a bundle checks the sha256
+of every file.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ class ShippedBundle:
     """A bundle that any node can open.
 
     Attributes:
-        path: of the driver's folder.
+        path: of the folder on the driver.
         digest: sha256 of the manifest, which has those of all other files.
         parts: references to the content of each file, in order; none if it need not be shipped.
     """
@@ -37,26 +37,26 @@ class ShippedBundle:
     parts: dict[str, list[Any]]
 
     def folder(self) -> Path:
-        """The bundle's folder on this node, fetched if it is not there.
+        """The bundle's folder on this node, which is fetched if it does not exist.
 
         Raises:
-            BundleError: what arrived is not what was sent.
+            BundleError: the received files differ from the sent ones.
         """
         seen = Path(self.path)
         if not self.parts or _digest(seen) == self.digest:
             return seen
         folder = _cache() / self.digest
-        while not self._is_whole(folder):
+        while not self._is_complete(folder):
             try:
                 with writing(folder):
-                    if not self._is_whole(folder):
+                    if not self._is_complete(folder):
                         self._fetch(folder)
-            except OutputExistsError:  # another worker of this node fetches it
+            except OutputExistsError:  # another worker of this node is fetching it
                 time.sleep(0.2)
         return folder
 
-    def _is_whole(self, folder: Path) -> bool:
-        """Whether all files are there: what cleans a temporary folder may take some of them."""
+    def _is_complete(self, folder: Path) -> bool:
+        """Whether all files exist: a cleaner of temporary folders may have removed some."""
         return all((folder / name).is_file() for name in self.parts)
 
     def _fetch(self, folder: Path) -> None:
@@ -80,11 +80,11 @@ class ShippedBundle:
 
 
 def ship(path: str | os.PathLike[str], *, shared: bool) -> ShippedBundle:
-    """Make a bundle ready for all nodes of the cluster.
+    """Prepare a bundle for all nodes of the cluster.
 
     Args:
         path: of the bundle.
-        shared: every node sees the driver's disk, so that nothing need be sent.
+        shared: whether every node can read the driver's disk, so that nothing is sent.
 
     Raises:
         BundleError: it is missing or damaged.
@@ -119,7 +119,7 @@ def _cache() -> Path:
     """A folder for bundles that only this user can write to.
 
     Raises:
-        BundleError: somebody else has made it.
+        BundleError: another user has made it.
     """
     owner = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir(), f"tfexport-bundles-{owner}")

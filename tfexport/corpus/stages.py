@@ -1,4 +1,4 @@
-"""The stages that a partition goes through: scanned, translated, joined."""
+"""The stages of a partition: scanning, translating, joining."""
 
 import errno
 import threading
@@ -14,28 +14,28 @@ from tfexport.corpus.pieces import PartitionError, Piece, Source
 from tfexport.corpus.row_decoder import Decoded, RowDecoder
 from tfexport.runtime.parallel.workers import StartError
 
-# Errors of a disk, which every output meets: it is full, or takes nothing any more.
+# Errors of a disk that affect every output: it is full or read-only.
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
-Version = tuple[int, int]  # size in bytes and time of the last change of a file
+Version = tuple[int, int]  # size in bytes and modification time of a file
 
 
 @dataclass(frozen=True)
 class Step:
-    """A piece on its way, or what a partition without pieces has to say.
+    """A piece between two stages, or the result of a partition without pieces.
 
     Attributes:
         name: of the partition.
-        pieces: that it has.
+        pieces: how many it has.
         digest: of its content.
         version: of its file when it was scanned.
-        partition: to read; None behind the workers.
+        partition: the file to read; None after translation.
         piece: to translate; None of a partition without any.
-        outcome: what became of it.
-        reused: an earlier run has made it.
-        outdated: an output of other input, bundle or options is replaced.
-        failed: why its partition cannot be translated.
-        stopped: why the run has to end, such as a full disk.
+        outcome: the result of its rows.
+        reused: whether an earlier run has made it.
+        outdated: whether an output of another input, bundle or options is replaced.
+        failed: the reason why its partition cannot be translated.
+        stopped: the reason why the run has to end, such as a full disk.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Step:
     stopped: str | None = None
 
     def done(self) -> "Step":
-        """The step behind a worker, without what was to be done."""
+        """The step after translation, without its task."""
         return replace(self, partition=None, piece=None, version=(0, 0))
 
 
 def scan_partition(partition: Partition, job: Job) -> list[Step]:
-    """A step for each piece, or the one that a partition without pieces has to say."""
+    """Yield a step for each piece, or one for a partition without pieces."""
     name, source = partition.name, partition.source
     try:
         form, version = FORMATS[partition.format], _version(source)
@@ -82,7 +82,7 @@ def scan_partition(partition: Partition, job: Job) -> list[Step]:
 
 
 def _unwritten(partition: Partition, error: OSError) -> dict[str, Any]:
-    """How a step ends whose output cannot be read or written: its partition alone, or the run."""
+    """The step after an OSError: either its partition has failed, or the run has to stop."""
     why = "stopped" if error.errno in _OF_THE_DISK else "failed"
     return {why: f"output {partition.target.path}: {error}"}
 
@@ -96,7 +96,7 @@ def _version(source: Source) -> Version:
 
 
 def _check_unchanged(source: Source, version: Version) -> None:
-    """See that a file is what was scanned.
+    """Check that a file is unchanged since it was scanned.
 
     Raises:
         PartitionError: it was changed.
@@ -106,21 +106,21 @@ def _check_unchanged(source: Source, version: Version) -> None:
 
 
 class PieceTranslator:
-    """Translates pieces, each into a file beside the output. Safe to call from several threads.
+    """Translates pieces, each into its own file. Safe to call from several threads.
 
     Attributes:
-        ended: nothing is to be written any more.
+        ended: whether nothing may be written any more.
     """
 
     def __init__(self, decoder: RowDecoder, job: Job) -> None:
         self._decoder, self._job, self.ended = decoder, job, False
-        self._reading = threading.Lock()  # readers of compressed files go from piece to piece
+        self._reading = threading.Lock()  # compressed files stay open
 
     def translate(self, step: Step) -> Step:
         """Translate a step's piece, unless an earlier run has done so.
 
         Raises:
-            MemoryError: there was not enough, which says nothing of the piece.
+            MemoryError: there was not enough; the piece itself is not the cause.
             StartError: the run has ended.
         """
         if step.partition is None or step.piece is None:
@@ -128,7 +128,7 @@ class PieceTranslator:
         try:
             outcome, reused = self._translated(step, step.partition, step.piece)
             return replace(step.done(), outcome=outcome, reused=reused)
-        except MemoryError:  # Arrow's is one of its own errors, too
+        except MemoryError:  # Arrow's MemoryError is also an error of Arrow
             raise
         except OSError as error:
             return replace(step.done(), **_unwritten(step.partition, error))
@@ -169,26 +169,26 @@ def _outcome(decoded: list[Decoded], piece: Piece) -> Outcome:
 
 
 class Coordinator:
-    """Joins partitions, and counts attempts at pieces; one actor of a run."""
+    """Joins partitions, and counts attempts at pieces; on Ray, one actor of the run."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._begun: dict[str, int] = {}
 
     def begin(self, key: str) -> int:
-        """Note that a piece is begun; how often it has been, and was not ended.
+        """Count an attempt at a piece; return the number of attempts that did not end.
 
-        A worker that dies of a piece cannot say so.
+        A worker that a piece kills cannot report it.
         """
         self._begun[key] = self._begun.get(key, 0) + 1
         return self._begun[key]
 
     def end(self, key: str) -> None:
-        """Forget a piece that has come to an end."""
+        """Forget the attempts at a piece that has ended."""
         self._begun.pop(key, None)
 
     def join(self, partition: Partition, digest: str, pieces: int) -> Step:
-        """Make the output of a partition whose pieces are all there."""
+        """Make the output of a partition whose pieces are complete."""
         try:
             outcome = Assembly(partition, digest, self._job).join(pieces)
         except ForeignError as error:

@@ -1,7 +1,7 @@
-"""Workers in this process: threads over one set of weights, on this machine alone.
+"""Workers in this process: threads with one set of weights.
 
-They begin at once, where Ray's processes take seconds. If the process dies, the same command goes
-on, as it does behind Ray's driver.
+They start at once; Ray's processes take seconds. If the process ends, the same command continues
+the run.
 """
 
 import threading
@@ -28,11 +28,11 @@ class ThreadWorkers:
     """
 
     def __init__(self, decoder: RowDecoder, job: Job, cores: int) -> None:
-        """Start nothing yet.
+        """Prepare, without starting a thread.
 
         Args:
-            decoder: which decodes as many batches at a time as there are cores; it is closed.
-            job: that is done.
+            decoder: decodes as many batches at a time as there are cores; it is closed at the end.
+            job: the settings of the run.
             cores: that decode.
         """
         self._decoder, self._job, self.cores = decoder, job, cores
@@ -41,11 +41,11 @@ class ThreadWorkers:
         self._joining = dict[Future[Step], Step]()
 
     def __enter__(self) -> "ThreadWorkers":
-        """End with the block."""
+        """Enter the block."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish the joins that are under way."""
+        """Finish the joins that are running."""
         self._joiner.shutdown(cancel_futures=True)
         if kind is None:
             self._decoder.close()
@@ -61,9 +61,9 @@ class ThreadWorkers:
                     yield running.popleft()[1].result()
             while running:
                 yield running.popleft()[1].result()
-        except BaseException as error:  # the caller's end, too
+        except BaseException as error:  # also if the caller stops
             self._translator.ended = True
-            if not isinstance(error, KeyboardInterrupt):  # whoever interrupts has not to wait
+            if not isinstance(error, KeyboardInterrupt):  # an interrupted run does not wait
                 wait_for([done for _, done in running if not done.cancel()])
             raise
         finally:
@@ -71,11 +71,11 @@ class ThreadWorkers:
 
     @property
     def _most_pieces(self) -> int:
-        """Pieces at a time. With one core, they are decoded by the threads that read them."""
+        """Pieces at a time. With one core, the threads that read pieces decode them."""
         return 1 if self.cores == 1 else self.cores + 1
 
     def _is_enough(self, running: deque[tuple[int, Future[Step]]]) -> bool:
-        """Whether to wait: two whole pieces keep all cores busy, or as many small ones as cores."""
+        """Whether enough pieces are running: two full ones, or as many small ones as cores."""
         rows = sum(rows for rows, _ in running)
         whole = len(running) > 2 and rows > 2 * self._job.batch_rows
         return whole or len(running) > self._most_pieces
@@ -117,7 +117,7 @@ class ThreadWorkers:
 
 
 class _Threads:
-    """Threads for which a process that is interrupted does not wait, as it does for a pool's."""
+    """A pool of daemon threads: an interrupted process does not wait for them."""
 
     def __init__(self, count: int) -> None:
         self._jobs = SimpleQueue[Callable[[], None] | None]()
@@ -141,7 +141,7 @@ class _Threads:
         return done
 
     def end(self) -> None:
-        """Let the threads end behind what they have been given."""
+        """Let the threads end after the work that is queued."""
         for _ in range(self._count):
             self._jobs.put(None)
 

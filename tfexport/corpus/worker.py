@@ -1,4 +1,4 @@
-"""A worker of the cluster: a translator over tables, or over pieces of partitions."""
+"""A worker of the cluster, which decodes tables or pieces of partitions."""
 
 import hashlib
 from dataclasses import replace
@@ -40,10 +40,10 @@ class TableWorker:
         self._columns = Columns(column, self._decoder.row_columns, added)
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The table with three columns more.
+        """Return the table with three columns added.
 
         Raises:
-            ConfigError: it has no such column of text, or has one of the three.
+            ConfigError: the column of texts is missing, or one of the three exists.
         """
         if problems := [*schema_problems(table.schema, self._columns)]:
             raise ConfigError(join_problems("dataset", problems))
@@ -52,7 +52,7 @@ class TableWorker:
 
 
 def _numbered(row: Row) -> Row:
-    """The row with a number of its text: rows of a dataset have no place that is theirs."""
+    """Number a row by a hash of its text: rows of a dataset have no fixed order."""
     text = row.source if isinstance(row.source, str) else ""
     digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=7).digest()
     return replace(row, number=int.from_bytes(digest, "big"))

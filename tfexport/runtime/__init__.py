@@ -1,6 +1,6 @@
-"""Bundle to tokens to text: numpy and onnxruntime, never torch.
+"""Decoding of bundles with numpy and onnxruntime, never torch.
 
-Names are imported when they are first used: the command line shows its help without onnxruntime.
+Names are imported when they are first used, so that ``tfexport --help`` needs no onnxruntime.
 """
 
 from importlib import import_module

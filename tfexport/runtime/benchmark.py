@@ -18,7 +18,7 @@ from tfexport.bundle import MANIFEST, read_manifest
 from tfexport.errors import InputError, Message, join_problems
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model import native_engine
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.model.open_model import choose_engine
@@ -30,7 +30,7 @@ from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress, silent
 
 SOURCE_LENGTH, ROWS = 20, 32  # of random ids
-WARM_BATCHES = 2  # that are decoded before anything is timed
+WARM_BATCHES = 2  # rows that are decoded before the timing
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Timing:
         plan: the plan.
         sentences: rows of a run.
         tokens: target tokens of a run, end tokens not counted.
-        seconds: of every run.
+        seconds: seconds of every run.
         batches: seconds of every batch of every run; empty with several workers.
     """
 
@@ -82,9 +82,9 @@ def measure(
 
     Args:
         bundle: its folder.
-        rows: source ids as the encoder sees them, none of them empty.
+        rows: source ids as the encoder takes them, none of them empty.
         plans: what to compare.
-        runs: how often.
+        runs: number of runs of each plan.
         options: further keywords of ``Translator.generate``.
         tell: called with the name of the phase, the steps done and their total.
         engine: what computes the model; see ``Translator``.
@@ -118,32 +118,36 @@ def benchmark_rows(
     keywords: dict[str, Any],
     *,
     ids: bool = False,
-    spoken: Spoken = UNSAID,
+    language_pair: LanguagePair = NO_LANGUAGES,
 ) -> tuple[list[list[int]], dict[str, Any]]:
-    """Source ids to decode: of a file's lines that are not blank, or random ones.
+    """Make source ids to decode, from a file's lines that are not blank, or at random.
 
     Args:
         bundle: its folder; it is closed before this returns.
         file: UTF-8 lines; None for random ids, the same on every machine.
         keywords: decoding options, which are checked.
         ids: lines are ids separated by spaces instead of text.
-        spoken: the languages of the lines, for a model that is told them.
+        language_pair: the languages of the lines, for a model with language tokens.
 
     Returns:
-        The rows, and the keywords with the language that decoding begins with.
+        The rows, and the keywords with the token of the target language.
 
     Raises:
         ConfigError: unknown or contradictory options.
         InputError: naming all lines that cannot be decoded; or there is no line.
     """
     engine = Engine(bundle)
-    named = spoken.source is not None or spoken.target is not None
-    spoken = replace(spoken, as_ids=ids or file is None or not named)
-    engine.resolver.resolve(keywords, spoken=spoken)
+    named = language_pair.source is not None or language_pair.target is not None
+    language_pair = replace(language_pair, as_ids=ids or file is None or not named)
+    engine.resolver.resolve(keywords, language_pair=language_pair)
     languages = engine.manifest.languages
-    if languages is not None and languages.target_place in ("first", "start") and spoken.target:
-        keywords = {**keywords, "target_language": spoken.target}
-    rows = _random_rows(engine) if file is None else _read_rows(engine, file, spoken, ids)
+    if (
+        languages is not None
+        and languages.target_place in ("first", "start")
+        and language_pair.target
+    ):
+        keywords = {**keywords, "target_language": language_pair.target}
+    rows = _random_rows(engine) if file is None else _read_rows(engine, file, language_pair, ids)
     return rows, keywords
 
 
@@ -157,8 +161,10 @@ def _random_rows(engine: Engine) -> list[list[int]]:
     return [draw.choices(usable, k=length) for _ in range(ROWS)]
 
 
-def _read_rows(engine: Engine, file: str, spoken: Spoken, ids: bool) -> list[list[int]]:
-    options, _ = engine.resolver.resolve({"truncate": True}, spoken=spoken)
+def _read_rows(
+    engine: Engine, file: str, language_pair: LanguagePair, ids: bool
+) -> list[list[int]]:
+    options, _ = engine.resolver.resolve({"truncate": True}, language_pair=language_pair)
     rows: list[list[int]] = []
     problems: list[Message] = []
     with Path(file).open("rb") as lines:
@@ -216,25 +222,22 @@ def _run(
         timing.batches += durations
 
 
-# The signature of a figure: one line by which two people see whether they measured the same.
-
-
 ONNXRUNTIME, NATIVE = "onnxruntime", "native"
-DIGITS = 12  # of a digest that are shown, as in the server's versions of models
+DIGITS = 12  # characters of a digest, as in the server's model versions
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The conditions under which a figure was made.
+    """The conditions of a measurement, as one line that can be compared.
 
     Attributes:
-        artifact: its kind and the beginning of its digest, as ``bundle:51dcf27445a7``.
-        engine: what computed.
-        instruction_set: that it uses; of others, which do not tell, what the processor has.
+        artifact: its kind and the start of its digest, as ``bundle:51dcf27445a7``.
+        engine: the engine and its version.
+        instruction_set: that the engine uses; if unknown, those of the processor.
         workers: batches at a time.
         threads: of each.
         options: that were given.
-        libraries: further ones that the figure depends on, name to version.
+        libraries: further libraries that the result depends on, name to version.
     """
 
     artifact: str
@@ -261,17 +264,17 @@ class Signature:
         }
 
     def __str__(self) -> str:
-        """The line."""
+        """The signature as one line."""
         return "|".join(f"{name}:{value}" for name, value in self.to_dict().items())
 
 
 def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: Any) -> Signature:
-    """The signature of a figure that a bundle or a single file gave.
+    """The signature of a measurement of a bundle or a single file.
 
     Args:
         path: the bundle's folder, or the file.
-        engine: that was asked for; a bundle says which one that is.
-        **values: attributes of ``Signature`` that are not their defaults; threads 0 are all cores.
+        engine: as requested; for a bundle "auto" is resolved.
+        **values: other attributes of ``Signature``; 0 threads are all cores.
 
     Raises:
         BundleError: it is a folder, and no bundle.
@@ -286,7 +289,7 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
             values = {"engine": NATIVE, "instruction_set": native_engine.instruction_set()} | values
             own = {native_engine.DISTRIBUTION: native_engine.version()}
             values["libraries"] = {**values.get("libraries", {}), **own}
-        path = path / MANIFEST  # which has the digests of all other files
+        path = path / MANIFEST  # the manifest contains the digests of all files
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -295,7 +298,7 @@ def of_artifact(path: PathLike, engine: EngineName = "onnxruntime", **values: An
 
 
 def onnxruntime_version() -> str:
-    """Of the installed onnxruntime, without importing it."""
+    """The version of the installed onnxruntime, without importing it."""
     from importlib import metadata  # slow to import, and seldom needed
 
     try:
@@ -305,7 +308,7 @@ def onnxruntime_version() -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value of an option, without what parts fields."""
+    """A value of an option, without the separator of fields."""
     separators = (",", ":")
     text = (
         value if isinstance(value, str) else json.dumps(value, default=str, separators=separators)

@@ -33,11 +33,11 @@ from tfexport.runtime.text.codec import TextCodec
 from tfexport.runtime.text.vocabulary_map import VocabularyMap
 
 Result = TypeVar("Result")
-Hypotheses = list[list[Hypothesis]]  # of each row, best first
+Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
 
 
 class Job(Protocol):
-    """One row of a stream; it is not decoded if it has no request."""
+    """One row of a stream. It is not decoded if its request is None."""
 
     @property
     def request(self) -> Request | None:
@@ -56,8 +56,8 @@ class Engine:
         model: its graphs.
         texts: its tokenizers.
         layout: of workers and threads.
-        reason: why the native engine does not compute the model; empty if it does.
-        pool_size: threads of onnxruntime's pool, 0 if it chooses them; or of a native call.
+        reason: why the native engine is not used; empty if it is.
+        pool_size: threads of onnxruntime's pool, 0 for its own choice; or of a native call.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Engine:
 
     @cached_property
     def resolver(self) -> Resolver:
-        """The check of options against this bundle."""
+        """Resolves options for this bundle."""
         return Resolver(self.manifest, self.texts)
 
     def request(
@@ -106,10 +106,10 @@ class Engine:
 
         Args:
             source: a text, or ids that go to the encoder as they are.
-            number: of the input in its call, which seeds its random numbers.
-            prefix: the forced beginning of its target.
+            number: index of the input in its call, which seeds its random numbers.
+            prefix: the forced start of its target.
             options: how to decode it.
-            as_ids: whether the source has to be ids; if not, a text.
+            as_ids: whether the source has to be ids, or a text.
 
         Raises:
             InputError: naming what is wrong with it.
@@ -160,7 +160,7 @@ class Engine:
         return Request([], number, whole, inputs=arrays, group=("arrays", *group))
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
-        """Decode rows; for each its hypotheses, or an empty one if it has no request."""
+        """Decode rows; return the hypotheses of each, an empty one without a request."""
         if self.layout.workers > 1:
             return self.submit(requests, options, lambda found: found).result()
         batches = make_batches(requests, options)
@@ -180,7 +180,8 @@ class Engine:
             requests: None for a row that needs no decoding.
             options: how to decode all of them.
             assemble: turns the hypotheses of all rows into the future's result.
-            decoded: told how many rows a batch had that is done, by the thread that has done it.
+            decoded: called with the number of rows of each finished batch, in the thread that
+                decoded it.
         """
         self._check_process()
         batches = make_batches(requests, options)
@@ -203,7 +204,7 @@ class Engine:
         options: ResolvedOptions,
         assemble: Callable[[Hypotheses], Result],
     ) -> "Future[Result] | None":
-        """``submit`` that does not block: None, and nothing is decoded, if the queue is too full.
+        """Submit without blocking; return None, and decode nothing, if the queue is too full.
 
         A call of more batches than ``queue_size`` is never accepted.
         """
@@ -225,8 +226,8 @@ class Engine:
         """Decode jobs in their order, in chunks of ``chunk`` jobs.
 
         The next chunk is read while one is decoded, unless ``chunk`` is 1: then each job is
-        answered before the next one is read. The first chunks are smaller, a batch and then twice
-        as much as before, so that nobody waits long for the first results.
+        answered before the next one is read. The first chunk is one batch, and each further one is
+        twice as large, so that the first results come soon.
 
         Args:
             jobs: to decode.
@@ -277,13 +278,13 @@ class Engine:
         return 0 if unk is None else list(ids).count(unk)
 
     def close(self) -> None:
-        """Wait for submitted batches, stop the workers and give back the model's memory.
+        """Wait for submitted batches, stop the workers and release the model's memory.
 
         A later call starts workers and opens the model again, if its files are still the same.
         """
         with self._opening:
             workers, self._workers = self._workers, None
-        if workers is not None:  # outside the lock, which a worker may need to finish
+        if workers is not None:  # outside the lock, which a worker may need
             workers.close()
         self.model.close()
 
@@ -294,7 +295,7 @@ class Engine:
         return decode(self.model, chosen, options)
 
     def _in_workers(self, submit: Callable[[Workers], Result]) -> Result:
-        """Submit to the workers, which are started if none are running."""
+        """Submit to the workers, and start them if necessary."""
         while True:
             with self._opening:
                 self._workers = self._workers or Workers(
@@ -303,7 +304,7 @@ class Engine:
                 workers = self._workers
             try:
                 return submit(workers)
-            except ClosedError:  # by another thread, after we took them: open new ones
+            except ClosedError:  # another thread closed them meanwhile: open new ones
                 continue
 
     def _check_process(self) -> None:
@@ -331,16 +332,11 @@ def _pairs(
     return zip(jobs, found.result(), strict=True)
 
 
-# The requests of all rows of a call, and options that its rows exclude.
-#
-# The problems of all rows are in one message.
-
-
 Prefixes = Sequence[tuple[int, ...]]
 
 
 def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
-    """The problem of an option that acts on source text, for a call that has none."""
+    """The problem of an option that needs source text, for a call without text."""
     if given.get("replace_unknowns") is not True:
         return []
     text = f" acts on text; {call} has none"
@@ -348,7 +344,7 @@ def acts_on_text(given: Mapping[str, Any], call: str) -> list[Problem]:
 
 
 def cut_ids(given: Mapping[str, Any]) -> list[Problem]:
-    """The problems of options that cut rows of ids, for rows of arrays."""
+    """The problems of options that cut ids, for rows of arrays."""
     text = " cuts rows of ids; rows of arrays are taken as they are"
     names = [name for name in ("truncate", "max_input_length") if given.get(name)]
     return [Problem(None, Message(Option(name), text)) for name in names]
@@ -362,7 +358,7 @@ def requests_of(
     *,
     as_ids: bool,
 ) -> list[Request | None]:
-    """Requests of texts or of rows of ids; see ``Engine.request``.
+    """Make requests of texts or of rows of ids; see ``Engine.request``.
 
     Raises:
         InputError: naming everything that is wrong with any of them.
@@ -378,7 +374,7 @@ def requests_of(
 def requests_from(
     engine: Engine, rows: Sequence[Any], prefixes: Prefixes, options: ResolvedOptions
 ) -> list[Request | None]:
-    """Requests of rows of a user's module's inputs; see ``Engine.request_from``.
+    """Make requests of rows of a user's module's inputs; see ``Engine.request_from``.
 
     Raises:
         InputError: naming everything that is wrong with any of them.

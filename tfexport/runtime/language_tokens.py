@@ -1,4 +1,4 @@
-"""The languages of a call, held against those that a bundle knows."""
+"""The language tokens of a call, for models with language tokens."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -9,13 +9,13 @@ from tfexport.runtime.text.codec import PLAIN, Framing
 
 
 @dataclass(frozen=True)
-class Spoken:
+class LanguagePair:
     """The languages that a caller names.
 
     Attributes:
         source: code of the source language; None for the bundle's default.
         target: code of the target language; None for the bundle's default.
-        as_ids: sources are ids, which say themselves what a text would be told.
+        as_ids: whether sources are ids, which contain their language token.
     """
 
     source: str | None = None
@@ -24,14 +24,14 @@ class Spoken:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Where the ids of languages go.
+class LanguageTokens:
+    """The ids of language tokens, by position.
 
     Attributes:
-        framing: around a source text.
+        framing: tokens around a source text.
         first: the forced first token of the target; None for none.
         start: the decoder's start token; None for the usual one.
-        problems: of the codes.
+        problems: problems of the codes.
     """
 
     framing: Framing = PLAIN
@@ -40,42 +40,42 @@ class Placed:
     problems: tuple[Problem, ...] = field(default=())
 
 
-UNSAID = Spoken()
+NO_LANGUAGES = LanguagePair()
 _ONE = "has one source and one target language"
 
 
-def place_languages(
-    languages: Languages | None, spoken: Spoken, told: Collection[object]
-) -> Placed:
-    """Place the languages of a call as the bundle says.
+def find_language_tokens(
+    languages: Languages | None, language_pair: LanguagePair, given: Collection[object]
+) -> LanguageTokens:
+    """Convert the languages of a call to tokens, at the positions of the bundle.
 
     Args:
         languages: of the bundle.
-        spoken: by the caller.
-        told: ids of the target's first token and of the start token, if the caller gave them. The
-            id of a language there counts as its code.
+        language_pair: languages of the caller.
+        given: ids of the target's first token and of the start token, if the caller gave them. A
+            language token there counts as its code.
     """
-    if languages is None and spoken.source is None and spoken.target is None:
-        return Placed()
+    if languages is None and language_pair.source is None and language_pair.target is None:
+        return LanguageTokens()
     known = languages or Languages()
     if known.target is None and known.target_place in ("first", "start"):
-        codes = [code for code, number in known.ids.items() if number in told]
+        codes = [code for code, number in known.ids.items() if number in given]
         known = replace(known, target=next(iter(codes), None))
-    problems = tuple(_problems(languages, known, spoken))
+    problems = tuple(_problems(languages, known, language_pair))
     if problems:
-        return Placed(problems=problems)
-    source = _id(known, known.source_place, spoken.source or known.source)
-    target = _id(known, known.target_place, spoken.target or known.target)
+        return LanguageTokens(problems=problems)
+    source = _id(known, known.source_place, language_pair.source or known.source)
+    target = _id(known, known.target_place, language_pair.target or known.target)
     around = {
         place: () if source is None or known.source_place != place else (source,)
         for place in SOURCE_PLACES
     }
     framing = Framing(around["before"], around["after"])
     if known.target_place == "source":
-        unmarked = target is None and not spoken.as_ids
+        unmarked = target is None and not language_pair.as_ids
         asked = _which("target", known) if unmarked else None
         framing = replace(framing, mark=target, marks=frozenset(known.ids.values()), asked=asked)
-    return Placed(
+    return LanguageTokens(
         framing,
         first=target if known.target_place == "first" else None,
         start=target if known.target_place == "start" else None,
@@ -86,16 +86,19 @@ def _id(known: Languages, place: str | None, code: str | None) -> int | None:
     return None if place is None or code is None else known.ids[code]
 
 
-def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> Iterator[Problem]:
+def _problems(
+    languages: Languages | None, known: Languages, language_pair: LanguagePair
+) -> Iterator[Problem]:
     for side in ("source", "target"):
-        option, code = f"{side}_language", getattr(spoken, side)
+        option, code = f"{side}_language", getattr(language_pair, side)
         place, default = getattr(known, f"{side}_place"), getattr(known, side)
         of_text = side == "source" or place == "source"
         if code is not None and not isinstance(code, str):
             yield Problem(option, f"{shown(code)} is not a language code")
         elif code is None:
-            # A text that lacks a mark which it may hold itself is asked for it by itself.
-            if place not in (None, "source") and default is None and not spoken.as_ids:
+            # Texts may contain the language token themselves; each text without one is reported
+            # later.
+            if place not in (None, "source") and default is None and not language_pair.as_ids:
                 yield Problem(option, _which(side, known))
         elif place is None:
             if languages is None or default is None:
@@ -106,7 +109,7 @@ def _problems(languages: Languages | None, known: Languages, spoken: Spoken) -> 
             near = nearest_name(code, known.ids)
             hint = f"did you mean {near!r}?" if near else f"known: {_codes(known)}"
             yield Problem(option, f"{shown(code)} is not a language of the model; {hint}")
-        elif spoken.as_ids and of_text:
+        elif language_pair.as_ids and of_text:
             yield Problem(option, "has no effect on ids; put the id of the language among them")
 
 

@@ -1,4 +1,4 @@
-"""Decoding options: their names, types, bounds and defaults, and the one check of them."""
+"""Decoding options: names, types, bounds, defaults and checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tfexport.errors import (
 )
 from tfexport.typing import Self
 
-# One step of a search, as a caller sees it.
-
 
 @dataclass(frozen=True)
 class Step:
@@ -30,7 +28,7 @@ class Step:
         row: index of the input, from 0.
         hypothesis: index of its sample, from 0.
         position: of the token in the output, from 0.
-        token: its id; the end token too.
+        token: its id, which may be that of the end token.
         log_prob: its natural-log probability.
         last: whether the row ends with this token.
     """
@@ -48,8 +46,8 @@ Token = int | str
 
 SUBJECT = "decoding options"
 _LONGEST = 2**31 - 1  # tokens, far above what memory allows
-_WIDEST = 1024  # hypotheses of one row, each with its own caches
-# They give more of a row than one translation and its score.
+_WIDEST = 1024  # hypotheses of one row, each with its own cache
+# Options that return more of a row than one translation and its score.
 GIVING_MORE = (
     "num_hypotheses", "return_attention", "return_token_scores", "return_alternatives", "callback",
 )  # fmt: skip
@@ -58,26 +56,26 @@ _NEEDS_BEAM = (
     "patience", "early_stopping", "exhaustive", "coverage_penalty", "beam_groups",
     "renormalize_logits",
 )  # fmt: skip
-# Beams by the rules of transformers have none of these.
+# Beam search by the rules of transformers supports none of these.
 _OWN_BEAMS = ("patience", "coverage_penalty", "beam_groups")
 _NEEDS_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
 
-def is_whole(value: Any) -> TypeGuard[int]:
+def is_integer(value: Any) -> TypeGuard[int]:
     """Whether a value is an integer; booleans are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
-class Wholes:
-    """Whole numbers between two bounds, both of them included."""
+class Integers:
+    """Integers between two bounds, both included."""
 
     least: int
     most: int
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
-        if not is_whole(value):
+        """State why a value is invalid; None for a valid one."""
+        if not is_integer(value):
             return f"{shown(value)} is not an integer"
         if value < self.least:
             return f"{shown(value)} is less than {self.least}"
@@ -99,7 +97,7 @@ class Reals:
     inclusive: bool = True
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             return f"{shown(value)} is not a number"
         low, high = self.low, self.high
@@ -111,13 +109,13 @@ class Reals:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of a few words."""
+class OneOf:
+    """One of several words."""
 
     words: tuple[str, ...]
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str) and value in self.words:
             return None
         return f"{shown(value)} is not {' or '.join(map(repr, self.words))}"
@@ -128,7 +126,7 @@ class OneToken:
     """An id, or a token as the vocabulary writes it."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, Token) and not isinstance(value, bool):
             return None
         return f"{shown(value)} is neither an id nor a token"
@@ -139,7 +137,7 @@ class Tokens:
     """A list of ids and tokens."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return f"{shown(value)} is not a list of tokens"
         return next(filter(None, map(OneToken().problem, value)), None)
@@ -150,7 +148,7 @@ class Sequences:
     """A list of sequences, each a text or a list of ids and tokens."""
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             return f"{shown(value)} is not a list of sequences"
         for sequence in value:
@@ -161,17 +159,17 @@ class Sequences:
         return None
 
 
-Bounds = Wholes | Reals | Choice | OneToken | Tokens | Sequences
+Bounds = Integers | Reals | OneOf | OneToken | Tokens | Sequences
 
 
 @dataclass(frozen=True)
 class OptionSpec:
-    """The declaration of an option, apart from its name and type.
+    """The declaration of an option, without its name and type.
 
     Attributes:
         default: the default value.
         help: help text on the command line; None for an option of Python only.
-        bounds: which values it takes; None for true or false, and for a function.
+        bounds: its valid values; None for booleans and functions.
     """
 
     default: Any
@@ -179,7 +177,7 @@ class OptionSpec:
     bounds: Bounds | None = None
 
     def problem(self, value: Any) -> str | None:
-        """Say why a value is invalid; None for a valid one."""
+        """State why a value is invalid; None for a valid one."""
         if value is None and self.default is None:
             return None
         if self.bounds is not None:
@@ -194,15 +192,15 @@ def option(default: Any, help: str | None, bounds: Bounds | None = None) -> Any:
     return field(default=default, metadata={"spec": OptionSpec(default, help, bounds)})
 
 
-class _Said:
-    """Remembers which options a caller named, so that they win over a bundle's own defaults."""
+class _NamedOptions:
+    """Remembers which options a caller named, because they override a bundle's own defaults."""
 
-    __slots__ = ("said",)  # apart from the fields, whose dictionary callers may read
+    __slots__ = ("said",)  # not in the instance's dictionary, which callers may read
     said: frozenset[str]
 
     def __new__(cls, *values: Any, **keywords: Any) -> Self:
         made = super().__new__(cls)
-        # ``dataclasses.replace`` names every option: nothing of a copy was said.
+        # ``dataclasses.replace`` passes every option, so in a copy none counts as named.
         said = keywords.keys() | {*list(DEFAULTS)[: len(values)]} if values else keywords.keys()
         object.__setattr__(
             made, "said", frozenset(said) if len(said) < len(DEFAULTS) else frozenset()
@@ -210,7 +208,7 @@ class _Said:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies, in which nothing counts as said."""
+        """Pickle the fields only: in a copy no option counts as named."""
         return vars(self)
 
 
@@ -231,7 +229,7 @@ class ScoringKeywords(TypedDict, total=False):
 
 
 class DecodingKeywords(ScoringKeywords, total=False):
-    """All decoding options, as keywords of a call; ``DecodingOptions`` says what each does."""
+    """All decoding options, as keywords of a call; see ``DecodingOptions``."""
 
     beam_size: int
     num_hypotheses: int
@@ -274,7 +272,7 @@ class TranslationKeywords(DecodingKeywords, total=False):
 
 
 @dataclass(frozen=True)
-class DecodingOptions(_Said):
+class DecodingOptions(_NamedOptions):
     """Options of decoding; docs/decoding.md has every definition.
 
     A token is an id, or a piece of text that the target tokenizer knows as one token.
@@ -311,7 +309,7 @@ class DecodingOptions(_Said):
         suppress_tokens: tokens that are never chosen.
         suppress_first_tokens: tokens that are never chosen first.
         suppress_sequences: sequences of tokens, or texts, that are never completed.
-        first_token: the token that every row begins with.
+        first_token: the token that every row starts with.
         last_token: the token that ends a row of ``max_length`` tokens.
         disable_unk: never choose the unknown token.
         end_tokens: tokens that end a row, instead of the model's own end token.
@@ -327,16 +325,16 @@ class DecodingOptions(_Said):
         attention_head: head of the attention; None for the mean over all.
         replace_unknowns: replace unknown tokens in text by the source token they attended to most.
         callback: called with every ``Step``; a row ends if it returns true.
-        batch_size: size of a batch, counted as ``batch_type`` says.
+        batch_size: size of a batch, counted as ``batch_type`` specifies.
         batch_type: "rows", or "tokens": rows times the length of the longest source.
         truncate: cut inputs that are too long instead of refusing them.
     """
 
     beam_size: int = option(
-        1, "Size of the beam; 1 is greedy search.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Size of the beam; 1 is greedy search.  [default: 1]", Integers(1, _WIDEST)
     )
     num_hypotheses: int = option(
-        1, "Hypotheses per line; each is an output line.  [default: 1]", Wholes(1, _WIDEST)
+        1, "Hypotheses per line; each is an output line.  [default: 1]", Integers(1, _WIDEST)
     )
     # A length to the power of ten times this is still a float.
     length_penalty: float = option(
@@ -356,7 +354,7 @@ class DecodingOptions(_Said):
     search_rules: str = option(
         "tfexport",
         "Rules of ranking, stopping, penalties and bans.  [default: the bundle's, else tfexport]",
-        Choice(("tfexport", "transformers")),
+        OneOf(("tfexport", "transformers")),
     )
     exhaustive: bool = option(
         False, "With transformers' rules: continue while a better hypothesis is possible."
@@ -364,7 +362,9 @@ class DecodingOptions(_Said):
     renormalize_logits: bool = option(
         False, "With transformers' rules: normalise scores after penalties and bans."
     )
-    beam_groups: int = option(1, "Groups of diverse beam search.  [default: 1]", Wholes(1, _WIDEST))
+    beam_groups: int = option(
+        1, "Groups of diverse beam search.  [default: 1]", Integers(1, _WIDEST)
+    )
     diversity_penalty: float = option(
         0.0, "Penalty on a token for each group that chose it before.", Reals(0.0, 1e6)
     )
@@ -374,27 +374,27 @@ class DecodingOptions(_Said):
         "Sampling divides the logits by this; values below 1 favour the best tokens.  [default: 1]",
         Reals(0.0, 1e6, inclusive=False),
     )
-    top_k: int = option(0, "Sample from this many best tokens.", Wholes(0, _LONGEST))
+    top_k: int = option(0, "Sample from this many best tokens.", Integers(0, _LONGEST))
     top_p: float = option(
         1.0, "Sample from the fewest tokens with this total probability.", Reals(0.0, 1.0)
     )
     seed: int | None = option(
-        None, "Seed of sampling; the same seed gives the same lines.", Wholes(0, 2**64 - 1)
+        None, "Seed of sampling; the same seed gives the same lines.", Integers(0, 2**64 - 1)
     )
-    min_length: int = option(0, "Minimum number of tokens per line.", Wholes(0, _LONGEST))
+    min_length: int = option(0, "Minimum number of tokens per line.", Integers(0, _LONGEST))
     max_length: int = option(
-        256, "Maximum number of tokens per line.  [default: 256]", Wholes(0, _LONGEST)
+        256, "Maximum number of tokens per line.  [default: 256]", Integers(0, _LONGEST)
     )
     max_input_length: int | None = option(
         None,
         "Maximum length of the input in tokens.  [default: the model's limit]",
-        Wholes(1, _LONGEST),
+        Integers(1, _LONGEST),
     )
     no_repeat_ngram_size: int = option(
-        0, "No n-gram of this many tokens occurs twice.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many tokens occurs twice.", Integers(0, _LONGEST)
     )
     encoder_no_repeat_ngram_size: int = option(
-        0, "No n-gram of this many source tokens occurs in the target.", Wholes(0, _LONGEST)
+        0, "No n-gram of this many source tokens occurs in the target.", Integers(0, _LONGEST)
     )
     # Beyond, logits leave the range of float32.
     repetition_penalty: float = option(
@@ -428,26 +428,28 @@ class DecodingOptions(_Said):
     return_token_scores: bool = option(False, "Write the log-probability of every token.")
     return_attention: bool = option(False, "Write the attention and the alignment.")
     attention_layer: int = option(
-        -1, "Decoder layer of the attention.  [default: -1, the last]", Wholes(-_LONGEST, _LONGEST)
+        -1,
+        "Decoder layer of the attention.  [default: -1, the last]",
+        Integers(-_LONGEST, _LONGEST),
     )
     attention_head: int | None = option(
-        None, "Head of the attention.  [default: the mean over all]", Wholes(0, _LONGEST)
+        None, "Head of the attention.  [default: the mean over all]", Integers(0, _LONGEST)
     )
     replace_unknowns: bool = option(False, "Replace unknown tokens by the aligned source word.")
     callback: Callable[[Step], object] | None = option(None, None)
     batch_size: int = option(
         32,
         "Lines (or tokens) decoded together; 1 answers every line as it comes.  [default: 32]",
-        Wholes(1, 2**20),
+        Integers(1, 2**20),
     )
     batch_type: str = option(
-        "rows", "What the batch size counts.  [default: rows]", Choice(("rows", "tokens"))
+        "rows", "What the batch size counts.  [default: rows]", OneOf(("rows", "tokens"))
     )
     truncate: bool = option(False, "Cut lines that are too long, instead of refusing them.")
 
     def __post_init__(self) -> None:
         values = vars(self)
-        # Most are the defaults themselves, which need no check.
+        # Most values are the defaults, which need no check.
         problems = check_options({
             name: values[name] for name, default in DEFAULTS.items() if values[name] is not default
         })[1]  # fmt: skip
@@ -456,7 +458,7 @@ class DecodingOptions(_Said):
 
     @property
     def needs_attention(self) -> bool:
-        """Whether anything asks for the cross-attention."""
+        """Whether an option needs the cross-attention."""
         return bool(self.return_attention or self.replace_unknowns or self.coverage_penalty)
 
 
@@ -467,14 +469,14 @@ DEFAULTS: Mapping[str, Any] = {name: spec.default for name, spec in SPECS.items(
 
 
 def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """Check options by themselves and against one another.
+    """Check options one by one and against each other.
 
     Args:
         given: options by name.
 
     Returns:
-        The valid ones that are not the defaults, and every problem: unknown options, invalid
-        values, and contradictions between valid ones.
+        The valid options that are not the defaults, and every problem: unknown options, invalid
+        values, and contradictions.
     """
     problems = [_unknown(name) for name in given if name not in SPECS]
     valid = {}
@@ -485,7 +487,7 @@ def check_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Proble
                 valid[name] = given[name]
             else:
                 problems.append(Problem(name, problem))
-    # An invalid value is reported once: contradictions are looked for with its default instead.
+    # An invalid value is reported once: contradictions are checked with its default instead.
     changed = changed_options(valid)
     if changed:
         texts = _contradictions({**DEFAULTS, **changed}, changed.keys())
@@ -507,12 +509,12 @@ def changed_options(values: Mapping[str, Any]) -> dict[str, Any]:
 def given_options(
     options: DecodingOptions | None, keywords: Mapping[str, Any], *, changed_only: bool = False
 ) -> dict[str, Any]:
-    """Options of a call as keywords: those of ``options``, and keywords. A keyword wins.
+    """Merge ``options`` and keywords of a call; a keyword overrides.
 
     Args:
-        options: of which those count that were said, or are not the defaults.
+        options: options that were named or are not the defaults are used.
         keywords: of the call.
-        changed_only: those of ``options`` that are the defaults do not count, said or not.
+        changed_only: skip those of ``options`` that are the defaults, named or not.
 
     Raises:
         ConfigError: ``options`` is something else.
@@ -530,7 +532,7 @@ def given_options(
 
 
 def naming_options(keywords: type) -> Callable[[Call], Call]:
-    """Let ``help`` and editors show the options that a call takes as keywords, by their names.
+    """Decorate a call so that ``help`` and editors show its keyword options by name.
 
     Args:
         keywords: the typed dictionary of its ``**keywords``.
@@ -588,7 +590,7 @@ def _contradictions(values: Mapping[str, Any], changed: AbstractSet[str]) -> Ite
 def _search_contradictions(
     values: Mapping[str, Any], changed: AbstractSet[str]
 ) -> Iterator[Message]:
-    """Between greedy search, sampling and beam search."""
+    """Contradictions between greedy search, sampling and beam search."""
     beam, count = values["beam_size"], values["num_hypotheses"]
     if values["sampling"]:
         if beam > 1:
@@ -611,7 +613,7 @@ def _search_contradictions(
 def _rules_contradictions(
     values: Mapping[str, Any], changed: AbstractSet[str]
 ) -> Iterator[Message]:
-    """Between the rules of a beam search and options that only one set of rules has."""
+    """Contradictions between ``search_rules`` and options that only one set of rules has."""
     if values["search_rules"] == "tfexport":
         for name in sorted(changed & {"exhaustive", "renormalize_logits"}):
             yield Message(Option(name), " needs ", Option("search_rules", "transformers"))

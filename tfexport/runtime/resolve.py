@@ -1,6 +1,7 @@
-"""Options, prefixes and languages of a call against one bundle; all problems are in one message.
+"""Resolving options, prefixes and languages of a call for one bundle.
 
-A bundle may have defaults for options; a caller's options win over them.
+A bundle may have its own defaults; a caller's options override them. All problems are in one
+message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from tfexport.errors import (
     join_problems,
 )
 from tfexport.graph_io import INPUT_IDS
-from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.runtime.model.interface import ModelShape
 from tfexport.runtime.options import (
     ATTENTION_OPTIONS,
@@ -29,7 +30,7 @@ from tfexport.runtime.options import (
     SUBJECT,
     Token,
     check_options,
-    is_whole,
+    is_integer,
 )
 from tfexport.runtime.search.request import GraphRules, ResolvedOptions
 from tfexport.runtime.text.codec import TextCodec, check_rows
@@ -38,7 +39,7 @@ _TOKEN_LISTS = ("suppress_tokens", "end_tokens", "suppress_first_tokens")
 _SINGLE_TOKENS = ("first_token", "last_token")
 _OF_BEAMS = ("early_stopping", "exhaustive", "renormalize_logits")
 _OF_SAMPLING = ("temperature", "top_k", "top_p")
-# Options of beams that the rules of transformers do not have.
+# Options of beam search that the rules of transformers do not have.
 _OF_OWN_RULES = ("patience", "coverage_penalty", "beam_groups", "diversity_penalty")
 _OF_OTHER_RULES = ("exhaustive", "renormalize_logits")
 Prefix = str | Sequence[int] | None
@@ -58,7 +59,7 @@ class Resolver:
         Args:
             manifest: of the bundle.
             texts: its tokenizers.
-            defaults: of options, by name; None for the bundle's own.
+            defaults: defaults of options by name; None for the bundle's own.
         """
         self._manifest, self._texts = manifest, texts
         self._defaults = manifest.generation if defaults is None else defaults
@@ -66,15 +67,15 @@ class Resolver:
         self._checked: dict[bool, tuple[ResolvedOptions, list[Problem]]] = {}
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
-        """A resolver with other defaults over the bundle's own.
+        """Return a resolver with further defaults, which override the bundle's own.
 
         Args:
             given: options of ``DecodingOptions``.
 
         Raises:
-            ConfigError: something is wrong with them.
+            ConfigError: they are invalid.
         """
-        self.resolve(given, spoken=Spoken(as_ids=True))  # ids need no language
+        self.resolve(given, language_pair=LanguagePair(as_ids=True))  # ids need no language
         defaults = with_own(self._manifest.generation, given)
         return Resolver(self._manifest, self._texts, defaults)
 
@@ -83,7 +84,7 @@ class Resolver:
         keywords: Mapping[str, Any],
         prefixes: Iterable[Prefix] = (),
         extra: Sequence[Problem] = (),
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
         own_defaults: bool = True,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """Resolve the options, prefixes and languages of a call, over the bundle's own defaults.
@@ -91,20 +92,20 @@ class Resolver:
         Args:
             keywords: options of ``DecodingOptions``.
             prefixes: one for each row.
-            extra: problems that the caller has found, for the same message.
-            spoken: the languages of the call.
+            extra: problems of the caller, for the same message.
+            language_pair: the languages of the call.
             own_defaults: whether the bundle's own defaults count.
 
         Raises:
             ConfigError: naming every unknown option, bad value, contradiction, unknown token and
                 unknown language.
         """
-        unnamed = spoken.source is None and spoken.target is None
+        unnamed = language_pair.source is None and language_pair.target is None
         if own_defaults and unnamed and not keywords:
-            options, found = self._usual(spoken.as_ids)
+            options, found = self._usual(language_pair.as_ids)
         else:
             defaults = self._defaults if own_defaults else {}
-            options, found = self._check(keywords, defaults, spoken)
+            options, found = self._check(keywords, defaults, language_pair)
         checked, bad_prefixes = self._check_prefixes(prefixes, options)
         problems = [*found, *bad_prefixes, *extra]
         if problems:
@@ -115,38 +116,38 @@ class Resolver:
         return options, checked
 
     def _usual(self, as_ids: bool) -> tuple[ResolvedOptions, list[Problem]]:
-        """What calls without options and languages ask for, which is checked once."""
+        """The resolved options of calls without options and languages, which are checked once."""
         if as_ids not in self._checked:
-            self._checked[as_ids] = self._check({}, self._defaults, Spoken(as_ids=as_ids))
+            self._checked[as_ids] = self._check({}, self._defaults, LanguagePair(as_ids=as_ids))
         return self._checked[as_ids]
 
     def _check(
-        self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], spoken: Spoken
+        self, keywords: Mapping[str, Any], defaults: Mapping[str, Any], language_pair: LanguagePair
     ) -> tuple[ResolvedOptions, list[Problem]]:
-        """Resolve options and languages; what is wrong is left out, and its problems are found."""
+        """Resolve valid options and languages, and return the problems of the others."""
         manifest = self._manifest
         changed, problems = check_options(with_own(defaults, keywords))
         problems.extend(self._model_problems(changed))
         tokens = _Tokens(self._texts, manifest.limits.target_vocab_size)
         ids = self._token_ids(tokens, changed)
         special, limit = manifest.special_ids, manifest.limits.max_target_length
-        told = (ids.get("first_token"), special.start)
-        placed = place_languages(manifest.languages, spoken, told)
-        if placed.first is not None and "first_token" not in keywords:
-            ids["first_token"] = placed.first
+        given = (ids.get("first_token"), special.start)
+        language_tokens = find_language_tokens(manifest.languages, language_pair, given)
+        if language_tokens.first is not None and "first_token" not in keywords:
+            ids["first_token"] = language_tokens.first
         longest = changed.get("max_length", DEFAULTS["max_length"])
         bounded = {"max_length": longest if limit is None else min(longest, limit)}
         start = special.decoder_start
         options = ResolvedOptions(
             **{**changed, **ids, **bounded},
-            bos_id=start if placed.start is None else placed.start,
-            usual_start=placed.start in (None, start),
+            bos_id=start if language_tokens.start is None else language_tokens.start,
+            usual_start=language_tokens.start in (None, start),
             eos_id=special.eos,
             graph_rules=self._graph_rules,
-            framing=placed.framing,
+            framing=language_tokens.framing,
             given={**changed, **{name: ids[name] for name in _SINGLE_TOKENS if name in ids}},
         )
-        problems.extend([*tokens.problems, *placed.problems])
+        problems.extend([*tokens.problems, *language_tokens.problems])
         if options.first_token in options.end_tokens:
             problems.append(Problem("first_token", "is an end token: every row is empty"))
         return options, problems
@@ -166,7 +167,7 @@ class Resolver:
         for name in _SINGLE_TOKENS:
             if name in changed:
                 ids[name] = next(iter(tokens.many(name, [changed[name]])), None)
-        # The unknown token may lie outside a target vocabulary that is smaller than the source's.
+        # The unknown token may be outside a target vocabulary that is smaller than the source's.
         unk = self._manifest.special_ids.unk
         if "disable_unk" in changed and unk is not None and unk < tokens.size:
             ids["suppress_tokens"] = (*ids.get("suppress_tokens", ()), unk)
@@ -180,21 +181,21 @@ class Resolver:
         prefixes: Iterable[Prefix] | None,
         count: int,
         extra: Sequence[Problem] = (),
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
     ) -> tuple[ResolvedOptions, list[tuple[int, ...]]]:
         """``resolve`` for a call of ``count`` rows; without prefixes all of them are empty."""
         if prefixes is None:
-            return self.resolve(keywords, [None] * count, extra, spoken)
+            return self.resolve(keywords, [None] * count, extra, language_pair)
         given: list[Prefix] = []
         try:
             given = check_rows("target_prefix", prefixes, "prefixes, one for each row")
         except InputError as error:
             extra = [*extra, Problem(None, error.message)]
-            return self.resolve(keywords, [], extra, spoken)
+            return self.resolve(keywords, [], extra, language_pair)
         if len(given) != count:
             text = f" holds {len(given)} prefixes for {count} rows"
             extra = [*extra, Problem(None, Message(Option("target_prefix"), text))]
-        return self.resolve(keywords, given, extra, spoken)
+        return self.resolve(keywords, given, extra, language_pair)
 
     def check_prefix(
         self, prefix: Prefix, max_length: int, end_tokens: Sequence[int]
@@ -253,7 +254,7 @@ class Resolver:
             yield from self._position_problems(changed)
 
     def _position_problems(self, changed: Mapping[str, Any]) -> Iterator[Problem]:
-        """Of a layer or head that the model does not have."""
+        """The problems of a layer or head that the model does not have."""
         shape = ModelShape.of(self._manifest)
         layers, heads = shape.num_decoder_layers, shape.num_heads
         layer, head = changed.get("attention_layer", -1), changed.get("attention_head")
@@ -266,7 +267,7 @@ class Resolver:
 
 
 def check_own(generation: Mapping[str, Any], name: str) -> None:
-    """Check the defaults of a bundle, whose types the manifest's reader has checked.
+    """Check the bounds and contradictions of a bundle's defaults.
 
     Args:
         generation: option to default.
@@ -281,10 +282,10 @@ def check_own(generation: Mapping[str, Any], name: str) -> None:
 
 
 def with_own(generation: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a call, with a bundle's own defaults where nothing was given.
+    """Add a bundle's own defaults to the options of a call.
 
-    The caller's option wins. A default that the caller's options make meaningless is left out, so
-    that it never contradicts them.
+    The caller's options override. Defaults that have no effect with the caller's options are
+    omitted, so that they never contradict them.
 
     Args:
         generation: option to default.
@@ -304,11 +305,11 @@ def _value(name: str, own: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
 
 
 def _above_one(value: Any) -> bool:
-    return is_whole(value) and value > 1
+    return is_integer(value) and value > 1
 
 
 def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """A beam or sampling of the bundle's, where the caller asks for what excludes it."""
+    """The bundle's beam or sampling, if the caller's options exclude it."""
     dropped = []
     if given.get("sampling") is True or given.get("callback") is not None:
         dropped.append("beam_size")
@@ -318,14 +319,14 @@ def _without_search(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[s
 
 
 def _without_rules(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The rules of transformers, where the caller asks for what they do not have."""
+    """The rules of transformers, if the caller's options need others."""
     if any(given.get(name, DEFAULTS[name]) != DEFAULTS[name] for name in _OF_OWN_RULES):
         return ("search_rules", "early_stopping", *_OF_OTHER_RULES)
     return _OF_OTHER_RULES if _value("search_rules", own, given) == "tfexport" else ()
 
 
 def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of beams without a beam, and of sampling without sampling."""
+    """Options of beam search without a beam, and of sampling without sampling."""
     beam, sampling = _value("beam_size", own, given), _value("sampling", own, given)
     dropped = [] if sampling is True else [*_OF_SAMPLING]
     if not _above_one(beam):
@@ -333,22 +334,22 @@ def _without_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple
     if given.get("early_stopping") is True:
         dropped.append("exhaustive")
     several = _value("num_hypotheses", own, given)
-    found = is_whole(beam) and is_whole(several) and several <= beam
+    found = is_integer(beam) and is_integer(several) and several <= beam
     if sampling is not True and given.get("return_alternatives") is not True and not found:
         dropped.append("num_hypotheses")
     return tuple(dropped)
 
 
 def _without_length(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The bundle's limit that the caller's other limit passes."""
+    """The bundle's limit of length that the caller's other limit contradicts."""
     least, most = _value("min_length", own, given), _value("max_length", own, given)
-    if is_whole(least) and is_whole(most) and least > most:
+    if is_integer(least) and is_integer(most) and least > most:
         return ("min_length",) if "max_length" in given else ("max_length",)
     return ()
 
 
 class _Tokens:
-    """Converts tokens of options to ids, and collects problems."""
+    """Converts the tokens in options to ids, and collects problems."""
 
     def __init__(self, texts: TextCodec, size: int) -> None:
         self._texts, self.size = texts, size

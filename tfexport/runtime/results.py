@@ -13,7 +13,7 @@ class Hypothesis:
     """One decoded sequence.
 
     Attributes:
-        tokens: ids without the start token, and without the end token unless it is to be returned.
+        tokens: ids without the start token, and without the end token unless ``return_end_token``.
         score: summed natural-log probability of the tokens, the end token included, divided by
             length to the power of ``length_penalty``, where length includes the end token.
             NaN with ``return_scores=False``.
@@ -101,7 +101,7 @@ class TranslationResult:
 
         ``text`` (None from ``generate``), ``tokens``, ``score`` and ``finished`` are those of the
         best hypothesis, with ``token_scores``, and with ``source_tokens``, ``attention`` and
-        ``alignment``, if they are to be returned; and ``unknown_tokens``, if there are any.
+        ``alignment``, if they were requested; and ``unknown_tokens``, if there are any.
 
         Args:
             hypotheses: whether to list all of them, in the same form, under ``hypotheses``; None

@@ -1,4 +1,4 @@
-"""Scoring of given targets: ``Translator.score`` and ``tfexport score``."""
+"""Scoring of targets, for ``Translator.score`` and ``tfexport score``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem, join_problems
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import DEFAULTS, ScoringKeywords
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
@@ -17,7 +17,7 @@ _SEARCH_OPTIONS = frozenset(DEFAULTS) - frozenset(ScoringKeywords.__annotations_
 
 
 class Scorer:
-    """A scorer of pairs of source and target, with an engine's model."""
+    """Scores pairs of source and target with an engine's model."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -27,7 +27,7 @@ class Scorer:
         sources: Iterable[str | Sequence[int]],
         targets: Iterable[str | Sequence[int]],
         keywords: Mapping[str, Any],
-        spoken: Spoken = UNSAID,
+        language_pair: LanguagePair = NO_LANGUAGES,
     ) -> list[Hypothesis]:
         """See ``Translator.score``."""
         pairs = (
@@ -35,7 +35,7 @@ class Scorer:
             check_rows("targets", targets, "texts or rows of ids"),
         )
         as_ids = not any(isinstance(row, str) for rows in pairs for row in rows)
-        options = self.resolve(keywords, replace(spoken, as_ids=as_ids))
+        options = self.resolve(keywords, replace(language_pair, as_ids=as_ids))
         if len(pairs[0]) != len(pairs[1]):
             raise InputError(f"score: {len(pairs[0])} sources and {len(pairs[1])} targets")
         rows: list[Request | None] = []
@@ -52,11 +52,13 @@ class Scorer:
             raise InputError(join_problems("score", problems))
         return self.run(rows, wanted, options)
 
-    def resolve(self, keywords: Mapping[str, Any], spoken: Spoken = UNSAID) -> ResolvedOptions:
-        """Options, checked and resolved; see ``Translator.score``.
+    def resolve(
+        self, keywords: Mapping[str, Any], language_pair: LanguagePair = NO_LANGUAGES
+    ) -> ResolvedOptions:
+        """Check and resolve options; see ``Translator.score``.
 
-        Of a bundle's own defaults those of searches do not act; a forced first token goes before a
-        target that is text.
+        The bundle's own defaults of search have no effect; a forced first token is added before a
+        target text.
         """
         text = " chooses tokens, and scoring does not choose any"
         extra = [
@@ -65,9 +67,9 @@ class Scorer:
             if name in _SEARCH_OPTIONS
         ]
         if keywords.get("coverage_penalty"):
-            # The check of options wants a beam beside it, which scoring does not have.
+            # ``check_options`` requires a beam with it, which scoring does not have.
             keywords = {"beam_size": 2, **keywords}
-        return self._engine.resolver.resolve(keywords, extra=extra, spoken=spoken)[0]
+        return self._engine.resolver.resolve(keywords, extra=extra, language_pair=language_pair)[0]
 
     def request(
         self,
@@ -76,7 +78,7 @@ class Scorer:
         number: int,
         options: ResolvedOptions,
     ) -> tuple[Request | None, list[int]]:
-        """A source and the ids of its target, checked; None for a pair that is blank on both sides.
+        """Check a source and its target; return None if both are blank.
 
         Raises:
             InputError: naming what is wrong.

@@ -1,4 +1,4 @@
-"""Streams: texts without end, and one text token by token."""
+"""Streaming: any number of texts, and one text token by token."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,20 +6,17 @@ from typing import Any
 
 from tfexport.errors import InputError, Message, Option, Problem
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import TranslationResult
 from tfexport.runtime.search import Request, ResolvedOptions, StepwiseSearch
 
-# Incremental detokenization for streaming.
-
-
 UNDECIDED = "\ufffd"  # written by tokenizers for incomplete UTF-8 bytes
 
 
 class TextStream:
-    """Turns tokens into pieces of text that consist of whole characters and stay valid.
+    """Turns tokens into pieces of text that consist of complete characters and are final.
 
     Joined, the pieces are the text of all tokens. Text is held back while it ends in an incomplete
     character.
@@ -30,7 +27,7 @@ class TextStream:
 
         Args:
             decode: ids to text.
-            whole_words: hold a word back until the next one begins, for tokenizers whose later
+            whole_words: hold back a word until the next one starts, for tokenizers whose later
                 tokens may change it (WordPiece joins ``do n ' t`` to ``don't``).
         """
         self._decode, self._whole_words = decode, whole_words
@@ -100,7 +97,7 @@ def _read_texts(
 
 
 def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
-    """A problem for each option that could change tokens after they were yielded."""
+    """The problems of options that could change tokens after they were yielded."""
     texts = [
         Message(Option(name), " cannot be streamed: tokens would have to be taken back")
         for name in ("return_alternatives", "replace_unknowns")
@@ -109,15 +106,15 @@ def unstreamable(keywords: Mapping[str, Any]) -> list[Problem]:
     texts += [
         Message(Option(name), f" {keywords[name]} cannot be streamed: it must be 1")
         for name in ("beam_size", "num_hypotheses")
-        if is_whole(keywords.get(name)) and keywords[name] > 1
+        if is_integer(keywords.get(name)) and keywords[name] > 1
     ]
     return [Problem(None, text) for text in texts]
 
 
 def streamed(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a call with those that streaming needs; a bundle's own beam is no reason not to.
+    """Options of a call with those that streaming needs, which override a bundle's own beam.
 
-    ``unstreamable`` names what the caller asks for and cannot be streamed.
+    ``unstreamable`` reports the caller's own options that cannot be streamed.
     """
     return {"beam_size": 1, "num_hypotheses": 1, **keywords}
 

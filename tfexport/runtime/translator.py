@@ -1,4 +1,4 @@
-"""The public calls of decoding: texts or ids in, results out."""
+"""The public interface of decoding: texts or ids to results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfexport.runtime.engine import (
 )
 from tfexport.runtime.files.line_stream import LineFormat, LineTask
 from tfexport.runtime.files.resumable import FileSummary, translate_file
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.model.engine_name import EngineName
 from tfexport.runtime.options import (
     DecodingKeywords,
@@ -46,11 +46,11 @@ Result = TypeVar("Result")
 class Translator:
     """A bundle, opened for decoding. Safe to use from several threads.
 
-    ``close``, or leaving the ``with`` block, waits for submitted batches and gives back the model's
-    memory. After a fork the child process has to open a translator of its own.
+    ``close``, or leaving the ``with`` block, waits for submitted batches and releases the model's
+    memory. After a fork the child process has to open its own translator.
 
     Attributes:
-        engine: the interface beneath, for programs such as servers that batch requests themselves.
+        engine: the lower interface, for programs such as servers that batch requests themselves.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Translator:
             vocabulary_map: a lexical shortlist, the target tokens allowed for each source token:
                 a file, or a mapping of ids. docs/decoding.md has the format.
             engine: "onnxruntime"; "native", of the distribution tfexport-native; or "auto", the
-                native one where it is installed and covers the model.
+                native one if it is installed and covers the model.
 
         Raises:
             BundleError: it is missing, damaged or too new.
@@ -142,10 +142,10 @@ class Translator:
 
         Args:
             texts: each gives one result, in the same order.
-            target_prefix: the forced beginning of each target, as text or ids; None for none.
-            source_language: code of the language of the texts, for models that are told it; None
-                for the bundle's default.
-            target_language: code of the language to translate into, likewise.
+            target_prefix: the forced start of each target, as text or ids; None for none.
+            source_language: code of the language of the texts, for models with language tokens;
+                None for the bundle's default.
+            target_language: code of the language to translate into, in the same way.
             asynchronous: return a future. Invalid input is still raised by the call itself, which
                 blocks while the queue is full.
             options: decoding options as one value; keywords override it.
@@ -159,9 +159,9 @@ class Translator:
         sources = check_rows("texts", texts, "strings")
         given = given_options(options, keywords)
         resolver = self.engine.resolver
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         resolved, prefixes = resolver.resolve_rows(
-            given, target_prefix, len(sources), spoken=spoken
+            given, target_prefix, len(sources), language_pair=language_pair
         )
         requests = requests_of(self.engine, sources, prefixes, resolved, as_ids=False)
 
@@ -212,9 +212,9 @@ class Translator:
 
         Args:
             ids: each row gives one result, in the same order; that of an empty row is empty.
-            target_prefix: the forced beginning of each target, as ids or text; None for none.
-            target_language: code of the language to translate into, for models whose decoder is
-                told it; None for the bundle's default, or to be told none.
+            target_prefix: the forced start of each target, as ids or text; None for none.
+            target_language: code of the language to translate into, for models whose decoder has a
+                token for it; None for the bundle's default.
             asynchronous: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
@@ -227,8 +227,10 @@ class Translator:
         given = given_options(options, keywords)
         extra = acts_on_text(given, "generate")
         resolver = self.engine.resolver
-        spoken = Spoken(target=target_language, as_ids=True)
-        resolved, prefixes = resolver.resolve_rows(given, target_prefix, len(rows), extra, spoken)
+        language_pair = LanguagePair(target=target_language, as_ids=True)
+        resolved, prefixes = resolver.resolve_rows(
+            given, target_prefix, len(rows), extra, language_pair
+        )
         requests = requests_of(self.engine, rows, prefixes, resolved, as_ids=True)
 
         def assemble(found: Hypotheses) -> list[TranslationResult]:
@@ -256,7 +258,7 @@ class Translator:
         Args:
             rows: each maps an input to its array, without the batch axis, and gives one result, in
                 the same order. Rows of one shape are decoded together.
-            target_prefix: the forced beginning of each target, as ids or text; None for none.
+            target_prefix: the forced start of each target, as ids or text; None for none.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.
 
@@ -268,7 +270,7 @@ class Translator:
         given = given_options(options, keywords)
         extra = [*acts_on_text(given, "generate_from"), *cut_ids(given)]
         resolved, prefixes = self.engine.resolver.resolve_rows(
-            given, target_prefix, len(listed), extra, Spoken(as_ids=True)
+            given, target_prefix, len(listed), extra, LanguagePair(as_ids=True)
         )
         requests = requests_from(self.engine, listed, prefixes, resolved)
         found = self.engine.decode(requests, resolved)
@@ -294,7 +296,8 @@ class Translator:
             targets: texts, or rows of ids without start and end token; one for each source. The
                 log-probability of the end token is included.
             source_language: see ``translate``.
-            target_language: see ``translate``; a target text gets its token, a row of ids holds it.
+            target_language: see ``translate``; a target text gets its token, a row of ids has to
+                contain it.
             options: decoding options as one value; keywords override it.
             **keywords: ``length_penalty``, ``coverage_penalty``, ``return_attention``,
                 ``attention_layer``, ``attention_head``, ``return_token_scores``,
@@ -302,19 +305,19 @@ class Translator:
                 ``truncate``.
 
         Returns:
-            For each target the hypothesis that a search returns if it finds that target.
+            The hypothesis of each target, as a search returns it.
 
         Raises:
             InputError: naming every pair that cannot be scored.
             ConfigError: unknown options, or those of search and sampling.
         """
         given = given_options(options, keywords, changed_only=True)
-        spoken = Spoken(source_language, target_language)
-        return self.scorer.score(sources, targets, given, spoken)
+        language_pair = LanguagePair(source_language, target_language)
+        return self.scorer.score(sources, targets, given, language_pair)
 
     @cached_property
     def scorer(self) -> Scorer:
-        """The scorer behind ``score``, for programs that score pairs as they arrive."""
+        """The scorer of ``score``, for programs that score pairs as they arrive."""
         return Scorer(self.engine)
 
     @naming_options(DecodingKeywords)
@@ -330,11 +333,11 @@ class Translator:
     ) -> Iterator[str]:
         """Translate one text and yield its translation in pieces, as they are decoded.
 
-        Pieces consist of whole characters; joined they are the text that ``translate`` returns.
+        Pieces consist of complete characters; joined they are the text that ``translate`` returns.
 
         Args:
             text: the source text.
-            target_prefix: the forced beginning of the target, which is yielded first.
+            target_prefix: the forced start of the target, which is yielded first.
             source_language: see ``translate``.
             target_language: see ``translate``.
             options: decoding options as one value; keywords override it.
@@ -346,9 +349,9 @@ class Translator:
         """
         given = given_options(options, keywords)
         extra = unstreamable(given)
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         resolved, (prefix,) = self.engine.resolver.resolve(
-            streamed(given), [target_prefix], extra, spoken
+            streamed(given), [target_prefix], extra, language_pair
         )
         request = self.engine.request(text, 0, prefix, resolved, as_ids=False)
         return stream_text(self.engine, request, resolved)
@@ -381,9 +384,9 @@ class Translator:
             InputError: a text cannot be decoded; raised in place of its result.
             ConfigError: unknown or contradictory options; raised by the call itself.
         """
-        spoken = Spoken(source_language, target_language)
+        language_pair = LanguagePair(source_language, target_language)
         given = given_options(options, keywords)
-        resolved, _ = self.engine.resolver.resolve(given, spoken=spoken)
+        resolved, _ = self.engine.resolver.resolve(given, language_pair=language_pair)
         return translate_texts(self.engine, texts, target_prefix, resolved)
 
     @naming_options(TranslationKeywords)
@@ -404,7 +407,7 @@ class Translator:
         Args:
             source: UTF-8 lines.
             output: ``num_hypotheses`` lines for each input line, empty if it cannot be decoded.
-            target_prefix: the forced beginning of every target.
+            target_prefix: the forced start of every target.
             jsonl: write one JSON object for each input line instead.
             resume: continue an unfinished output; start a new one if there is none.
             force: replace an output that exists.
@@ -417,19 +420,24 @@ class Translator:
 
         Raises:
             ConfigError: unknown or contradictory options.
-            OutputExistsError: the output exists, or was begun with another input or other options.
+            OutputExistsError: the output exists, or was started with another input or other
+                options.
             OSError: a file cannot be read or written.
         """
         # Text lines show no scores, and greedy search is faster without.
         given = {"return_scores": jsonl, **given_options(options, keywords)}
-        spoken = Spoken(given.pop("source_language", None), given.pop("target_language", None))
-        resolved, (prefix,) = self.engine.resolver.resolve(given, [target_prefix], spoken=spoken)
+        language_pair = LanguagePair(
+            given.pop("source_language", None), given.pop("target_language", None)
+        )
+        resolved, (prefix,) = self.engine.resolver.resolve(
+            given, [target_prefix], language_pair=language_pair
+        )
         line_format = LineFormat(jsonl=jsonl, num_hypotheses=resolved.num_hypotheses)
         task = LineTask(resolved, line_format, prefix)
         return translate_file(self.engine, source, output, task, resume=resume, force=force)
 
     def encode(self, text: str, truncate: bool = False) -> list[int]:
-        """Tokenize a source text, special tokens but those of languages included."""
+        """Tokenize a source text, with special tokens except language tokens."""
         return self.engine.texts.encode(text, truncate)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -437,10 +445,10 @@ class Translator:
         return self.engine.texts.decode(tokens)
 
     def close(self) -> None:
-        """Wait for submitted batches, stop the workers and give back the model's memory.
+        """Wait for submitted batches, stop the workers and release the model's memory.
 
-        A later call starts workers and opens the model again, which raises ``BundleError`` if its
-        files are others by then.
+        A later call starts workers and opens the model again; it raises ``BundleError`` if its
+        files were replaced meanwhile.
         """
         self.engine.close()
 

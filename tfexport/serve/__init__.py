@@ -1,6 +1,6 @@
-"""Translation over HTTP: several protocols over the schedulers of open bundles.
+"""Translation over HTTP, in several protocols, with the schedulers of open bundles.
 
-It needs FastAPI, granian, prometheus-client and sentencex, which the extra ``serve`` brings.
+It needs FastAPI, granian, prometheus-client and sentencex, which the extra ``serve`` installs.
 """
 
 from tfexport.errors import missing_dependency

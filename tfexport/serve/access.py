@@ -1,4 +1,4 @@
-"""Who may call the server: keys, hosts, and pages of other origins."""
+"""Access to the server: API keys, host names and origins of web pages."""
 
 import codecs
 import hashlib
@@ -14,7 +14,7 @@ from tfexport.serve.failures import RequestError
 
 
 class Keys:
-    """The keys of a server; without any, everybody is served."""
+    """The API keys of a server; without keys every request is served."""
 
     def __init__(self, keys: Iterable[bytes] = ()) -> None:
         self._digests = [_digest(key) for key in keys]
@@ -23,10 +23,10 @@ class Keys:
     def read(cls, path: Path | None) -> "Keys":
         """Read a file of one key a line.
 
-        Blank lines, and those that begin with ``#``, are no keys.
+        Blank lines, and those that start with ``#``, are no keys.
 
         Raises:
-            ConfigError: it holds no key, or what callers cannot send as one.
+            ConfigError: it holds no key, or something that cannot be sent as a key.
             OSError: it cannot be read.
         """
         if path is None:
@@ -52,7 +52,7 @@ class Keys:
 
     @property
     def needed(self) -> bool:
-        """Whether callers have to give one."""
+        """Whether callers have to send a key."""
         return bool(self._digests)
 
     def allow(self, given: bytes | None) -> bool:
@@ -73,25 +73,22 @@ def _is_key(line: bytes) -> bool:
 
 
 def _digest(key: bytes) -> bytes:
-    # Of one length, so that not even the length of a key shows in the time of a comparison.
+    # All have one length, so that the time of a comparison does not depend on the length of a key.
     return hashlib.sha256(key).digest()
 
 
-# Who calls the server under which name: hosts, and pages of other origins.
-#
-# A server for this machine alone has no names but those of this machine: a page whose own name was
-# made to lead here (DNS rebinding) would read its answers. A browser sends a page's form, or a body
-# without a type, to any other origin unasked: so requests of pages of other origins are refused
-# where browsers do not ask before.
+# A server that listens only to this machine accepts only this machine's names: otherwise a page
+# whose name was pointed here (DNS rebinding) could read its answers. A browser sends a page's form,
+# or a body without a type, to other origins without a preflight: such requests are refused.
 
 
 ANY = "*"
-_SAFE = ("GET", "HEAD", "OPTIONS")  # which change nothing, and whose answers browsers keep back
-_TYPES = ("application/json",)  # for which browsers ask before they send it to another origin
+_SAFE = ("GET", "HEAD", "OPTIONS")  # they change nothing
+_TYPES = ("application/json",)  # browsers send a preflight before this type
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is of this machine alone; a path of a socket is none."""
+    """Whether an address is reachable only from this machine; a path of a socket is not one."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -99,7 +96,7 @@ def is_local(address: str) -> bool:
 
 
 def check_host(headers: Headers, version: str, allowed: Collection[str] | None) -> None:
-    """Refuse a request that names no host, several, or one that this server is not.
+    """Refuse a request that names no host, several hosts, or a host that is not this server.
 
     Args:
         headers: of the request.
@@ -124,11 +121,11 @@ def check_host(headers: Headers, version: str, allowed: Collection[str] | None) 
 
 
 def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
-    """Refuse a request that a page of another origin has sent without asking before.
+    """Refuse a request that a page of another origin has sent without a preflight.
 
     Args:
         method: of the request.
-        headers: likewise.
+        headers: of the request.
         allowed: origins whose pages may call the server.
 
     Raises:

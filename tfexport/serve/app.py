@@ -1,4 +1,4 @@
-"""The web application: all protocols, and what is beside them."""
+"""The web application: the routes of all protocols, of the page and of the probes."""
 
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,16 @@ from tfexport import __version__
 from tfexport.errors import TfexportError
 from tfexport.serve import openapi
 from tfexport.serve.call import call_of
-from tfexport.serve.error_formats import dialect_of
+from tfexport.serve.error_formats import error_format_of
 from tfexport.serve.failures import RequestError, as_failure
-from tfexport.serve.middleware import FAULT, App, Gate
+from tfexport.serve.middleware import FAULT, App, RequestMiddleware
 from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
 from tfexport.serve.protocols.own import UNFINISHED
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
 
 PAGE = Path(__file__).with_name("page")
-# Asked for again by every visit, and answered 304 while they are the same.
+# Browsers ask again at every visit, and get 304 while the files are unchanged.
 _PAGE_HEADERS = {"Cache-Control": "no-cache"}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -32,7 +32,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
 
     Args:
         service: to serve.
-        local: it listens to this machine alone, and has no names of other machines.
+        local: whether it listens only to this machine, and accepts only this machine's names.
     """
     app = FastAPI(
         title="tfexport", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -48,20 +48,20 @@ def make_app(service: Service, *, local: bool = False) -> App:
     hosts = service.settings.allowed_hosts if local else None
     document = app.openapi()
     openapi.complete(document, ANSWERS, keys=service.keys.needed)
-    gate: App = Gate(app, service, document["paths"], hosts)
+    middleware: App = RequestMiddleware(app, service, document["paths"], hosts)
     if service.settings.cors_origins:
-        gate = CORSMiddleware(
-            gate, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
+        middleware = CORSMiddleware(
+            middleware, service.settings.cors_origins, allow_methods=["*"], allow_headers=["*"],
             expose_headers=["X-Request-Id", "Retry-After", UNFINISHED],
         )  # fmt: skip
-    return gate
+    return middleware
 
 
 class _PageFiles(StaticFiles):
     """The page's files."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        """A file, or that it is still the same."""
+        """A file, or status 304 if it is unchanged."""
         response = super().file_response(*args, **kwargs)
         response.headers.update(_PAGE_HEADERS)
         return response
@@ -112,11 +112,11 @@ async def _not_there(request: Request, error: Exception) -> Response:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    # Raised again behind this, and written to the log by the gate.
+    # Starlette raises it again afterwards, and the middleware writes it to the log.
     return _respond(request, RequestError(500, FAULT))
 
 
 def _respond(request: Request, failure: RequestError) -> Response:
     call_of(request.scope).problem = failure.logged
-    status, headers, body = dialect_of(request.scope["path"]).response(failure)
+    status, headers, body = error_format_of(request.scope["path"]).response(failure)
     return Response(body, status, headers)

@@ -1,4 +1,4 @@
-"""Bodies of requests: JSON or forms, held against a model of their fields."""
+"""Bodies of requests: JSON or forms, validated with pydantic."""
 
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -22,12 +22,12 @@ class Fields(pydantic.BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **values: Any) -> None:
-        """Let the names of its fields stand in the log."""
+        """Allow the names of the fields in the log."""
         loggable(cls.model_fields)
 
 
 class StrictFields(Fields):
-    """Fields whose values have to be of their types, not only to look like them."""
+    """Fields without conversion of types: "1" is no integer."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
@@ -36,9 +36,9 @@ Kind = TypeVar("Kind", bound=Fields)
 
 
 class First(pydantic.FailFast):
-    """Of a list the first value that is wrong is told; there is room for 100,000s in a body."""
+    """For a list only the first wrong value is reported: a body may have 100,000s of values."""
 
-    __hash__ = object.__hash__  # as alternatives of a type have to have one
+    __hash__ = object.__hash__  # alternatives of a type need one
 
 
 Texts = Annotated[list[str], First()]
@@ -49,10 +49,10 @@ _MOST_ITEMS = 1000  # of all lists of options together
 
 
 def media_type(scope: Mapping[str, Any]) -> str:
-    """The media type of a request's body; JSON where none is said.
+    """The media type of a request's body; JSON if there is none.
 
     Raises:
-        RequestError: it is not in UTF-8.
+        RequestError: its charset is not UTF-8.
     """
     given = header(scope["headers"], b"content-type").decode("latin-1")
     name, *parameters = (part.strip().lower() for part in given.split(";"))
@@ -64,7 +64,7 @@ def media_type(scope: Mapping[str, Any]) -> str:
 
 
 def check_media_type(scope: Mapping[str, Any], *allowed: str) -> str:
-    """The media type of a body, which has to be one of these.
+    """Return the media type of a body if it is one of these.
 
     Raises:
         RequestError: it is another.
@@ -94,7 +94,7 @@ def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) 
     """Read an urlencoded body.
 
     Args:
-        kind: of its fields.
+        kind: the class of its fields.
         body: of the request.
         lists: fields that may be given several times.
         most: fields, of these names and others.
@@ -128,15 +128,15 @@ def form_fields(body: bytes, most: int) -> dict[str, list[str]]:
         return urllib.parse.parse_qs(
             body.decode(), keep_blank_values=True, errors="strict", strict_parsing=bool(body)
         )
-    except ValueError as error:  # of Unicode, too
+    except ValueError as error:  # digits of other scripts, too
         raise wrong(f"the form cannot be read: {str(error)[:200]}") from None
 
 
 def check_amount(body: bytes) -> Any:
-    """The value of a body of JSON, of which the amount is checked before each part is.
+    """Check the number of values in a body of JSON before their types are checked.
 
     Raises:
-        RequestError: it is no JSON, or holds more than any request needs.
+        RequestError: it is not JSON, or holds more than any request needs.
     """
     try:
         value = pydantic_core.from_json(body)
@@ -155,7 +155,7 @@ def check_amount(body: bytes) -> Any:
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse more items of lists, and longer words, than options need; prefixes are counted apart.
+    """Refuse longer lists and words than options need; prefixes are counted separately.
 
     Raises:
         RequestError: naming the number.
@@ -201,21 +201,18 @@ def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
 
 
-# The memory that the bodies of all requests have together.
-
-
-FREE = 64 << 10  # bytes of each body that do not count: so long ones keep no short ones out
+FREE = 64 << 10  # bytes of each body that do not count
 
 
 class BodyMemory:
-    """Bytes for bodies, from their arrival to the end of their requests."""
+    """The memory for the bodies of all requests together."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     @contextmanager
     def held(self) -> Iterator[Callable[[int], bool]]:
-        """Give a function that takes a body's bytes so far, and says whether there is room."""
+        """Give a function that takes a body's size so far, and returns whether there is room."""
         taken = 0
 
         def hold(size: int) -> bool:

@@ -1,4 +1,4 @@
-"""One request, from its arrival to its end: what is logged of it, and what ends with it."""
+"""The state of one request, from its arrival to its end."""
 
 import re
 import secrets
@@ -23,19 +23,19 @@ class Call:
     Attributes:
         id: the caller's, or one that was made for it.
         deadline: by ``time.monotonic``.
-        begun: when it arrived, likewise.
-        exits: what is undone when the request ends, however it ends.
+        arrived: when it arrived, by ``time.monotonic``.
+        exits: closed when the request ends, in any way.
         body: of the request.
         model: name of the model that serves it.
-        texts: how many it holds.
-        characters: of all its texts.
-        problem: why it got no result.
-        ended: however it ended.
+        texts: the number of its texts.
+        characters: the number of characters of all texts.
+        problem: why it had no result.
+        ended: whether it has ended, in any way.
     """
 
     id: str
     deadline: float
-    begun: float
+    arrived: float
     exits: ExitStack = field(default_factory=ExitStack)
     body: bytes = b""
     model: str = ""
@@ -46,17 +46,17 @@ class Call:
 
     @classmethod
     def begin(cls, headers: Headers, timeout: float) -> "Call":
-        """The call of a request that has arrived just now."""
+        """Make the call of a request that has just arrived."""
         now = time.monotonic()
         given = header(headers, b"x-request-id").decode("latin-1")
         number = given if _SANE_ID.fullmatch(given) else secrets.token_hex(8)
         return cls(number, now + timeout, now)
 
     def check(self) -> None:
-        """Stop work for a call that nobody waits for any more; from any thread.
+        """Stop work for a call that has ended or is too late; safe from any thread.
 
         Raises:
-            RequestError: its time is over, or it has ended.
+            RequestError: its deadline has passed, or it has ended.
         """
         if self.ended or self.left <= 0:
             raise late()

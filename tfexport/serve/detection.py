@@ -1,4 +1,4 @@
-"""The languages of texts whose callers name none, and translation by languages alone."""
+"""Detection of the language of texts, and choice of the model by languages."""
 
 import asyncio
 import threading
@@ -11,16 +11,22 @@ from tfexport.errors import join_some
 from tfexport.serve.call import Call
 from tfexport.serve.failures import wrong
 from tfexport.serve.language_codes import Code
-from tfexport.serve.model_choice import Choice, choose_by_languages, choose_only, sources_of, use
+from tfexport.serve.model_choice import (
+    ModelChoice,
+    choose_by_languages,
+    choose_only,
+    sources_of,
+    use,
+)
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Translated
-from tfexport.serve.translating import aside, translate
+from tfexport.serve.translating import in_thread, translate
 
 LIBRARY = "py3langid"
-LOOKED_AT = 2000  # characters of a text; more of it does not change what it is
-LEAST = 0.3  # confidence below which a language is not told
-# What the library calls otherwise than models do.
+LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
+LEAST = 0.3  # a language with less confidence is not used
+# Languages for which the library has another code than models have.
 _OTHER_NAMES = {"wuu": "zh", "no": "nb"}
 
 
@@ -29,9 +35,8 @@ class Detected:
     """The language of a text.
 
     Attributes:
-        code: as the model, or the caller's list, has it.
-        confidence: from 0 to 1, against the other candidates and the likeliest language that is
-            none of them.
+        code: the code in the form of the model, or of the caller's list.
+        confidence: from 0 to 1, relative to the other candidates and the likeliest other language.
     """
 
     code: str
@@ -40,7 +45,7 @@ class Detected:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a caller who names languages, not models, wants done with texts.
+    """A request that names languages instead of a model.
 
     Attributes:
         source: language of the texts; None to find it.
@@ -61,7 +66,7 @@ class Answered:
 
     Attributes:
         source: its language.
-        confidence: that it is, from 0 to 1; 1 if the caller said so.
+        confidence: confidence in the source language, from 0 to 1; 1 if the caller named it.
         found: the translation.
     """
 
@@ -76,9 +81,9 @@ def can_detect() -> bool:
 
 
 def detect(text: str, candidates: Sequence[str]) -> list[Detected]:
-    """The candidates that the library knows, likeliest first; none if a text tells nothing."""
+    """The candidates that the library knows, likeliest first; none if a text has no evidence."""
     ranked = _ranks(text[:LOOKED_AT])
-    if not ranked or max(ranked.values()) <= 2 / len(ranked):  # it has seen nothing of any
+    if not ranked or max(ranked.values()) <= 2 / len(ranked):  # no evidence of any language
         return []
     likely = {code: ranked[name] for code in candidates if (name := _name(code)) in ranked}
     names = {_name(code) for code in candidates}
@@ -94,10 +99,10 @@ async def translate_between(
     """Translate texts with the models that have their languages.
 
     Raises:
-        RequestError: there is no such model, or the language of a text cannot be told.
+        RequestError: there is no such model, or the language of a text cannot be detected.
         TfexportError: see ``translate``.
     """
-    choices = await aside(call, lambda: _choices(service, texts, wanted))
+    choices = await in_thread(call, lambda: _choices(service, texts, wanted))
     groups: dict[tuple[str, str], list[int]] = {}
     for place, (choice, _) in enumerate(choices):
         groups.setdefault((choice.model.name, choice.source), []).append(place)
@@ -119,15 +124,19 @@ async def translate_between(
     ]
 
 
-def _asked(choice: Choice, texts: Sequence[str], places: Sequence[int], wanted: Wanted) -> Asked:
+def _asked(
+    choice: ModelChoice, texts: Sequence[str], places: Sequence[int], wanted: Wanted
+) -> Asked:
     return Asked(
-        [texts[place] for place in places], wanted.options, None, choice.spoken,
+        [texts[place] for place in places], wanted.options, None, choice.language_pair,
         choice.source, choice.target, wanted.split, divide=True, places=places,
     )  # fmt: skip
 
 
-def _choices(service: Service, texts: Sequence[str], wanted: Wanted) -> list[tuple[Choice, float]]:
-    """Of each text a model, and how certain its language is."""
+def _choices(
+    service: Service, texts: Sequence[str], wanted: Wanted
+) -> list[tuple[ModelChoice, float]]:
+    """A model for each text, and the confidence in its language."""
     if wanted.source is not None:
         choice = choose_by_languages(service.models, wanted.source, wanted.target)
         return [(choice, 1.0)] * len(texts)
@@ -156,7 +165,7 @@ def _choices(service: Service, texts: Sequence[str], wanted: Wanted) -> list[tup
 
 
 def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
-    """The language of a text, or that of all of them where it is too short to tell."""
+    """The language of a text, or that of all texts if this one is too short."""
     for looked_at in (text, "\n".join(texts)[:LOOKED_AT]):
         best = next(iter(detect(looked_at, sources)), None)
         if best is not None and best.confidence >= LEAST:
@@ -165,7 +174,7 @@ def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected |
 
 
 def _confidence(text: str, source: str) -> float:
-    """How certain it is that a text is in the only language that is read."""
+    """The confidence that a text is in the only language that is read."""
     return next((one.confidence for one in detect(text, [source])), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""How each protocol says what went wrong, and where it carries a key."""
+"""The error format of each protocol, and where it carries a key."""
 
 import json
 import re
@@ -11,15 +11,15 @@ from tfexport.serve.failures import WRONG, RequestError
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """The manners of a protocol.
+class ErrorFormat:
+    """Status codes, bodies and keys of one protocol.
 
     Attributes:
         name: of the protocol.
-        wrong: status of a request that is wrong.
+        wrong: status of an invalid request.
         no_key: status of a request without a key, or with a wrong one.
-        scheme: of its ``Authorization``; None if the key is in the request's body.
-        body: of a failure, as JSON values.
+        scheme: the scheme of its ``Authorization``; None if the key is in the request's body.
+        body: makes the body of a failure, as JSON values.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Dialect:
     body: Callable[[RequestError], Mapping[str, Any]]
 
     def key(self, headers: Headers) -> bytes | None:
-        """The key that headers carry."""
+        """The key in the headers."""
         scheme, _, key = header(headers, b"authorization").partition(b" ")
         if self.scheme is None or scheme.lower() != self.scheme.lower():
             return None
         return key.strip()
 
     def status(self, failure: RequestError) -> int:
-        """The status that a failure has in this protocol."""
+        """The status of a failure in this protocol."""
         return self.wrong if failure.status == WRONG else failure.status
 
     def refusal(self) -> RequestError:
@@ -64,23 +64,23 @@ def _message_body(failure: RequestError) -> Mapping[str, Any]:
     return {"message": failure.message}
 
 
-OWN = Dialect("own", 422, 401, b"Bearer", _own_body)
-LIBRETRANSLATE = Dialect("LibreTranslate", 400, 403, None, _error_body)
-DEEPL = Dialect("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
-KSERVE = Dialect("KServe", 400, 401, b"Bearer", _error_body)
+OWN = ErrorFormat("own", 422, 401, b"Bearer", _own_body)
+LIBRETRANSLATE = ErrorFormat("LibreTranslate", 400, 403, None, _error_body)
+DEEPL = ErrorFormat("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
+KSERVE = ErrorFormat("KServe", 400, 401, b"Bearer", _error_body)
 
-# Paths, and folders of paths; each with a slash at its end, as ``_under`` compares them.
+# Paths and prefixes of paths, with a slash at the end, as ``_under`` needs them.
 _LIBRETRANSLATE_PATHS = ("/translate/", "/languages/", "/detect/", "/suggest/",
                          "/frontend/settings/", "/translate_file/")  # fmt: skip
 _KSERVE_PATHS = ("/v2/health/", "/v2/models/", "/v2/repository/")
-# Probes, and what a browser shows before anybody can give it a key.
+# Probes, and the files that a browser loads before a user can enter a key.
 _OPEN_PATHS = ("/page/", "/health/", "/metrics/", "/docs/", "/openapi.json/", "/v2/health/",
                "/frontend/settings/")  # fmt: skip
 _PROBES = ("/health/", "/metrics/", "/v2/health/")
 _MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 
-def dialect_of(path: str) -> Dialect:
+def error_format_of(path: str) -> ErrorFormat:
     """The protocol that a path belongs to."""
     if _under(path, _LIBRETRANSLATE_PATHS):
         return LIBRETRANSLATE
@@ -90,12 +90,12 @@ def dialect_of(path: str) -> Dialect:
 
 
 def needs_key(path: str) -> bool:
-    """Whether a path is for those only who have a key, if the server has keys."""
+    """Whether a path needs a key, if the server has keys."""
     return path != "/" and not _under(path, _OPEN_PATHS) and not _MODEL_READY.fullmatch(path)
 
 
 def is_work(path: str) -> bool:
-    """Whether a path is refused while the server stops: all but probes and figures."""
+    """Whether a path is refused while the server stops: all but probes and metrics."""
     return not _under(path, _PROBES)
 
 

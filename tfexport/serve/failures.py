@@ -1,4 +1,4 @@
-"""Requests that get no result: a status, and every problem that was found."""
+"""Failures of requests: a status, and every problem that was found."""
 
 import json
 import math
@@ -16,12 +16,12 @@ from tfexport.errors import (
     TokenizerError,
 )
 
-MOST_PROBLEMS = 20  # of a request that are told; the others are counted
-_names = set[str]()  # of fields and options, which may stand in the log
+MOST_PROBLEMS = 20  # problems of a request that are listed; the others are counted
+_names = set[str]()  # of fields and options, which may be in the log
 _NAME = re.compile(r"\w+(?:\.\w+)?")
-WRONG = 0  # a status that each protocol has its own for
+WRONG = 0  # replaced by the status of each protocol
 _ITEM = "\n  - "  # before each of several problems in a message; see ``join_problems``
-LONGEST_WAIT = 60  # seconds that a client is told to wait at most
+LONGEST_WAIT = 60  # the longest ``Retry-After``, in seconds
 
 
 class RequestError(Exception):
@@ -51,9 +51,9 @@ class RequestError(Exception):
 
     @property
     def logged(self) -> str:
-        """The problem as the log may have it: what is wrong with a request may be its text.
+        """The problem for the log, without text of the request.
 
-        So of wrong fields and options only the names are said, and only of those that there are.
+        Of invalid fields and options only the names are logged, and only names that exist.
         """
         if self.status != WRONG:
             return self.message
@@ -63,12 +63,12 @@ class RequestError(Exception):
 
 
 def loggable(names: Iterable[str]) -> None:
-    """Let names of fields and options stand in the log."""
+    """Allow these names of fields and options in the log."""
     _names.update(names)
 
 
 def wrong(problems: str | Sequence[str]) -> RequestError:
-    """The failure of a request that is wrong in itself."""
+    """The failure of an invalid request."""
     return RequestError(WRONG, problems)
 
 
@@ -79,19 +79,19 @@ def busy(problem: str, seconds: float) -> RequestError:
 
 
 def late() -> RequestError:
-    """The failure of a request whose time was over."""
+    """The failure of a request whose deadline has passed."""
     return RequestError(504, "the time of the request was over before it was answered")
 
 
 def as_failure(error: TfexportError) -> RequestError | None:
-    """The failure that an error of the library is; None for a fault of the server's."""
+    """The failure for an error of the library; None for a fault of the server."""
     if isinstance(error, QueueFullError):
         return busy(spelled(error), error.retry_after)
     if isinstance(error, ClosedSchedulerError):
         return busy(spelled(error), 1.0)
     if isinstance(error, DeadlineError):
         return late()
-    # A tokenizer that cannot be read is found when a bundle is opened: here there is none.
+    # Unreadable tokenizers are found when a bundle is opened. Here the bundle has none.
     if isinstance(error, ConfigError | InputError | TokenizerError):
         return wrong(_listed(spelled(error)))
     return None
@@ -104,12 +104,12 @@ def _listed(text: str) -> list[str]:
 
 
 def spelled(error: TfexportError) -> str:
-    """The message of an error, with options as they stand in JSON."""
+    """The message of an error, with options as they are in JSON."""
     return error.message.spelled(_spell)
 
 
 def _spell(option: Option) -> str:
-    """``truncate=True`` as it stands in JSON."""
+    """``truncate=True`` as it is in JSON."""
     if option.value is None:
         return option.name
     return f"{json.dumps(option.name)}: {json.dumps(option.value, default=str)}"

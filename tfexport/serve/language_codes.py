@@ -1,11 +1,11 @@
-"""Codes of languages, which models, protocols and libraries write in different ways."""
+"""Language codes, which models, protocols and libraries write in different ways."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-# The shortest code, those of ISO 639-3 and others that mean it too, and the English name. Of a
-# group of languages, such as Arabic, the standard language's code counts as the group's.
+# The shortest code, codes of ISO 639-3 and others with the same meaning, and the English name. In a
+# group of languages, such as Arabic, the code of the standard language also means the group.
 _TABLE = """
 ace Acehnese|af/afr Afrikaans|am/amh Amharic|ar/ara/arb Arabic|as/asm Assamese|ast Asturian
 awa Awadhi|ay/aym/ayr Aymara|az/aze/azj Azerbaijani|ba/bak Bashkir|ban Balinese|be/bel Belarusian
@@ -59,9 +59,9 @@ class Code:
 
     Attributes:
         language: by its shortest code, in lower case: "de" of ``deu_Latn``, ``DE-at``, ``>>deu<<``.
-        script: four letters such as "Latn"; empty if the code says none. A region of Chinese says
+        script: four letters such as "Latn"; empty if the code has none. A region of Chinese implies
             one.
-        region: two letters or three digits, in capitals; empty if the code says none.
+        region: two letters or three digits, in capitals; empty if the code has none.
     """
 
     language: str
@@ -70,7 +70,7 @@ class Code:
 
     @classmethod
     def of(cls, text: str) -> "Code":
-        """Read a code; one of an unknown form is a language by itself."""
+        """Read a code; a code of unknown form is a language without script and region."""
         mark = _MARK.fullmatch(text.strip())
         plain = next(filter(None, mark.groups())) if mark else text.strip()
         plain = _WHOLE.get(plain.lower(), plain).replace("_", "-")
@@ -78,7 +78,7 @@ class Code:
         language = _SHORTEST.get(language, language)
         script = next((part.title() for part in parts if re.fullmatch("[a-z]{4}", part)), "")
         region = next((part for part in parts if re.fullmatch(r"[a-z]{2}|\d{3}", part)), "")
-        if region == "xx":  # as mBART writes that there is none
+        if region == "xx":  # as mBART writes a missing region
             region = ""
         if language == "zh" and not script:
             script = _SCRIPTS.get(region, "")
@@ -89,18 +89,18 @@ class Code:
         return "-".join(filter(None, (self.language, self.script, self.region)))
 
     def likeness(self, other: "Code") -> int:
-        """How well another code fits; 0 if it is another language, or is written otherwise."""
+        """How well another code fits; 0 if its language or script differs."""
         if self.language != other.language:
             return 0
         if self.script and other.script and self.script != other.script:
             return 0
-        # Chinese without a script is simplified, where a model can write both.
+        # Chinese without a script is simplified if a model can write both.
         mine, others = (one.script or _usual_script(one.language) for one in (self, other))
         return 1 + 2 * (mine == others) + (self.region == other.region)
 
 
 def match_code(code: str, known: Sequence[str]) -> str | None:
-    """The known code that means the same as another, or else fits it best; None if none does."""
+    """The known code that equals another in meaning or fits best; None if none fits."""
     if code in known:
         return code
     written = {_folded(name): name for name in reversed(known)}
@@ -113,10 +113,10 @@ def match_code(code: str, known: Sequence[str]) -> str | None:
 
 
 def listed_codes(known: Sequence[str]) -> dict[str, str]:
-    """Known codes by the short ones that protocols list, which ``match_code`` finds again.
+    """Map the short codes that protocols list to known codes; ``match_code`` accepts both.
 
-    The short one of ``deu_Latn`` is "de". A script or a region is kept where it tells two of the
-    codes apart, and always for Chinese.
+    The short one of ``deu_Latn`` is "de". A script or region is kept if two codes differ in it, and
+    always for Chinese.
     """
     found: dict[str, str] = {}
     parsed = {name: Code.of(name) for name in known}
@@ -130,7 +130,7 @@ def listed_codes(known: Sequence[str]) -> dict[str, str]:
 
 
 def language_name(code: str) -> str:
-    """The English name of a language; its code, if it has none here."""
+    """The English name of a language; its code if the name is unknown."""
     parts = Code.of(code)
     name = _NAMES.get(parts.language)
     if name is None:
@@ -140,7 +140,7 @@ def language_name(code: str) -> str:
 
 
 def splitting_code(code: str) -> str:
-    """The code by which rules of languages are looked up."""
+    """The code that sentence splitting uses."""
     return Code.of(code).language
 
 

@@ -1,4 +1,4 @@
-"""Figures of a server, in the text form that Prometheus reads."""
+"""Metrics of a server, in the text format of Prometheus."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,21 +19,21 @@ from tfexport.runtime.scheduler import Observer, SchedulerStats
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-Stats = Callable[[], dict[str, SchedulerStats]]  # of every model, by name
+Stats = Callable[[], dict[str, SchedulerStats]]  # per model, by name
 
 
 class Metrics:
-    """The figures of one server.
+    """The metrics of one server.
 
     Attributes:
         characters: of all texts that were translated.
     """
 
     def __init__(self, stats: Stats) -> None:
-        """Begin at zero.
+        """Start at zero.
 
         Args:
-            stats: gives what the schedulers do, when the figures are read.
+            stats: returns the state of the schedulers when the metrics are read.
         """
         self.characters = 0
         self._registry = registry = CollectorRegistry()
@@ -63,12 +63,12 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All figures, in Prometheus' text form."""
+        """All metrics, in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
 class _RowFigures:
-    """Figures of rows, a series a model."""
+    """Metrics of rows, with a series for each model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
@@ -93,7 +93,7 @@ class _RowFigures:
 
 
 class ModelObserver(Observer):
-    """Puts what a model's scheduler tells into figures."""
+    """Counts the events of a model's scheduler."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         rows = metrics.rows
@@ -123,26 +123,26 @@ class ModelObserver(Observer):
         self._encoded.inc(tokens)
 
     def unknown(self, tokens: int) -> None:
-        """So many tokens of sources are unknown to the model."""
+        """Count source tokens that the model does not know."""
         self._unknown.inc(tokens)
 
     def cut(self, rows: int) -> None:
-        """So many rows did not end by themselves."""
+        """Count rows that were cut."""
         self._cut.inc(rows)
 
 
 class _Queues(Collector):
-    """The rows of all schedulers at the time at which the figures are read."""
+    """The rows of all schedulers when the metrics are read."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
 
     def describe(self) -> list[Metric]:
-        """Nothing: the models are not there yet."""
+        """Nothing: no models are open yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """One figure of every model."""
+        """One gauge with a value for every model."""
         figures = {
             "tfexport_queue_requests": ("Requests with rows that wait.", "waiting_requests"),
             "tfexport_queue_rows": ("Rows that wait.", "waiting_rows"),

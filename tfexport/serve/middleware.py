@@ -1,4 +1,4 @@
-"""What is done for every request, before and after: key, body, end, log."""
+"""The middleware of every request: key, body, deadline, load shedding, log."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import anyio
 from tfexport.serve import request_log
 from tfexport.serve.access import check_host, check_origin
 from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.error_formats import Dialect, dialect_of, is_work, needs_key
+from tfexport.serve.error_formats import ErrorFormat, error_format_of, is_work, needs_key
 from tfexport.serve.failures import RequestError, busy, late
 from tfexport.serve.service import Service
 from tfexport.serve.translating import seen
@@ -21,18 +21,18 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-CLIENT_GONE = 499  # in the log and the figures: nobody reads the answer
+CLIENT_GONE = 499  # in the log and the metrics: the client has gone
 CROWDED = "too many requests wait already"
 FAULT = "a fault of the server, which its log has"
-_SECONDS = 1.0  # of refusals that stand in one line of the log
-_GRACE = 1.0  # seconds after a deadline, in which what saw it says so
-_LAST_PARTS = 10.0  # seconds likewise, in which an answer that has begun comes to its end
-_CLOSE = {"Connection": "close"}  # where a body is not read to its end
-_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers believe the type that is said
+_SECONDS = 1.0  # refusals of this time share one line of the log
+_GRACE = 1.0  # seconds after a deadline in which the work may report it itself
+_LAST_PARTS = 10.0  # seconds after a deadline in which a started answer may end
+_CLOSE = {"Connection": "close"}  # if a body is not read to its end
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # browsers may not guess another type
 
 
-class Gate:
-    """The outermost layer of the application.
+class RequestMiddleware:
+    """The middleware around the application.
 
     Attributes:
         paths: of the application.
@@ -41,13 +41,13 @@ class Gate:
     def __init__(
         self, app: App, service: Service, paths: Collection[str], hosts: Collection[str] | None
     ) -> None:
-        """Put it before an application.
+        """Wrap an application.
 
         Args:
             app: that answers requests.
             service: that it serves.
-            paths: of the application, by which requests are counted that it does not see.
-            hosts: names by which it may be called; see ``check_host``.
+            paths: of the application, under which refused requests are counted.
+            hosts: host names that are accepted; see ``check_host``.
         """
         self._app, self._service, self._hosts = app, service, hosts
         self.paths, self._refused = frozenset(paths), 0
@@ -59,12 +59,12 @@ class Gate:
             return
         call = Call.begin(scope["headers"], self._service.settings.timeout)
         answer = _Answer(send, call.id)
-        if is_work(scope["path"]) and self._service.crowded:
-            await self._turn_away(scope, answer)
+        if is_work(scope["path"]) and self._service.overloaded:
+            await self._shed(scope, answer)
             return
         put_call(scope, call)
         method = scope["method"]
-        if method == "HEAD":  # whose answers have no body: the server below leaves it out
+        if method == "HEAD":  # its answers have no body: granian removes it
             scope["method"] = "GET"
         self._service.metrics.active.inc()
         try:
@@ -75,9 +75,9 @@ class Gate:
             self._service.metrics.active.dec()
             self._record(scope, call, method, answer.status)
 
-    async def _turn_away(self, scope: Scope, answer: "_Answer") -> None:
-        """Refuse a request of a full server, with as little work as can be."""
-        await answer.fail(dialect_of(scope["path"]), self._crowded())
+    async def _shed(self, scope: Scope, answer: "_Answer") -> None:
+        """Refuse a request if the server is full, with as little work as possible."""
+        await answer.fail(error_format_of(scope["path"]), self._overloaded())
         self._service.metrics.answered(self._route(scope), 503, "", 0.0)
         if not self._refused:
             asyncio.get_running_loop().call_later(_SECONDS, self._log_refused)
@@ -88,32 +88,34 @@ class Gate:
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
-        dialect = dialect_of(scope["path"])
+        error_format = error_format_of(scope["path"])
         try:
-            self._check(scope, dialect)
+            self._check(scope, error_format)
             call.exits.enter_context(self._service.accepted())
             call.body = await self._body(scope, call, receive)
-            if self._service.crowded and is_work(scope["path"]):
-                raise self._crowded()  # since it was looked at
+            if self._service.overloaded and is_work(scope["path"]):
+                raise self._overloaded()  # since it was checked
             call.exits.enter_context(self._service.answering())
             await self._run(scope, call, receive, answer)
         except _GoneError:
-            # So a body ends, too, that is no HTTP: its sender is still there to be told.
-            await answer.fail(dialect, RequestError(400, "the body cannot be read", dict(_CLOSE)))
+            # This includes a body that is not valid HTTP: its sender still gets an answer.
+            await answer.fail(
+                error_format, RequestError(400, "the body cannot be read", dict(_CLOSE))
+            )
             answer.status = CLIENT_GONE
         except RequestError as failure:
             call.problem = failure.logged
-            await answer.fail(dialect, failure)
+            await answer.fail(error_format, failure)
         except Exception as error:
-            # A fault of this program: it costs this request alone.
+            # A fault of this program: only this request fails.
             call.problem = FAULT
             request_log.write_fault("fault", error, request_id=call.id)
-            await answer.fail(dialect, RequestError(500, FAULT))
+            await answer.fail(error_format, RequestError(500, FAULT))
 
-    def _crowded(self) -> RequestError:
+    def _overloaded(self) -> RequestError:
         return busy(CROWDED, self._service.seconds_to_clear())
 
-    def _check(self, scope: Scope, dialect: Dialect) -> None:
+    def _check(self, scope: Scope, error_format: ErrorFormat) -> None:
         """Refuse what can be refused before the body is read."""
         path, headers, settings = scope["path"], scope["headers"], self._service.settings
         if self._service.stopping and is_work(path):
@@ -122,9 +124,9 @@ class Gate:
             raise failure
         check_host(headers, scope["http_version"], self._hosts)
         check_origin(scope["method"], headers, settings.cors_origins)
-        by_header = needs_key(path) and dialect.scheme is not None
-        if by_header and not self._service.keys.allow(dialect.key(headers)):
-            failure = dialect.refusal()
+        by_header = needs_key(path) and error_format.scheme is not None
+        if by_header and not self._service.keys.allow(error_format.key(headers)):
+            failure = error_format.refusal()
             failure.headers |= _CLOSE
             raise failure
         coding = header(headers, b"content-encoding").strip().lower().decode("latin-1")
@@ -133,7 +135,7 @@ class Gate:
             raise RequestError(415, text, dict(_CLOSE))
 
     async def _body(self, scope: Scope, call: Call, receive: Receive) -> bytes:
-        """Read the body, which may be no longer than the settings say."""
+        """Read the body, up to the length of the settings."""
         most = self._service.settings.max_body
         too_large = RequestError(413, f"the body has more than {most} bytes", dict(_CLOSE))
         length = header(scope["headers"], b"content-length")
@@ -159,7 +161,7 @@ class Gate:
                 return bytes(body)
 
     async def _run(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
-        """Run the application, until it has answered or nobody waits for the answer any more."""
+        """Run the application until it has answered, the client has gone or it is too late."""
         gone = asyncio.ensure_future(_disconnected(receive))
         work = asyncio.ensure_future(self._app(scope, _nothing, answer.send))
         try:
@@ -184,7 +186,7 @@ class Gate:
         return getattr(scope.get("route"), "path", None) or known
 
     def _record(self, scope: Scope, call: Call, method: str, status: int) -> None:
-        route, seconds = self._route(scope), time.monotonic() - call.begun
+        route, seconds = self._route(scope), time.monotonic() - call.arrived
         self._service.metrics.answered(route, status, call.model, seconds)
         if not is_work(scope["path"]) and status < 400:
             return  # probes, every few seconds
@@ -201,14 +203,14 @@ class _GoneError(Exception):
 
 
 class _Answer:
-    """The response of one request on its way out."""
+    """Sends the response of one request."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send, self._id = send, request_id.encode("latin-1")
         self.status, self.complete = 0, False
 
     async def send(self, message: Message) -> None:
-        """Pass a part on, with the id of the request."""
+        """Send a part, with the id of the request in the headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             added = (b"x-request-id", self._id), (b"server", b"tfexport"), _NO_SNIFFING
@@ -217,11 +219,11 @@ class _Answer:
             self.complete = True
         await self._send(message)
 
-    async def fail(self, dialect: Dialect, failure: RequestError) -> None:
-        """Answer with a failure; a response that has begun stays as it is."""
+    async def fail(self, error_format: ErrorFormat, failure: RequestError) -> None:
+        """Answer with a failure; a response that has started stays as it is."""
         if self.status:
             return
-        status, headers, body = dialect.response(failure)
+        status, headers, body = error_format.response(failure)
         headers["content-length"] = str(len(body))
         encoded = [(key.lower().encode(), value.encode("latin-1", "replace"))
                    for key, value in headers.items()]  # fmt: skip
@@ -235,6 +237,6 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def _nothing() -> Message:
-    """The body was read already, and whether the client has gone is seen to."""
+    """Wait for ever: the body was read, and the middleware watches the connection."""
     await asyncio.Event().wait()
     raise AssertionError

@@ -1,10 +1,10 @@
-"""Which model serves a request."""
+"""The choice of the model that serves a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfexport.errors import join_some
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.call import Call
 from tfexport.serve.failures import wrong
 from tfexport.serve.model_languages import UNKNOWN
@@ -12,26 +12,26 @@ from tfexport.serve.models import Model, Models
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """A model, and the languages between which it translates.
 
     Attributes:
         model: that serves the request.
-        source: code of the texts' language; "und" if nobody knows.
-        target: code of the translations' language; likewise.
-        spoken: what the model is told.
+        source: code of the texts' language; "und" if unknown.
+        target: code of the translations' language; "und" if unknown.
+        language_pair: the language tokens for the model.
     """
 
     model: Model
     source: str
     target: str
-    spoken: Spoken
+    language_pair: LanguagePair
 
 
 def choose_named(
     models: Models, name: str | None, source: str | None, target: str | None
-) -> Choice:
-    """Choose a model by its name, or by languages where there are several.
+) -> ModelChoice:
+    """Choose a model by its name, or by languages if there are several.
 
     Raises:
         RequestError: there is none, or it does not know the languages.
@@ -48,7 +48,7 @@ def choose_named(
     return _choice(model, source, target)
 
 
-def choose_by_languages(models: Models, source: str, target: str) -> Choice:
+def choose_by_languages(models: Models, source: str, target: str) -> ModelChoice:
     """Choose the first model that translates between languages.
 
     Raises:
@@ -57,13 +57,13 @@ def choose_by_languages(models: Models, source: str, target: str) -> Choice:
     return _choice(_matching(list(models), source, target)[0], source, target)
 
 
-def choose_only(models: Models, target: str) -> Choice | None:
-    """The first model that writes a language, if all that do read one language, or none is known.
+def choose_only(models: Models, target: str) -> ModelChoice | None:
+    """The first model that writes a language, if all such models read the same language.
 
-    None if they read several, among which one has to be found.
+    None if they read several languages; then the language has to be detected.
 
     Raises:
-        RequestError: none writes it.
+        RequestError: no model writes it.
     """
     found = _matching(list(models), None, target)
     sources = {code for model in found for code in model.languages.sources}
@@ -87,7 +87,7 @@ def _matching(models: Sequence[Model], source: str | None, target: str | None) -
         reads = source is None or model.languages.source(source) is not None
         return reads and (target is None or model.languages.target(target) is not None)
 
-    # Models that are known to translate so come before those of which nobody knows.
+    # Models with known languages come before models with unknown languages.
     found = sorted(filter(fits, models), key=lambda model: model.languages.unknown)
     if not found:
         pair = f"from {source or 'any language'} to {target or 'any language'}"
@@ -115,18 +115,18 @@ def _check(model: Model, source: str | None, target: str | None) -> None:
         raise wrong(problems)
 
 
-def _choice(model: Model, source: str | None, target: str | None) -> Choice:
+def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice:
     languages = model.languages
     known = languages.source(source) if source else languages.default_source
     written = languages.target(target) if target else _only_target(model)
-    return Choice(
+    return ModelChoice(
         model, known or source or UNKNOWN, written or target or UNKNOWN,
-        languages.spoken(source, target),
+        languages.language_pair(source, target),
     )  # fmt: skip
 
 
 def _only_target(model: Model) -> str | None:
-    """The language that a model writes where nobody says which."""
+    """The language that a model writes if the request names none."""
     known = model.engine.manifest.languages
     default = None if known is None else known.target
     targets = model.languages.targets

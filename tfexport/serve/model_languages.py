@@ -1,11 +1,11 @@
-"""The languages that a model reads and writes, as far as they are known."""
+"""The languages that a model reads and writes, if they are known."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.languages import Languages
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.language_codes import match_code
 from tfexport.serve.settings import PAIR, PAIR_OF_NAME
 
@@ -19,26 +19,26 @@ class ModelLanguages:
     Attributes:
         sources: codes that it reads; empty if unknown.
         targets: codes that it writes; empty if unknown.
-        default_source: the one that it reads where nobody says which.
-        told: sides, "source" and "target", of which the model has to be told the language.
+        default_source: the one that it reads if the request names none.
+        token_sides: the sides, "source" and "target", that have a language token.
     """
 
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     default_source: str | None = None
-    told: frozenset[str] = frozenset()
+    token_sides: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, name: str, known: Languages | None, given: str | None) -> "ModelLanguages":
         """The languages of a model.
 
         Args:
-            name: of the model; ``de-en`` says a pair.
+            name: of the model; ``de-en`` is read as a pair.
             known: by its bundle.
             given: by the operator of the server, such as "de-en" or "de,fr-en".
 
         Raises:
-            ConfigError: a given language is none of those of the bundle.
+            ConfigError: the bundle does not have a given language.
         """
         found = None if known is None else _of_bundle(known)
         match = PAIR.fullmatch(given) if given else PAIR_OF_NAME.fullmatch(name)
@@ -54,7 +54,7 @@ class ModelLanguages:
     def _restricted(
         self, name: str, sources: Sequence[str], targets: Sequence[str]
     ) -> "ModelLanguages":
-        """Only some of the languages."""
+        """These languages without the others of the bundle."""
         read, written = map(self.source, sources), map(self.target, targets)
         pairs = list(zip((*sources, *targets), (*read, *written), strict=True))
         foreign = [code for code, own in pairs if own is None]
@@ -66,11 +66,13 @@ class ModelLanguages:
         kept = tuple(dict.fromkeys(own[: len(sources)]))
         only = kept[0] if len(kept) == 1 else None
         default = self.default_source if self.default_source in kept else only
-        return ModelLanguages(kept, tuple(dict.fromkeys(own[len(sources) :])), default, self.told)
+        return ModelLanguages(
+            kept, tuple(dict.fromkeys(own[len(sources) :])), default, self.token_sides
+        )
 
     @property
     def unknown(self) -> bool:
-        """Whether the model takes any language, as nobody knows which are its own."""
+        """Whether the model takes any language, because its own are unknown."""
         return not self.sources and not self.targets
 
     def source(self, code: str) -> str | None:
@@ -81,16 +83,13 @@ class ModelLanguages:
         """The model's own form of a code that it writes, or None."""
         return match_code(code, self.targets) if self.targets else code
 
-    def spoken(self, source: str | None, target: str | None) -> Spoken:
-        """The languages that the model is told where these are asked for.
+    def language_pair(self, source: str | None, target: str | None) -> LanguagePair:
+        """The language tokens for a request; the only language that is allowed is the default."""
+        return LanguagePair(self._code("source", source), self._code("target", target))
 
-        One that the operator has left as the only one is told where nobody says which.
-        """
-        return Spoken(self._said("source", source), self._said("target", target))
-
-    def _said(self, side: str, code: str | None) -> str | None:
+    def _code(self, side: str, code: str | None) -> str | None:
         known: tuple[str, ...] = getattr(self, f"{side}s")
-        if side not in self.told:
+        if side not in self.token_sides:
             return None
         if code is None:
             return known[0] if len(known) == 1 else None
@@ -105,5 +104,5 @@ def _of_bundle(known: Languages) -> ModelLanguages | None:
         return None
     only = sources[0] if len(sources) == 1 else None
     places = (("source", known.source_place), ("target", known.target_place))
-    told = frozenset(side for side, place in places if place)
-    return ModelLanguages(sources, targets, known.source or only, told)
+    token_sides = frozenset(side for side, place in places if place)
+    return ModelLanguages(sources, targets, known.source or only, token_sides)

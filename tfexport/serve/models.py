@@ -11,7 +11,7 @@ from pathlib import Path
 from tfexport.errors import ConfigError, Message, Option, join_some
 from tfexport.manifest import MANIFEST, TRANSFORMERS
 from tfexport.runtime.engine import Engine
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
@@ -27,7 +27,7 @@ from tfexport.serve.settings import Settings
 loggable(DEFAULTS)
 SUFFIX = ".bundle"
 _SHORT = 32  # tokens, beyond which most sentences end by themselves
-Observers = Callable[[str], ModelObserver]  # of a model, by its name
+Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
 class Model:
@@ -39,10 +39,10 @@ class Model:
         engine: of the bundle.
         scheduler: of its rows.
         languages: that it reads and writes.
-        resolver: the check of options, with the operator's defaults over the bundle's own.
-        settings: of it.
+        resolver: resolves options; the operator's defaults override the bundle's.
+        settings: of the model.
         observer: of its rows.
-        split: how its texts are split where a request does not say.
+        split: how its texts are split if a request does not choose.
         slots: rows that it decodes at a time.
         max_queue: requests that may wait for it.
         max_tokens: of a row.
@@ -60,7 +60,7 @@ class Model:
         assert own.max_tokens is not None
         assert own.max_queue is not None
         self.slots, self.max_queue, self.max_tokens = own.slots, own.max_queue, own.max_tokens
-        # A thread decodes a batch of its own: none waits for another, and none spins.
+        # Each thread decodes its own batch: no thread waits for another, and none spins.
         workers = own.threads or usable_cores()
         self.engine = Engine(path, ThreadLayout(workers, threads=1), engine=own.engine or "auto")
         manifest = self.engine.manifest
@@ -76,15 +76,15 @@ class Model:
         self._retired = False
 
     def join(self, target: str) -> Join:
-        """How the translations of sentences follow one another in a language."""
+        """What joins the translations of sentences in a language."""
         return join_of(target) if self.settings.join == "auto" else self.settings.join
 
     def described(self) -> Iterator[Message]:
-        """Lines about it for whoever starts the server."""
+        """Lines about the model, which are printed at the start."""
         reason = self.scheduler.reason
         batching = f"dynamic batching: {reason}" if reason else "continuous batching"
         yield Message(f"{self.name}: {batching}, {self.engine.model.engine}")
-        options, _ = self.resolver.resolve({}, spoken=Spoken(as_ids=True))
+        options, _ = self.resolver.resolve({}, language_pair=LanguagePair(as_ids=True))
         if options.max_length <= _SHORT and "max_length" not in self.settings.decoding:
             by_default = self.engine.manifest.origins.get("max_length") == TRANSFORMERS
             yield Message(
@@ -95,7 +95,7 @@ class Model:
             )  # fmt: skip
 
     def _resolver(self) -> Resolver:
-        """See ``resolver``.
+        """Make the attribute ``resolver``.
 
         Raises:
             ConfigError: the defaults are wrong.
@@ -105,7 +105,7 @@ class Model:
             return self.engine.resolver
         try:
             made = self.engine.resolver.with_defaults(given)
-            options, _ = made.resolve({}, spoken=Spoken(as_ids=True))
+            options, _ = made.resolve({}, language_pair=LanguagePair(as_ids=True))
             within_limits(self, options, given)
         except (ConfigError, RequestError) as error:
             text = error.message
@@ -114,7 +114,7 @@ class Model:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the model open, though it may be retired meanwhile. For the event loop's thread."""
+        """Keep the model open for the block, even if it is retired; in the event loop's thread."""
         self._users += 1
         try:
             yield
@@ -123,7 +123,7 @@ class Model:
             self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the model when nobody uses it any more."""
+        """Close the model when no one uses it any more."""
         self._retired = True
         self._close_if_unused()
 
@@ -134,7 +134,7 @@ class Model:
 
     def _close_if_unused(self) -> None:
         if self._retired and not self._users:
-            # Joining threads takes a while, for which the event loop does not wait.
+            # Joining threads takes time, and the event loop may not wait.
             asyncio.get_running_loop().run_in_executor(None, self.close)
 
 
@@ -158,7 +158,7 @@ class Models:
             observers: of their schedulers.
 
         Raises:
-            ConfigError: two of one name, or settings of a model that is not there.
+            ConfigError: two bundles have one name, or settings name an unknown model.
             TfexportError: a bundle cannot be used.
         """
         self._settings, self._observers = settings, observers
@@ -172,7 +172,7 @@ class Models:
 
     @property
     def names(self) -> list[str]:
-        """Of all models."""
+        """The names of all models."""
         return list(self._models)
 
     def get(self, name: str) -> Model:
@@ -187,20 +187,20 @@ class Models:
         return found
 
     def stats(self) -> dict[str, SchedulerStats]:
-        """The figures of all schedulers."""
+        """The statistics of all schedulers."""
         return {model.name: model.scheduler.stats() for model in self}
 
     async def reload(self, told: Callable[[str, str], object]) -> None:
-        """Open bundles that were replaced, and let them take over; older requests go on.
+        """Open bundles that were replaced, for new requests; running requests keep the old ones.
 
         Args:
-            told: gets the name of every model with "unchanged", "opened" or "failed".
+            told: called with the name of every model and "unchanged", "opened" or "failed".
         """
         for name, place in self._places.items():
             old = self._models[name]
             try:
                 new = await asyncio.to_thread(self._reopen, place, old)
-            except Exception as error:  # whatever it is: the old one goes on, and the next is tried
+            except Exception as error:  # the old bundle stays in use
                 request_log.write("reload", level="error", model=name, error=str(error))
                 told(name, "failed")
                 continue
@@ -225,7 +225,7 @@ class Models:
 
 
 def digest(bundle: Path) -> str:
-    """A short digest of a bundle, or an empty one of what is none."""
+    """A short digest of a bundle; empty if the folder is no bundle."""
     try:
         # The manifest holds the digests of all other files.
         return hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:12]

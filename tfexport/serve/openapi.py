@@ -1,4 +1,4 @@
-"""Descriptions of paths for OpenAPI, and the page that shows them without a network."""
+"""Descriptions of paths for OpenAPI, and a page that shows them offline."""
 
 import html
 import json
@@ -14,8 +14,8 @@ from tfexport.serve.error_formats import (
     KSERVE,
     LIBRETRANSLATE,
     OWN,
-    Dialect,
-    dialect_of,
+    ErrorFormat,
+    error_format_of,
     is_work,
     needs_key,
 )
@@ -50,9 +50,9 @@ def complete(
     """Add answers, errors and keys to an OpenAPI document.
 
     Args:
-        document: is changed.
+        document: the document, which is changed.
         answers: method and path to the fields of the answer.
-        keys: whether callers have to give one.
+        keys: whether callers have to send a key.
     """
     parts = document.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
@@ -66,37 +66,37 @@ def complete(
                 schema = answer.model_json_schema(ref_template=_REFERENCE)
                 schemas.update(schema.pop("$defs", {}))
                 responses["200"]["content"] = {JSON: {"schema": schema}}
-            responses.pop("422", None)  # of parameters of paths, which are texts here
+            responses.pop("422", None)  # for parameters of paths, which are text here
             if is_work(path):
-                responses.update(_errors(dialect_of(path), keys and needs_key(path)))
+                responses.update(_errors(error_format_of(path), keys and needs_key(path)))
             if keys and needs_key(path):
-                described["security"] = [{dialect_of(path).name: []}]
+                described["security"] = [{error_format_of(path).name: []}]
     if keys:
         parts["securitySchemes"] = _SCHEMES
 
 
-def _errors(dialect: Dialect, keys: bool) -> dict[str, Any]:
-    """What is answered to requests that get no result."""
+def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
+    """The error responses of a path."""
     of_error: dict[str, Any] = {"type": "object", "properties": {
         name: {"type": "array", "items": {"type": "string"}} if isinstance(value, list)
         else {"type": "string"}
-        for name, value in dialect.body(RequestError(400, ["a", "b"])).items()
+        for name, value in error_format.body(RequestError(400, ["a", "b"])).items()
     }}  # fmt: skip
     texts = {
-        dialect.wrong: "the request is wrong; all problems are named",
+        error_format.wrong: "the request is wrong; all problems are named",
         404: "not found",
         413: "the request is too large", 500: "a fault of the server",
         503: "the server is full or stopping; retry after the seconds in Retry-After",
         504: "the request timed out",
     }  # fmt: skip
     if keys:
-        texts[dialect.no_key] = "no key, or a wrong one"
+        texts[error_format.no_key] = "no key, or a wrong one"
     content = {JSON: {"schema": of_error}}
     return {str(n): {"description": texts[n], "content": content} for n in sorted(texts)}
 
 
 def add_probe(router: APIRouter, path: str, answer: Callable[..., Any], summary: str) -> None:
-    """Add a path that is asked for its status."""
+    """Add the path of a health probe."""
     router.add_api_route(path, answer, methods=["GET"], summary=summary)
 
 

@@ -1,8 +1,7 @@
-"""The log of a server: JSON, one object a line, on stderr. It holds no texts and no keys.
+"""The log of a server on stderr: one JSON object a line, without texts and keys.
 
-No request waits for the log, or fails with it: a thread of its own writes the lines. What cannot
-be written, on a full disk or into a pipe that nobody reads, is left out, and counted in a line as
-soon as one can be written again.
+A thread writes the lines, so no request waits for the log or fails with it. Lines that cannot be
+written, such as on a full disk, are dropped; a later line has their number.
 """
 
 import contextlib
@@ -20,11 +19,11 @@ from typing import Any
 
 LEVELS = ("info", "warning", "error")
 _MOST_WAITING = 10_000  # lines
-_END_SECONDS = 2.0  # for which a server that ends waits for its last lines to be written
+_END_SECONDS = 2.0  # seconds that a stopping server waits for its last lines
 
 
 def write(event: str, **values: Any) -> None:
-    """Write one line, unless it is of less than the level that is kept."""
+    """Write one line, unless its level is too low."""
     if LEVELS.index(values.get("level", LEVELS[0])) < _least:
         return
     line = _line(event, **values)
@@ -36,7 +35,7 @@ def write(event: str, **values: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Tell whoever has started the server something, if it can be told."""
+    """Write a line for the operator to stderr, if possible."""
     try:
         os.write(sys.stderr.fileno(), f"{text}\n".encode())
     except (AttributeError, OSError, ValueError):  # replaced, closed or full
@@ -45,20 +44,20 @@ def say(text: str) -> None:
 
 
 def write_fault(event: str, error: BaseException, **values: Any) -> None:
-    """Write one line of an error that should not be, with where it came from."""
+    """Log an unexpected error, with its traceback."""
     where = traceback.format_exception(error)
     write(event, level="error", error=repr(error)[:500], trace="".join(where)[-4000:], **values)
 
 
 def keep(level: str) -> None:
-    """Write lines of this level and above alone."""
+    """Write only lines of this level and above."""
     global _least
     _least = LEVELS.index(level)
 
 
 @contextlib.contextmanager
 def in_a_thread() -> Iterator[None]:
-    """Let a thread write lines, as long as the block lasts."""
+    """Write lines in a thread for the block."""
     global _writer
     try:
         number = sys.stderr.fileno()
@@ -74,24 +73,24 @@ def in_a_thread() -> Iterator[None]:
 
 
 class _Writer:
-    """A thread that writes lines to a file, by its number: no lock of Python's is held for it."""
+    """A thread that writes lines to a file descriptor, without a lock of Python's."""
 
     def __init__(self, number: int) -> None:
         self._number, self._lines = number, queue.Queue[str | None](_MOST_WAITING)
         self._lost, self._counting = 0, threading.Lock()
-        # Daemons do not keep the process from ending; this one may wait for ever.
+        # A daemon, because the thread may wait for ever, and the process has to end.
         self._thread = threading.Thread(target=self._run, name="tfexport-log", daemon=True)
         self._thread.start()
 
     def add(self, line: str) -> None:
-        """Have a line written, unless too many wait."""
+        """Queue a line, unless too many wait."""
         try:
             self._lines.put_nowait(line)
         except queue.Full:
             self._count(1)
 
     def end(self) -> None:
-        """Wait for what is still to be written, for a while."""
+        """Wait a short time for the lines that are still queued."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_END_SECONDS)
         self._thread.join(_END_SECONDS)
@@ -126,7 +125,7 @@ def _line(event: str, **values: Any) -> str:
 
 
 class _Lines(logging.Handler):
-    """Writes records of libraries as lines of the log."""
+    """Writes records of Python's logging as lines of the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -139,7 +138,7 @@ class _Lines(logging.Handler):
 
 
 def take_over(*names: str) -> None:
-    """Let libraries log their warnings here."""
+    """Send the warnings of libraries to this log."""
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [_Lines()], False

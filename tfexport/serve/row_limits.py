@@ -1,4 +1,4 @@
-"""The limits of one row: its width and its lengths, which a model's memory pays for."""
+"""The limits of one row: beam size and lengths, which decide the memory that it takes."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -9,7 +9,7 @@ from tfexport.serve.failures import wrong
 
 
 class Limited(Protocol):
-    """A model, as far as its limits go."""
+    """The limits of a model."""
 
     slots: int
     max_tokens: int
@@ -18,15 +18,15 @@ class Limited(Protocol):
 def within_limits(
     model: Limited, options: ResolvedOptions, given: Collection[str]
 ) -> ResolvedOptions:
-    """The options of rows that the server decodes; without a length of its own a row has its most.
+    """The options of rows after their limits are checked; the default length is the largest.
 
     Args:
         model: that decodes.
         options: of the rows.
-        given: names of those that the request holds.
+        given: names of the options in the request.
 
     Raises:
-        RequestError: naming what is too wide or too long.
+        RequestError: naming what is too large.
     """
     problems = []
     if options.width > model.slots:

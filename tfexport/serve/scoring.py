@@ -1,4 +1,4 @@
-"""Scoring of given targets, in a few threads of the server."""
+"""Scoring of targets, in a few threads."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tfexport.errors import InputError
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scorer import Scorer
 from tfexport.runtime.search import Request, ResolvedOptions
@@ -17,13 +17,13 @@ from tfexport.serve.models import Model
 from tfexport.serve.row_limits import check_lengths
 
 THREADS = 2
-_PAIRS_AT_A_TIME = 32  # after which a caller may have gone
+_PAIRS_AT_A_TIME = 32  # after each, the caller may have gone
 
 Pairs = list[tuple[Request | None, list[int]]]
 
 
 class ScoringPool:
-    """Threads that score, and requests that wait for them."""
+    """A pool of threads that score pairs."""
 
     def __init__(self, max_queue: int) -> None:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tfexport-score")
@@ -35,7 +35,7 @@ class ScoringPool:
         """Score pairs of a call.
 
         Raises:
-            RequestError: too many requests wait, or the call's time is over.
+            RequestError: too many requests wait, or the deadline has passed.
         """
         if self._entered >= self._most:
             raise busy(f"{self._most - THREADS} requests wait already", 1.0)
@@ -53,7 +53,7 @@ class ScoringPool:
     def _leave(self, job: "asyncio.Future[list[Hypothesis]]") -> None:
         self._entered -= 1
         if not job.cancelled():
-            job.exception()  # seen, though the caller has gone
+            job.exception()  # read the error, even if the caller has gone
 
     def close(self) -> None:
         """Stop the threads."""
@@ -62,7 +62,7 @@ class ScoringPool:
 
 def prepare_pairs(
     model: Model, sources: Sequence[str], targets: Sequence[str], given: Mapping[str, Any],
-    spoken: Spoken,
+    language_pair: LanguagePair,
 ) -> tuple[Pairs, ResolvedOptions]:  # fmt: skip
     """Check and tokenize pairs.
 
@@ -71,7 +71,7 @@ def prepare_pairs(
         RequestError: pairs are wrong.
     """
     scorer = Scorer(model.engine)
-    options = scorer.resolve(given, spoken)
+    options = scorer.resolve(given, language_pair)
     pairs: Pairs = []
     problems = []
     for place, (source, target) in enumerate(zip(sources, targets, strict=True)):

@@ -1,4 +1,4 @@
-"""Splitting of texts into sentences, each of which is a row of a model, and joining them again."""
+"""Splitting texts into sentences, each of which is a row of a model, and joining them again."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +14,13 @@ Join = Literal["auto", "spaces", "nothing", "source"]
 SPLITS: tuple[Split, ...] = ("lines", "punctuation", "none")
 JOINS: tuple[Join, ...] = ("auto", "spaces", "nothing", "source")
 
-# Characters that sentencex gets at a time: it takes quadratic time, and no other thread runs
-# meanwhile. Of 1,000 characters of any kind that is 5 ms at most.
+# Characters that sentencex gets at a time: it takes quadratic time and holds the GIL. 1,000
+# characters of any kind take 5 ms at most.
 WINDOW = 1000
 _BREAKS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
 _WIDE_SPACES = re.compile(r"[^\S\x00-\x7f]")
 _PLAIN_ENDS = re.compile(r"[.!?…]+\s+|[。！？｡]+\s*")
-# Whose sentences follow one another without a space.
+# Languages without a space between sentences.
 _WITHOUT_SPACES = frozenset({"zh", "yue", "ja", "my", "bo", "dz"})
 # Thai to Tibetan, Burmese, Khmer; Chinese, Japanese and wide punctuation.
 _UNSPACED = re.compile(
@@ -37,7 +37,7 @@ class Layout:
     Attributes:
         sentences: none of them blank.
         gaps: white space before each sentence, and after the last.
-        join: how sentences of the other language follow one another; see ``join_of``.
+        join: what joins sentences of the target language; see ``join_of``.
     """
 
     sentences: list[str]
@@ -45,11 +45,11 @@ class Layout:
     join: Join = "source"
 
     def joined(self, sentences: Sequence[str], kept: Sequence[bool] = ()) -> str:
-        """The text with other sentences in their places.
+        """The text with other sentences instead of its own.
 
         Args:
             sentences: as many as there are.
-            kept: of each whether it is the source's own; none is without it.
+            kept: for each sentence, whether it is the source's own; by default none is.
         """
         parts, before = list[str](), ""
         for place, sentence in enumerate(sentences):
@@ -59,13 +59,13 @@ class Layout:
         return "".join(parts) + self.gaps[-1]
 
     def gap(self, place: int, before: str, after: str, kept: bool = False) -> str:
-        """What goes before a sentence, between the one before it and itself, or its beginning.
+        """The white space before a sentence.
 
         Args:
-            place: of the sentence.
+            place: index of the sentence.
             before: the sentence before it.
-            after: itself.
-            kept: one of the two is the source's own, which is no sentence of the other language.
+            after: the sentence.
+            kept: whether one of the two is the source's own, not a translation.
         """
         gap = self.gaps[place]
         if place == 0 or kept or self.join == "source" or not _SPACES.issuperset(gap):
@@ -77,7 +77,7 @@ class Layout:
         return gap.replace("\u3000", " ") or " "
 
     def divided(self, fits: Callable[[str], bool]) -> "Layout":
-        """A layout whose sentences fit a model; those that are too long are divided."""
+        """The same text with sentences that fit a model: longer ones are divided."""
         sentences, gaps = list[str](), list[str]()
         for gap, sentence in zip(self.gaps, self.sentences, strict=False):
             left = [sentence]
@@ -98,7 +98,7 @@ class Layout:
 
 
 def join_of(target: str) -> Join:
-    """How sentences of a language follow one another; unknown ones as their characters do."""
+    """What joins sentences of a language; an unknown language is judged by its characters."""
     language = splitting_code(target)
     if language in ("", "und"):
         return "auto"
@@ -110,10 +110,10 @@ def split_text(text: str, language: str, split: Split, join: Join = "source") ->
 
     Args:
         text: without lone surrogates.
-        language: code of its language, whose abbreviations end no sentence.
+        language: code of its language, whose abbreviations do not end a sentence.
         split: "lines" at the ends of sentences and of lines, "punctuation" at the ends of
             sentences, "none" not at all.
-        join: of the layout.
+        join: the attribute of the layout.
     """
     sentences, gaps, end = list[str](), list[str](), 0
     for begin, stop in _spans(text, splitting_code(language), split):
@@ -127,9 +127,9 @@ def split_text(text: str, language: str, split: Split, join: Join = "source") ->
 
 
 def divide(sentence: str) -> tuple[str, str]:
-    """Two parts of a sentence that is too long for a model, the first with the space after it.
+    """Divide a sentence that is too long; the first part ends with the space.
 
-    It is divided after a comma or the like nearest to its middle, or at a space, or anywhere.
+    It is divided after a punctuation mark near its middle, else at a space, else anywhere.
     """
     middle = len(sentence) // 2
     for places in (r"[,;:،、，；：—–]\s*", r"\s+"):
@@ -144,16 +144,16 @@ def divide(sentence: str) -> tuple[str, str]:
 
 
 def _unspaced(before: str, after: str) -> tuple[bool, bool]:
-    """Of an end and a beginning whether they are of a script that has no spaces."""
+    """Whether an end and a start are in a script without spaces."""
     return bool(_UNSPACED.match(before[-1:])), bool(_UNSPACED.match(after[:1]))
 
 
 def _spans(text: str, language: str, split: Split) -> Iterator[tuple[int, int]]:
-    """Beginning and end of every piece of a text."""
+    """Start and end of every piece of a text."""
     if split == "none":
         yield 0, len(text)
         return
-    # A space is a space to the rules, and wide ones make sentencex panic.
+    # Every white space character becomes a space: wide ones make sentencex panic.
     plain = _WIDE_SPACES.sub(" ", text)
     begin = 0
     for line in _BREAKS.finditer(text) if split == "lines" else ():
@@ -163,8 +163,8 @@ def _spans(text: str, language: str, split: Split) -> Iterator[tuple[int, int]]:
 
 
 def _sentences(plain: str, language: str, begin: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the sentences of a line, of which a window at a time is looked at."""
-    place = begin  # of the window; it is later than ``begin`` in a sentence longer than a window
+    """Start and end of the sentences of a line, which is split in windows."""
+    place = begin  # start of the window, after ``begin`` if a sentence is longer than a window
     while place < stop:
         end = min(place + WINDOW, stop)
         ends = _ends(language, plain[place:end])
@@ -179,11 +179,11 @@ def _sentences(plain: str, language: str, begin: int, stop: int) -> Iterator[tup
 
 
 def _ends(language: str, text: str) -> list[int]:
-    """Where the sentences of a text end, the last with the text."""
+    """The ends of the sentences of a text."""
     try:
         pieces = sentencex.segment(language, text)
     except BaseException as error:
-        # pyo3's exception for a fault in Rust is no Exception, so that nobody catches it unasked.
+        # pyo3's exception for a panic in Rust is a BaseException.
         if type(error).__name__ != "PanicException":
             raise
         pieces = None

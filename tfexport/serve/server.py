@@ -1,9 +1,9 @@
 """The process of a server: its socket, its signals, its end.
 
-Connections and HTTP are granian's, which reads and writes in a thread of Rust (hyper): it bounds
-heads, trailers and what a connection sends ahead, keeps slow clients from everybody else, and asks
-the event loop only for requests that are there. What it has no setting for is set here on the
-socket that it is given: a port that is nobody else's, and how long a client may take nothing.
+Granian serves connections and HTTP in a thread of Rust (hyper). It limits headers, trailers and
+pipelined data, isolates slow clients, and calls the event loop only for complete requests. What it
+has no setting for is set here on its socket: exclusive use of the port, and the time that a client
+may read nothing.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from tfexport.serve.access import is_local
 from tfexport.serve.app import make_app
 from tfexport.serve.service import Service
 
-# In which the line and headers of a request have to be there, from the beginning of its connection
-# or the end of the request before: longer than the minute for which proxies keep connections, so
-# that these close first, and seldom write on one that is being closed here.
+# The time for the line and headers of a request, from the start of the connection or the end of the
+# request before. It is longer than the minute for which proxies keep connections, so that proxies
+# close first and seldom write to a connection that is being closed.
 HEAD_SECONDS = 75
 HEAD_BYTES = 64 << 10
-STALL_SECONDS = 30  # in which a client has to take something of what it was sent
+STALL_SECONDS = 30  # seconds in which a client has to read something
 SEND_BUFFER = 128 << 10
-TAKING_SECONDS = 10.0  # for which a server that ends waits for clients to take their answers
-# Threads that read and write connections. With one, a full server's `/health/live` takes twice as
-# long; with four, they take the interpreter's time from the event loop.
+TAKING_SECONDS = 10.0  # seconds that a stopping server waits for clients to read their answers
+# Threads that read and write connections. With one, `/health/live` of a full server takes twice as
+# long; with four, they take time from the event loop.
 RUNTIME_THREADS = 2
-BACKLOG = 65_535  # connections that wait to be accepted; the system's own limit is below
-# Threads that decode need the interpreter between two steps, for less than a tenth of a
-# millisecond; by default they would wait 5 ms for it whenever the event loop is busy.
+BACKLOG = 65_535  # connections that wait to be accepted; the system may have a lower limit
+# Threads that decode need the GIL between two steps, for less than 0.1 ms; by default they would
+# wait 5 ms for it whenever the event loop is busy.
 _SWITCH_INTERVAL = 0.0002
 _REST_OF_FILES = 256  # open files that are not connections
 _TICK = 0.02
@@ -50,10 +50,10 @@ _FIRST_INHERITED = 3  # number of the first file that systemd hands over
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on which nobody accepts connections yet, and which no other server has.
+    """Bind a socket that no other server uses, without accepting connections.
 
     Raises:
-        ConfigError: the address is taken, or is none.
+        ConfigError: the address is in use, or is no address.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -61,14 +61,14 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"cannot listen on {host}:{port}: {error}") from None
     try:
-        if os.name == "posix":  # elsewhere it would share the port with whoever has it
+        if os.name == "posix":  # on Windows it would share the port with another program
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # The system keeps this much of what a client has not taken, and megabytes otherwise.
+        # The system buffers this much that a client has not read; by default megabytes.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_SECONDS * 1000)
         found.bind(address)
-        found.listen(BACKLOG)  # now, as two may be bound to a port where none listens
+        found.listen(BACKLOG)  # now: two sockets may be bound to one port until one listens
         found.setblocking(False)
     except OSError as error:
         found.close()
@@ -77,10 +77,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def bind_path(path: Path) -> socket.socket:
-    """A socket of this machine at a path, which no other server has; see ``bind``.
+    """Bind a Unix socket at a path; see ``bind``.
 
     Raises:
-        ConfigError: the path is taken, or cannot be.
+        ConfigError: the path is in use, or cannot be used.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError(f"cannot listen on {path}: this system has no such sockets")
@@ -98,7 +98,7 @@ def bind_path(path: Path) -> socket.socket:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove the socket that a server has left, but not that of one which runs."""
+    """Remove the socket that an ended server left, but not that of a running one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -107,9 +107,9 @@ def _remove_left(path: Path) -> None:
 
 
 def inherited() -> socket.socket | None:
-    """The socket on which systemd listens for the server, if it has started it so.
+    """The socket that systemd has opened for the server; None without one.
 
-    Connections wait in it while the server is restarted, and none is refused.
+    Connections wait in it while the server restarts.
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
@@ -121,7 +121,7 @@ def inherited() -> socket.socket | None:
 
 
 def url_of(bound: socket.socket) -> str:
-    """Where a browser on this machine finds a server; of a socket at a path, that path."""
+    """The URL of a server for a browser on this machine; for a Unix socket its path."""
     if not isinstance(bound.getsockname(), tuple):
         return f"unix:{bound.getsockname()}"
     host, port = bound.getsockname()[:2]
@@ -131,7 +131,7 @@ def url_of(bound: socket.socket) -> str:
 
 
 def most_connections(wanted: int) -> int:
-    """Connections that this process may have open: so many, if the system lets it."""
+    """Raise the system's limit of open files if needed; return the connections that fit."""
     try:
         import resource
     except ImportError:  # on Windows
@@ -144,7 +144,7 @@ def most_connections(wanted: int) -> int:
 
 
 class _Granian(Granian):
-    """granian's server within this process, on a socket that is bound already."""
+    """Granian's server in this process, on a socket that is already bound."""
 
     def __init__(self, bound: socket.socket, app: object, connections: int) -> None:
         self._bound = bound
@@ -165,15 +165,17 @@ class _Granian(Granian):
 
 
 class Server:
-    """A server, which ends when all that was accepted is answered.
+    """A server that stops after all accepted requests are answered.
 
     Attributes:
         interrupted: whether a user's Ctrl-C ended it.
     """
 
-    def __init__(self, service: Service, bound: socket.socket, begun: Callable[[], object]) -> None:
+    def __init__(
+        self, service: Service, bound: socket.socket, on_start: Callable[[], object]
+    ) -> None:
         """Prepare one; see ``run``."""
-        self._service, self._bound, self._begun = service, bound, begun
+        self._service, self._bound, self._on_start = service, bound, on_start
         self.interrupted = False
         self._ending: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -187,11 +189,11 @@ class Server:
             serving = asyncio.ensure_future(granian.serve())
             ended = asyncio.ensure_future(self._ended.wait())
             await asyncio.sleep(0)
-            self._begun()
+            self._on_start()
             await asyncio.wait([serving, ended], return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
             if serving.done():
-                await serving  # which says why
+                await serving  # which raises the reason
                 return
             granian.stop()  # type: ignore[no-untyped-call]
             if self._ending is not None and self._ending.done():
@@ -221,7 +223,7 @@ class Server:
                 signal.signal(number, handler)
 
     def _end(self, number: int) -> None:
-        """Take no more work, and end with what there is; at once if asked a second time."""
+        """Take no more work and finish the running requests; the second time, stop at once."""
         self.interrupted |= number == signal.SIGINT
         if self._ending is not None:
             self._ended.set()
@@ -231,8 +233,8 @@ class Server:
         self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:
-        # Requests that arrive meanwhile are refused, so that their callers know. What was accepted
-        # is answered by its deadline; who has not taken the answer then keeps nobody waiting.
+        # Requests that arrive meanwhile are refused with a message. Accepted requests are answered
+        # by their deadlines; after that the server does not wait for clients to read.
         end = time.monotonic() + self._service.settings.timeout
         while self._service.active and time.monotonic() < end:
             await asyncio.sleep(_TICK)
@@ -249,17 +251,17 @@ class Server:
         self._reloading = asyncio.ensure_future(reload())
 
 
-def run(service: Service, bound: socket.socket, begun: Callable[[], object]) -> bool:
+def run(service: Service, bound: socket.socket, on_start: Callable[[], object]) -> bool:
     """Serve until a signal ends it; returns whether a user's Ctrl-C did.
 
     Args:
-        service: is closed at the end.
-        bound: see ``bind``; it is closed at the end.
-        begun: called when connections are accepted.
+        service: the service, which is closed at the end.
+        bound: the socket, which is closed at the end; see ``bind``.
+        on_start: called when connections are accepted.
     """
     request_log.take_over("_granian", "granian", "asyncio")
-    logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding it is young
-    server = Server(service, bound, begun)
+    logging.getLogger("_granian").setLevel(logging.ERROR)  # it warns that embedding is experimental
+    server = Server(service, bound, on_start)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         with request_log.in_a_thread():

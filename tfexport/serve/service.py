@@ -13,18 +13,18 @@ from tfexport.serve.settings import Settings
 
 
 class Service:
-    """The open models of a server, with its settings, keys and figures.
+    """The open models of a server, with its settings, keys and metrics.
 
     Attributes:
         settings: of the server.
         keys: of its callers.
-        metrics: its figures.
+        metrics: its metrics.
         models: by name.
         scoring: the threads in which targets are scored.
-        bodies: the memory that they have.
-        stopping: no new work is taken.
+        bodies: the memory for bodies.
+        stopping: whether new requests are refused.
         active: requests that were accepted and are not answered yet.
-        read: those of them that are there to the end of their bodies.
+        read: those of them whose bodies are complete.
     """
 
     def __init__(self, bundles: Sequence[str | os.PathLike[str]], settings: Settings) -> None:
@@ -44,21 +44,21 @@ class Service:
         self.stopping, self.active, self.read = False, 0, 0
 
     @property
-    def crowded(self) -> bool:
-        """Whether more requests are being answered than may run and wait.
+    def overloaded(self) -> bool:
+        """Whether as many requests are answered now as may run and wait.
 
-        Others are refused before they are read, which takes a fraction of the time. Requests whose
-        bodies are awaited do not count: whoever sends slowly keeps nobody out.
+        More are refused before they are read, which is faster. Requests with incomplete bodies do
+        not count, so slow clients do not exclude others.
         """
         return self.read >= self._room
 
     def seconds_to_clear(self) -> float:
-        """How long the requests that wait will take, as an estimate."""
+        """An estimate of how long the waiting requests will take."""
         return max(model.scheduler.seconds_to_clear() for model in self.models)
 
     @contextmanager
     def accepted(self) -> Iterator[None]:
-        """Count a request, for whose answer the server does not stop."""
+        """Count an accepted request: the server stops after it is answered."""
         self.active += 1
         try:
             yield
@@ -67,7 +67,7 @@ class Service:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Count a request that was read."""
+        """Count a request whose body is complete."""
         self.read += 1
         try:
             yield

@@ -24,18 +24,18 @@ _COUNTS = ("slots", "max_queue", "max_tokens")
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of one model; None is the server's setting, or else the bundle's.
+    """Settings of one model; None means the server's setting, or else the bundle's.
 
     Attributes:
         languages: that it reads and writes, such as "de-en", or "de,fr-en".
-        split_sentences: how texts are split; by default as the bundle says what the model reads.
-        join: how the translations of sentences follow one another; "auto" as in their language.
+        split_sentences: how texts are split; the default depends on what the bundle's model reads.
+        join: what joins the translations of sentences; "auto" depends on the language.
         threads: see ``Settings``.
         slots: see ``Settings``.
         max_queue: see ``Settings``.
         max_tokens: see ``Settings``.
         engine: see ``Settings``.
-        decoding: decoding options by name, where a request gives none.
+        decoding: defaults of decoding options by name.
     """
 
     languages: str | None = None
@@ -49,7 +49,7 @@ class ModelSettings:
     decoding: Mapping[str, Any] = field(default_factory=dict)
 
     def problems(self, name: str) -> Iterator[Problem]:
-        """What is wrong with them.
+        """Problems of the settings.
 
         Args:
             name: of the model, for messages.
@@ -86,14 +86,15 @@ class Settings:
         max_texts: texts of a request.
         max_characters: of all texts of a request.
         max_tokens: of a sentence's translation.
-        max_connections: that are open at a time, or as many as the system lets the process have
-            if that is less; each takes up to 25 KB.
-        key_file: with one key a line; None to serve everybody.
+        max_connections: connections that are open at a time, unless the system's limit is lower;
+            each takes up to 25 KB.
+        key_file: with one key a line; None for no keys.
         cors_origins: whose pages may call the server from a browser.
-        allowed_hosts: names of a server that listens to its own machine alone, besides "localhost".
+        allowed_hosts: host names of a server that listens only to its own machine, besides
+            "localhost".
         engine: what computes the models; see ``Translator``.
-        decoding: decoding options by name, for requests that give none; over those of a model.
-        models: name of a model to settings of its own.
+        decoding: defaults of decoding options by name; they override those of a bundle.
+        models: name of a model to its settings.
     """
 
     threads: int = 0
@@ -115,7 +116,7 @@ class Settings:
         """Check the values.
 
         Raises:
-            ConfigError: naming every one that is wrong.
+            ConfigError: naming every invalid value.
         """
         problems = [
             Problem(name, f"{value} is not a number from 1 on")
@@ -136,7 +137,7 @@ class Settings:
             raise ConfigError(join_problems("serve", problems))
 
     def of(self, name: str) -> ModelSettings:
-        """The settings of a model, complete but for what its bundle says."""
+        """The settings of a model; what remains None is decided by its bundle."""
         own = self.models.get(name, ModelSettings())
         decoding = {**own.decoding, **self.decoding}
         shared = {
@@ -159,7 +160,7 @@ class Settings:
 
 
 def _origin_problem(origin: str) -> str:
-    """What is wrong with an origin, which browsers write in one form only; empty if nothing is."""
+    """The problem of an origin, which browsers write in one form only; empty if it is valid."""
     if origin == "*":
         return ""
     parts = urlsplit(origin if "://" in origin else f"https://{origin}")
@@ -180,27 +181,24 @@ def _origin_problem(origin: str) -> str:
     return ""
 
 
-# The settings file of a server: TOML, with a table for each model.
-
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-_PATHS = ("api_key_file",)  # beside the file, if they are not absolute
+_PATHS = ("api_key_file",)  # next to the file, if they are not absolute
 _TABLES = ("decoding", "models")
 
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """What a settings file holds.
+    """The content of a settings file: TOML, with a table for each model.
 
     Attributes:
         bundles: to serve.
         server: options of ``tfexport serve`` by name.
         decoding: decoding options of all models.
-        models: name of a model to its settings; its decoding options are over those of all.
+        models: name of a model to its settings; its decoding options override those of all models.
     """
 
     bundles: tuple[str, ...] = ()
@@ -223,7 +221,7 @@ def read_settings(path: Path, known: Collection[str]) -> SettingsFile:
 
     Args:
         path: of the file; paths in it are relative to its folder.
-        known: options that it may hold beside ``bundles``, ``decoding`` and ``models``.
+        known: options that it may hold besides ``bundles``, ``decoding`` and ``models``.
 
     Raises:
         ConfigError: naming everything that is wrong with it.

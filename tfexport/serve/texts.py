@@ -1,4 +1,4 @@
-"""Translation of the texts of a request: into rows, through a scheduler, and back into texts."""
+"""Translation of the texts of a request: texts to rows, rows to hypotheses, hypotheses to texts."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.options import Step
 from tfexport.runtime.resolve import Prefix
 from tfexport.runtime.results import Hypothesis, TranslationResult
@@ -27,26 +27,26 @@ _MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a 
 
 @dataclass(frozen=True)
 class Asked:
-    """The texts of a request, and how they are to be translated.
+    """The texts of a request, and their options.
 
     Attributes:
         texts: in the order of the results.
         options: of decoding, by name.
-        prefixes: beginnings of the translations, one a text; None for none.
-        spoken: languages that the model is told.
+        prefixes: the start of each translation; None for none.
+        language_pair: the language tokens for the model.
         language: code of the texts' language, for splitting; empty if unknown.
         target: code of the translations' language, for joining; empty if unknown.
-        split: into sentences, see ``split_text``; None as the model reads texts.
-        divide: sentences that are too long for the model are divided, as the caller cannot say
-            what else to do with them.
-        places: of the texts in the request, for messages; None for all in order.
-        stream: tokens are shown as they come.
+        split: how texts are split, see ``split_text``; None for the model's default.
+        divide: whether sentences that are too long for the model are divided, because the protocol
+            has no option for them.
+        places: index of each text in the request, for messages; None for all in order.
+        stream: whether tokens are streamed.
     """
 
     texts: Sequence[str]
     options: Mapping[str, Any] = field(default_factory=dict)
     prefixes: Sequence[Prefix] | None = None
-    spoken: Spoken = UNSAID
+    language_pair: LanguagePair = NO_LANGUAGES
     language: str = ""
     target: str = ""
     split: Split | None = None
@@ -55,7 +55,7 @@ class Asked:
     stream: bool = False
 
     def place(self, number: int) -> int:
-        """Where a text is in the request."""
+        """The index of a text in the request."""
         return number if self.places is None else self.places[number]
 
 
@@ -65,8 +65,8 @@ class Rows:
 
     Attributes:
         options: of all rows.
-        requests: one a row; None for one that has nothing to translate.
-        layouts: one a text; their sentences, in order, are the rows.
+        requests: one for each row; None if a row has nothing to translate.
+        layouts: one for each text; their sentences, in order, are the rows.
         unknown: tokens of each row that the model does not know.
     """
 
@@ -83,8 +83,8 @@ class Made:
     Attributes:
         text: with the white space of the source around its sentences.
         tokens: of all sentences.
-        score: of one sentence its own; of several the mean, weighted by tokens.
-        token_scores: of all sentences; None if they are not asked for.
+        score: the score of a single sentence, or the mean of several, weighted by tokens.
+        token_scores: of all sentences; None if not requested.
         finished: whether all sentences ended by themselves, not at the longest length.
     """
 
@@ -127,7 +127,7 @@ def prepare(model: Model, asked: Asked) -> Rows:
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
     own = asked.prefixes if asked.prefixes is not None else [None] * len(layouts)
-    options, ids = model.resolver.resolve(given, own, problems, asked.spoken)
+    options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
     options = within_limits(model, options, asked.options)
     encoded: dict[str, list[int]] = {}
     if split != "none":
@@ -163,7 +163,7 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
             cut += not hypotheses[0].finished
             ids = request.ids if request else []
             result = model.engine.result(sentence, ids, hypotheses, rows.options)
-            if request is None:  # as it is, if there is nothing to translate
+            if request is None:  # unchanged if there is nothing to translate
                 result = replace(result, text=sentence, texts=[sentence] * len(result.texts))
             sentences.append(result)
         made.append(Translated(_joined(layout, sentences, kept), sentences, unknown))
@@ -185,11 +185,11 @@ def _check_texts(asked: Asked) -> None:
 def _divided(
     model: Model, layout: Layout, options: ResolvedOptions, encoded: dict[str, list[int]]
 ) -> Layout:
-    """A layout whose sentences the model has room for; their ids are added to ``encoded``."""
+    """Divide sentences that are too long for the model; ids are added to ``encoded``."""
     longest = model.engine.manifest.limits.max_source_length or model.max_tokens
 
     def fits(sentence: str) -> bool:
-        if len(sentence) > _TOKEN * longest:  # without the time that it takes to make sure
+        if len(sentence) > _TOKEN * longest:  # short texts need no check
             return False
         try:
             ids = model.engine.texts.encode(
@@ -204,13 +204,13 @@ def _divided(
 
 
 def _is_marked(model: Model) -> bool:
-    """Whether a text may begin with the target language, as ``>>fra<<``."""
+    """Whether a text may start with the target language, as ``>>fra<<``."""
     languages = model.engine.manifest.languages
     return languages is not None and languages.target_place == "source"
 
 
 def _marked(layout: Layout) -> Layout:
-    """A layout whose sentences all begin with the mark that the text begins with."""
+    """Put the language mark at the start of the text before every sentence."""
     mark = _MARK.match(layout.sentences[0]) if layout.sentences else None
     if mark is None:
         return layout
@@ -228,7 +228,7 @@ def _requests(
 ) -> tuple[list[Request | None], list[int]]:
     """The requests of all rows, and how many tokens of each are unknown.
 
-    The prefix of each text goes to its first sentence. Sentences that say nothing have no request.
+    The prefix of each text goes to its first sentence. Sentences without words have no request.
     """
     requests = list[Request | None]()
     unknown, problems = list[int](), []
@@ -250,7 +250,7 @@ def _requests(
                 request
                 and split != "none"
                 and not prefix
-                and not _says_something(model, sentence, request)
+                and not _has_words(model, sentence, request)
             ):
                 request = None
             requests.append(request)
@@ -260,16 +260,16 @@ def _requests(
 
 
 def _too_long(error: InputError) -> str:
-    """The message for a caller who cannot have a text cut."""
+    """The message for a protocol without the option ``truncate``."""
     if not isinstance(error, TooLongError):
         return spelled(error)
     return f"{error.found} tokens are more than the {error.most} that the model takes; shorten it"
 
 
-def _says_something(model: Model, sentence: str, request: Request) -> bool:
+def _has_words(model: Model, sentence: str, request: Request) -> bool:
     """Whether a sentence has a letter or digit, and a token that the model knows.
 
-    One without is no sentence to the model, and what it says to it has nothing to do with it.
+    The model's output for any other sentence is arbitrary.
     """
     if not any(map(str.isalnum, sentence)):
         return False
@@ -292,7 +292,7 @@ def _joined(
 def _choose(
     layout: Layout, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
 ) -> Made:
-    """The hypotheses of one place, or the last of sentences that have fewer."""
+    """The hypotheses of one rank; sentences that have fewer give their last one."""
     places = [min(place, len(result.hypotheses) - 1) for result in sentences]
     pairs = list(zip(sentences, places, strict=True))
     chosen = [result.hypotheses[i] for result, i in pairs]

@@ -1,4 +1,4 @@
-"""Translation within a call: its limits, its deadline, and threads for what takes long."""
+"""Translation within a call: limits, deadline, and threads for long work."""
 
 import asyncio
 from collections.abc import Callable, Sequence, Sized
@@ -16,9 +16,9 @@ from tfexport.serve.texts import Asked, OnStep, Rows, Translated, assemble, prep
 
 Result = TypeVar("Result")
 
-LONG = 2000  # characters, whose tokenization would hold up other requests
-LONG_BODY = 8 << 10  # bytes, likewise to be read
-# Few, so that who asks for much has his turn after others, and not the event loop's.
+LONG = 2000  # characters; tokenizing more would delay other requests
+LONG_BODY = 8 << 10  # bytes; parsing more would delay other requests
+# Few threads, so that large requests wait for each other and not the event loop.
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tfexport-aside")
 
 
@@ -29,12 +29,12 @@ def check_size(
 
     Args:
         settings: of the server.
-        call: that gets the numbers.
+        call: the call, which gets the numbers.
         *texts: lists of texts, or of rows of ids.
-        prefixes: of translations, which have the limit of the texts together with them.
+        prefixes: of translations, which count towards the limit of the texts.
 
     Raises:
-        RequestError: naming what there is too much of.
+        RequestError: naming what is too large.
     """
     call.texts = max(map(len, texts))
     call.characters = sum(len(text) for several in texts for text in several)
@@ -51,26 +51,26 @@ def check_size(
 
 
 async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) -> list[Translated]:
-    """Translate the texts of a call with a model that it uses.
+    """Translate the texts of a call.
 
     Raises:
-        RequestError: it is wrong, or its time is over.
+        RequestError: it is invalid, or its deadline has passed.
         TfexportError: likewise, by the library.
     """
     rows, submission = await begin(model, asked, call)
     found = await outcome(submission, call)
     metrics.characters += call.characters
-    return await aside(call, lambda: assemble(model, rows, found))
+    return await in_thread(call, lambda: assemble(model, rows, found))
 
 
 async def begin(
     model: Model, asked: Asked, call: Call, on_step: OnStep | None = None
 ) -> tuple[Rows, Submission]:
-    """Make rows of texts and hand them to the model's scheduler, where the call's end cancels them.
+    """Submit the rows of texts to the model's scheduler; the end of the call cancels them.
 
     Raises:
-        RequestError: the call is wrong, or its time is over.
-        TfexportError: likewise, by the library; or too many requests wait.
+        RequestError: the call is invalid, or its deadline has passed.
+        TfexportError: the library refuses it, or too many requests wait.
     """
     made = list[Submission]()
 
@@ -82,19 +82,19 @@ async def begin(
     def work() -> Rows:
         rows = prepare(model, asked)
         made.append(submit(model, rows, call.deadline, on_step))
-        if call.ended:  # meanwhile: whoever comes second of both cancels
+        if call.ended:  # if the call has ended meanwhile, cancel here
             made[0].cancel()
         return rows
 
     call.exits.callback(leave)
-    return await aside(call, work), made[0]
+    return await in_thread(call, work), made[0]
 
 
 async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
     """The hypotheses of a submission.
 
     Raises:
-        RequestError: the call's time is over.
+        RequestError: the call's deadline has passed.
     """
     future = asyncio.wrap_future(submission.future)
     future.add_done_callback(seen)
@@ -105,16 +105,16 @@ async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
 
 
 def seen(future: "asyncio.Future[Any]") -> None:
-    """Look at a future's error, though its caller may have gone: asyncio logs those not seen."""
+    """Read a future's error, even if its caller has gone: asyncio logs errors that are not read."""
     if not future.cancelled():
         future.exception()
 
 
-async def aside(call: Call, work: Callable[[], Result]) -> Result:
-    """Do work on a call's body or texts, in a thread if they are long.
+async def in_thread(call: Call, work: Callable[[], Result]) -> Result:
+    """Run work on a call's body or texts, in a thread if they are long.
 
     Raises:
-        RequestError: the call's time was over before it was done.
+        RequestError: the deadline passed before it was done.
     """
     if call.characters < LONG and len(call.body) < LONG_BODY:
         return work()

@@ -19,7 +19,7 @@ from tfexport.export import export, verify
 from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.typing import silent
 
 SOURCES = ["w4 w5 w6", "w7", "w8 w9 w10 w11"]
@@ -118,7 +118,7 @@ def test_samples_and_expected_texts_are_in_the_languages_that_are_named(
     samples.write_text("".join(f"{source}\n" for source in SOURCES), encoding="utf-8")
 
     manifest = open_bundle(told_bundle)
-    plan = plan_bundle(told_bundle, manifest, "quick", samples, silent, Spoken("de"))
+    plan = plan_bundle(told_bundle, manifest, "quick", samples, silent, LanguagePair("de"))
     assert plan.rows[0] == (10, *plain)
     given: dict[str, Any] = {"config": SETTINGS, "samples": samples, "level": "quick"}
     given["expect"] = expect

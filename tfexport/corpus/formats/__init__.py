@@ -1,4 +1,4 @@
-"""The formats of a corpus' files."""
+"""The file formats of a corpus."""
 
 from collections.abc import Mapping
 

@@ -32,7 +32,7 @@ _NEWLINE = ord("\n")
 
 
 class LongLine:
-    """Stands for a line that is too long to be kept in memory.
+    """Replaces a line that is too long to be kept in memory.
 
     Attributes:
         size: of the line in bytes.
@@ -48,7 +48,7 @@ class LongLine:
 
 
 def scan_lines(source: Source, batch_rows: int) -> Scanned:
-    """Cut a file into pieces of whole lines.
+    """Cut a file into pieces of complete lines.
 
     Raises:
         PartitionError: it cannot be read or decompressed.
@@ -83,12 +83,12 @@ def lines_of(source: Source) -> Iterator[bytes | LongLine]:
 
 
 class _Cutter:
-    """Cuts a stream of bytes behind every so many lines, or after so many bytes."""
+    """Cuts a stream of bytes after a number of lines or bytes."""
 
     def __init__(self, batch_rows: int) -> None:
         self._batch_rows, self._pieces = batch_rows, list[Piece]()
         self._size = self._first = self._start = self._rows = 0
-        self._ended = 0  # where the last whole line ended
+        self._ended = 0  # where the last complete line ended
 
     def feed(self, block: bytes) -> None:
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE) + 1 + self._size
@@ -203,16 +203,13 @@ def _line(kept: list[bytes], size: int) -> bytes | LongLine:
 
 
 def join_bytes(bodies: Iterable[bytes], sink: Any) -> None:
-    """Write bodies one behind the other."""
+    """Write bodies in order."""
     for body in bodies:
         sink.write(body)
 
 
-# Lines of text: a translation a line, and an empty line where there is none.
-
-
 class Text:
-    """Text in UTF-8; a row is a line."""
+    """Lines of UTF-8 text; a row without a translation is an empty line."""
 
     name = "text"
     suffixes = (".txt", "")
@@ -245,11 +242,8 @@ def _row(line: bytes | LongLine, number: int) -> Row:
         return Row(None, number, problem=str(error))
 
 
-# JSON lines: an object a row, to which the translation is added; the rest stays as it is.
-
-
 class JsonLines:
-    """An object a line, in UTF-8."""
+    """JSON lines in UTF-8: translations are added, the rest is unchanged."""
 
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson")
@@ -260,7 +254,7 @@ class JsonLines:
         return scan_lines(source, batch_rows)
 
     def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
-        """See ``Format``; what is given back are the lines, as bytes where they are no objects."""
+        """See ``Format``; lines that are no objects are returned as bytes."""
         given, rows = list[str | bytes](), list[Row]()
         for place, line in enumerate(read_piece(source, piece)):
             number = piece.first + place
@@ -307,7 +301,7 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> float:
-    # Python refuses to parse thousands of digits, and only texts are asked for here.
+    # Python refuses to parse thousands of digits; numbers are not needed here.
     return int(digits) if len(digits) < 20 else math.inf
 
 
@@ -322,6 +316,6 @@ def _written(text: str | bytes, row: Decoded, names: Added) -> str:
     if isinstance(text, bytes):  # a line that is no object
         whole = text.decode(errors="backslashreplace").rstrip("\r\n")
         text = json.dumps({"line" if "line" not in names else "input": whole}, ensure_ascii=False)
-    # The object's own text, not what a parser made of it: numbers and keys stay as they were.
+    # The original text of the object: numbers and keys are unchanged.
     kept = text[1:-1].strip()
     return f"{{{kept}{', ' if kept else ''}{added[1:]}\n"

@@ -1,4 +1,4 @@
-"""Parquet: the columns stay, and the translation's are added."""
+"""Parquet: the columns are kept, and those of the translation are added."""
 
 import hashlib
 import io
@@ -24,13 +24,13 @@ from tfexport.corpus.pieces import (
 from tfexport.corpus.row_decoder import Decoded, Row
 from tfexport.errors import join_some
 
-_ROWS_AHEAD = 1024  # that are read at a time
+_ROWS_AHEAD = 1024  # rows that are read at a time
 _INT96 = "us"  # Spark's times: in nanoseconds, those before 1678 or after 2262 would wrap
-_ROWS_OF_A_GROUP = 1 << 17  # that are written, unless they are large
+_ROWS_OF_A_GROUP = 1 << 17  # rows of a group that are written, unless they are large
 
 
 class Parquet:
-    """A Parquet file; a row is a row."""
+    """Rows of a Parquet file."""
 
     name = "parquet"
     suffixes = (".parquet", ".pq")
@@ -97,7 +97,7 @@ def _rows(batch_rows: int, row_size: int) -> int:
 
 
 def _compression(metadata: pq.FileMetaData) -> str:
-    """Of a file's columns: the first one's."""
+    """The compression of a file's first column."""
     if not (metadata.num_row_groups and metadata.num_columns):
         return "snappy"
     found: str = metadata.row_group(0).column(0).compression
@@ -128,7 +128,7 @@ def _readable() -> Iterator[None]:
 
 
 class _Group:
-    """The rows of a row group, from any of them on, without keeping those before."""
+    """A reader of the rows of one row group, which keeps no earlier rows."""
 
     def __init__(self, source: Source, group: int) -> None:
         self._stream = source.system.open_input_file(source.path)
@@ -145,7 +145,7 @@ class _Group:
         self._stream.close()
 
     def part(self, piece: Piece) -> pa.Table:
-        """The rows of a piece that does not begin before the position; fewer at the end."""
+        """The rows of a piece that does not start before the position; fewer at the end."""
         for _ in self._next(piece.start - self.position):
             pass
         return pa.Table.from_batches(self._next(piece.rows), self._schema)

@@ -1,4 +1,4 @@
-"""CSV and TSV: a record a row below a header; the translation's fields are added behind its own."""
+"""CSV and TSV with a header; the fields of the translation are added at the end of each record."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ from tfexport.json_checks import is_unicode
 from tfexport.runtime.files.line_stream import one_line
 
 Line = bytes | LongLine
-Record = tuple[bytes, list[str] | str]  # its lines, and its fields, or what is wrong with it
+Record = tuple[bytes, list[str] | str]  # its lines, and its fields or problem
 
 
 class Separated:
@@ -40,9 +40,10 @@ class Separated:
         """Name the format.
 
         Args:
-            name: of the format and, behind a full stop, its suffix.
+            name: of the format, which is also its suffix.
             delimiter: between fields.
-            quoted: a field in double quotes may hold delimiters and line breaks, as in RFC 4180.
+            quoted: whether a field in double quotes may hold delimiters and line breaks, as in RFC
+                4180.
         """
         self.name, self.suffixes = name, (f".{name}",)
         self._delimiter, self._quoted = delimiter, quoted
@@ -69,7 +70,7 @@ class Separated:
             raise PartitionError(f"cannot be read: {error}") from None
 
     def read(self, source: Source, piece: Piece, columns: Columns) -> tuple[Any, list[Row]]:
-        """See ``Format``; what is given back are the records, with the fields that they lack."""
+        """See ``Format``; short records are returned with empty fields added."""
         names = self._header(source)
         lines = read_piece(source, replace(piece, rows=piece.lines))
         given, rows = list[tuple[bytes, int]](), list[Row]()
@@ -78,7 +79,7 @@ class Separated:
                 continue
             rows.append(self._row(names, fields, piece.first + len(rows), columns))
             have = len(names) + 1 if isinstance(fields, str) else len(fields or [""])
-            if have > len(names):  # whole as the first field, so that the others stay in place
+            if have > len(names):  # the whole line
                 raw, have = self._line([raw.decode(errors="surrogateescape").rstrip("\r\n")]), 1
             given.append((raw, len(names) - have))
         if len(rows) != piece.rows:
@@ -145,7 +146,7 @@ class Separated:
 
     @staticmethod
     def _is_blank(fields: list[str] | str, header: list[str] | str) -> bool:
-        """Whether a line is empty, and no row: of one column alone it is an empty text."""
+        """Whether a line is empty and no row; in a file of one column it is an empty text."""
         return not fields and len(header) != 1
 
     @staticmethod
@@ -168,18 +169,18 @@ class Separated:
         return [row.translation or "", score, row.error or ""]
 
     def _with(self, raw: bytes, fields: Sequence[str]) -> bytes:
-        """A record with more fields; its own stay as they were written."""
+        """A record with more fields; its own are unchanged."""
         own = raw.rstrip(b"\r\n")
         end = raw[len(own) :] or b"\n"
         return own + self._delimiter.encode() + self._line(fields) + end
 
     def _line(self, fields: Sequence[str]) -> bytes:
-        """Fields as they are written, without a line's end."""
+        """Format fields, without a line end."""
         if self._quoted:
             sink = io.StringIO()
             csv.writer(sink, delimiter=self._delimiter).writerow(fields)
             text = sink.getvalue().removesuffix("\r\n")
-        else:  # such a file has no way to write a tab or a line break
+        else:  # the format cannot contain a tab or a line break
             text = self._delimiter.join(
                 one_line(field).replace(self._delimiter, " ") for field in fields
             )

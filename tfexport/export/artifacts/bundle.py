@@ -25,9 +25,9 @@ from tfexport.export.artifacts.keywords import (
     VerifyKeywords,
     check_expect,
     graph_options,
+    language_pair_of,
     read_options,
     reads_texts,
-    spoken_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import BUNDLE, Output
@@ -47,7 +47,7 @@ from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.typing import PathLike, Progress
 
 
@@ -63,7 +63,7 @@ class BundleContents:
         samples: a file of real inputs that are compared too.
         expect: a file of sources and the texts that are expected.
         reads: "texts" if the model reads them as a whole; see ``Manifest``.
-        spoken: the languages of ``samples`` and ``expect``.
+        language_pair: the languages of ``samples`` and ``expect``.
     """
 
     checkpoint: Checkpoint
@@ -73,7 +73,7 @@ class BundleContents:
     samples: PathLike | None = None
     expect: PathLike | None = None
     reads: str | None = None
-    spoken: Spoken = UNSAID
+    language_pair: LanguagePair = NO_LANGUAGES
 
     def check_languages(self, translates: bool) -> None:
         """Refuse languages of real texts, before the model is exported.
@@ -85,12 +85,12 @@ class BundleContents:
             ConfigError: a language that the model does not know, or one that it has to be told.
         """
         languages, start = self.tokenizers.languages, self.checkpoint.special_ids.start
-        frame_samples(languages, self.spoken)
+        frame_samples(languages, self.language_pair)
         if translates:
             first = self.checkpoint.read_generation().defaults.get("first_token")
-            placed = place_languages(languages, self.spoken, (first, start))
-            if placed.problems:
-                raise ConfigError(join_problems("samples", placed.problems))
+            tokens = find_language_tokens(languages, self.language_pair, (first, start))
+            if tokens.problems:
+                raise ConfigError(join_problems("samples", tokens.problems))
 
 
 def export_bundle(
@@ -111,14 +111,14 @@ def read_contents(
 ) -> BundleContents:
     """Read the checkpoint and choose its tokenizers; see ``export``."""
     check_expect(options, bool(level))
-    spoken = spoken_of(options, "export")
+    language_pair = language_pair_of(options, "export")
     tell("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
     tokenizers.check(found.config)
     inputs = options.get("samples"), options.get("expect")
     reads = reads_texts(options, found.reads_texts)
-    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, spoken)
+    contents = BundleContents(found, of_graphs, tokenizers, level, *inputs, reads, language_pair)
     if inputs != (None, None):
         contents.check_languages(translates=contents.expect is not None)
     return contents
@@ -150,12 +150,14 @@ def write_bundle(
         manifest = write_manifest(folder, manifest)
         report = None
         if contents.level:
-            spoken = contents.spoken
-            plan = plan_bundle(folder, manifest, contents.level, contents.samples, tell, spoken)
+            language_pair = contents.language_pair
+            plan = plan_bundle(
+                folder, manifest, contents.level, contents.samples, tell, language_pair
+            )
             report = compare_bundle(folder, manifest, checkpoint, bundle_comparisons(), plan)
             if contents.expect is not None:
                 tie = near_tie_of(checkpoint, report)
-                report = add_expected(report, folder, contents.expect, tie, tell, spoken)
+                report = add_expected(report, folder, contents.expect, tie, tell, language_pair)
             report.require(str(output))
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
@@ -170,7 +172,7 @@ def verify_bundle(
     bundle: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
 ) -> ParityReport:
     """Compare a bundle with the checkpoint that it was exported from; see ``verify``."""
-    spoken = spoken_of(options, "verify")
+    language_pair = language_pair_of(options, "verify")
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
@@ -185,11 +187,11 @@ def verify_bundle(
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
     info.require_same_model(bundle, found.config)
     samples, expect = options.get("samples"), options.get("expect")
-    plan = plan_bundle(bundle, manifest, level, samples, tell, spoken)
+    plan = plan_bundle(bundle, manifest, level, samples, tell, language_pair)
     report = compare_bundle(bundle, manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(report, bundle, expect, near_tie_of(found, report), tell, spoken)
+    return add_expected(report, bundle, expect, near_tie_of(found, report), tell, language_pair)
 
 
 def describe(

@@ -14,7 +14,7 @@ from tfexport.export.named_code import load_named
 from tfexport.export.quantization.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.typing import PathLike
 
 
@@ -154,7 +154,7 @@ def refuse_expected(given: Mapping[str, Any], path: Path) -> None:
             raise ConfigError(Message(Option(name), f" goes with a bundle, and {path} is a file."))
 
 
-def spoken_of(given: Mapping[str, Any], subject: str) -> Spoken:
+def language_pair_of(given: Mapping[str, Any], subject: str) -> LanguagePair:
     """The languages of real texts, from keyword arguments; ``subject`` begins the message.
 
     Raises:
@@ -162,7 +162,7 @@ def spoken_of(given: Mapping[str, Any], subject: str) -> Spoken:
     """
     if given.get("samples") is None and given.get("expect") is None:
         require_samples(subject, {name: given.get(name) for name in LANGUAGES})
-    return Spoken(given.get("source_language"), given.get("target_language"))
+    return LanguagePair(given.get("source_language"), given.get("target_language"))
 
 
 def read_options(given: VerifyKeywords, verify: bool = True) -> ReadOptions:

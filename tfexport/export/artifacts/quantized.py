@@ -16,7 +16,7 @@ from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import (
     ExportKeywords,
     graph_options,
-    spoken_of,
+    language_pair_of,
     tokenizer_files,
 )
 from tfexport.export.artifacts.option_rules import Output
@@ -24,7 +24,7 @@ from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.quantization.bundle import QuantizedBundle, quantize_bundle
 from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.runtime.language_tokens import UNSAID
+from tfexport.runtime.language_tokens import NO_LANGUAGES
 from tfexport.typing import PathLike, Progress
 
 
@@ -40,10 +40,11 @@ def export_quantized_bundle(
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / output.path.name
         exported = write_bundle(contents, exact, force=False, tell=output.tell)
-        spoken = UNSAID if samples is None else contents.spoken
+        language_pair = NO_LANGUAGES if samples is None else contents.language_pair
         made = quantize_bundle(
-            exact, output.path, output.weights, samples=samples, source_language=spoken.source,
-            target_language=spoken.target, force=output.force, progress=output.tell,
+            exact, output.path, output.weights, samples=samples,
+            source_language=language_pair.source, target_language=language_pair.target,
+            force=output.force, progress=output.tell,
         )  # fmt: skip
     return quantized_result(exported, made, output)
 
@@ -72,7 +73,7 @@ def export_quantized_graph(
     weights, tell = output.weights, output.tell
     assert weights is not None
     samples = options.get("samples")
-    spoken = spoken_of(options, "export")
+    language_pair = language_pair_of(options, "export")
     # Without the reference translations.
     lines = [line.partition("\t")[0] for line in onnx_file.read_lines(options)]
     contents = onnx_file.read_contents(checkpoint, output, options, lines)
@@ -81,7 +82,7 @@ def export_quantized_graph(
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
         judged_bundle = BundleContents(
-            contents.checkpoint, contents.options, tokenizers, level="", spoken=spoken
+            contents.checkpoint, contents.options, tokenizers, level="", language_pair=language_pair
         )
         judged_bundle.check_languages(translates=True)
 
@@ -117,8 +118,8 @@ def _judge(
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)
         quantized = Path(folder) / "judged.bundle"
-        spoken = contents.spoken
+        language_pair = contents.language_pair
         return quantize_bundle(
-            exact, quantized, weights, samples=samples, source_language=spoken.source,
-            target_language=spoken.target, progress=tell,
+            exact, quantized, weights, samples=samples, source_language=language_pair.source,
+            target_language=language_pair.target, progress=tell,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from tfexport.errors import (
 from tfexport.export.report import SAMPLES, SENTENCES
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
-from tfexport.runtime.language_tokens import UNSAID, Spoken, place_languages
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
 from tfexport.runtime.text.codec import Framing, TextCodec, check_ids
 from tfexport.typing import PathLike, Progress, silent
 
@@ -76,7 +76,7 @@ def plan_bundle(
     level: str,
     samples: PathLike | None,
     tell: Progress,
-    spoken: Spoken = UNSAID,
+    language_pair: LanguagePair = NO_LANGUAGES,
 ) -> Plan:
     """The plan of a bundle's comparison: the rows of ``samples``, or else built-in sentences.
 
@@ -86,7 +86,7 @@ def plan_bundle(
         level: see ``Plan``.
         samples: a file of source texts, or of ids where the bundle holds no tokenizer.
         tell: called after every batch.
-        spoken: the languages of ``samples``.
+        language_pair: the languages of ``samples``.
 
     Raises:
         ConfigError: a language that the model does not know, or one that it has to be told.
@@ -94,7 +94,7 @@ def plan_bundle(
     """
     codec = TextCodec(folder, manifest)
     if samples is not None:
-        framing = frame_samples(manifest.languages, spoken)
+        framing = frame_samples(manifest.languages, language_pair)
 
         def encode(text: str) -> list[int]:
             if manifest.tokenizers:
@@ -155,18 +155,22 @@ def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
     return [(source, target) for source, _, target in pairs]
 
 
-def frame_samples(languages: Languages | None, spoken: Spoken) -> Framing:
+def frame_samples(languages: Languages | None, language_pair: LanguagePair) -> Framing:
     """The ids of languages around a source text; those of the target only if they go there.
 
     Raises:
         ConfigError: a language that the model does not know, or one that it has to be told.
     """
-    if spoken.target is None and languages is not None and languages.target_place != "source":
+    if (
+        language_pair.target is None
+        and languages is not None
+        and languages.target_place != "source"
+    ):
         languages = replace(languages, target_place=None, target=None)
-    placed = place_languages(languages, spoken, ())
-    if placed.problems:
-        raise ConfigError(join_problems("samples", placed.problems))
-    return placed.framing
+    tokens = find_language_tokens(languages, language_pair, ())
+    if tokens.problems:
+        raise ConfigError(join_problems("samples", tokens.problems))
+    return tokens.framing
 
 
 def _read_rows(path: Path, encode: Callable[[str], list[int]]) -> tuple[tuple[int, ...], ...]:

@@ -17,7 +17,7 @@ from tfexport.export.rounding import Noise
 from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.search import truncate_at_eos
 from tfexport.runtime.translator import Translator
 from tfexport.typing import PathLike, Progress
@@ -98,7 +98,7 @@ def add_expected(
     expect: PathLike,
     near_tie: NearTie,
     tell: Progress,
-    spoken: Spoken = UNSAID,
+    language_pair: LanguagePair = NO_LANGUAGES,
 ) -> ParityReport:
     """A report with the comparison of expected texts.
 
@@ -112,7 +112,7 @@ def add_expected(
         expect: a file: lines of a source, a tab, and the text that is expected.
         near_tie: whether a text is a near tie of the eager code.
         tell: called before and after.
-        spoken: the languages of the texts.
+        language_pair: the languages of the texts.
 
     Raises:
         ConfigError: the bundle has no tokenizers, or has to be told a language.
@@ -126,10 +126,10 @@ def add_expected(
                 Option("expect"), " compares texts, and the bundle has no tokenizer for both "
                 "sides: give one with ", Option("tokenizer"), ".",
             ))  # fmt: skip
-        options, _ = translator.engine.resolver.resolve({}, spoken=spoken)
+        options, _ = translator.engine.resolver.resolve({}, language_pair=language_pair)
         results = translator.translate(
             [source for source, _ in pairs],
-            source_language=spoken.source, target_language=spoken.target,
+            source_language=language_pair.source, target_language=language_pair.target,
         )  # fmt: skip
         wrong: list[Line] = []
         ties = 0

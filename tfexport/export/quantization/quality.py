@@ -22,7 +22,7 @@ from tfexport.errors import (
 from tfexport.runtime import Translator
 from tfexport.runtime.files.array_rows import read_array_rows
 from tfexport.runtime.files.input_lines import read_line, read_numbers
-from tfexport.runtime.language_tokens import UNSAID, Spoken
+from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair
 from tfexport.runtime.model.interface import Floats, Model
 from tfexport.runtime.model.open_model import open_model
 from tfexport.runtime.search.logits import log_normalizer
@@ -95,9 +95,12 @@ class QualityCheck:
     """
 
     def __init__(
-        self, original: Translator, samples: Sequence[Sample], spoken: Spoken = UNSAID
+        self,
+        original: Translator,
+        samples: Sequence[Sample],
+        language_pair: LanguagePair = NO_LANGUAGES,
     ) -> None:
-        self._original, self._spoken = original, spoken
+        self._original, self._language_pair = original, language_pair
         self.samples = [sample for sample in samples if sample.ids or sample.inputs]
         self._pairs = [
             (sample.text, sample.reference)
@@ -111,7 +114,7 @@ class QualityCheck:
         engine = original.engine
         languages = original.manifest.languages
         place = None if languages is None else languages.target_place
-        target = spoken.target if place in ("first", "start") else None
+        target = language_pair.target if place in ("first", "start") else None
         keywords: dict[str, Any] = {"max_length": length, "return_end_token": True}
         # A language that decoding starts with is forced, so it does not count as agreement.
         self._forced = int(target is not None and place == "first")
@@ -119,7 +122,7 @@ class QualityCheck:
             keywords["first_token"] = None
         # Always greedily: tokens that the bundle's defaults force are no predictions.
         resolved, _ = engine.resolver.resolve(
-            keywords, spoken=Spoken(target=target, as_ids=True), own_defaults=False
+            keywords, language_pair=LanguagePair(target=target, as_ids=True), own_defaults=False
         )
         self._start = resolved.bos_id
         self._requests = [
@@ -166,7 +169,7 @@ class QualityCheck:
     def _bleu(self, translator: Translator) -> float:
         results = translator.translate(
             [text for text, _ in self._pairs],
-            source_language=self._spoken.source, target_language=self._spoken.target,
+            source_language=self._language_pair.source, target_language=self._language_pair.target,
         )  # fmt: skip
         references = [reference for _, reference in self._pairs]
         score: float = (
@@ -228,8 +231,8 @@ def open_quality_check(
     translator: Translator, path: Path, source_language: str | None, target_language: str | None
 ) -> QualityCheck:
     """The quality check of a file of samples; see ``read_samples``."""
-    spoken = Spoken(source_language, target_language)
-    return QualityCheck(translator, read_samples(path, translator, spoken), spoken)
+    language_pair = LanguagePair(source_language, target_language)
+    return QualityCheck(translator, read_samples(path, translator, language_pair), language_pair)
 
 
 def _sacrebleu() -> ModuleType:
@@ -241,7 +244,9 @@ def _sacrebleu() -> ModuleType:
     return sacrebleu
 
 
-def read_samples(path: Path, translator: Translator, spoken: Spoken = UNSAID) -> list[Sample]:
+def read_samples(
+    path: Path, translator: Translator, language_pair: LanguagePair = NO_LANGUAGES
+) -> list[Sample]:
     """Read samples: one text a line, with a tab and a reference translation if there is one.
 
     If the bundle holds no tokenizer, lines are ids; of a user's module they may be an ``.npz``.
@@ -253,9 +258,9 @@ def read_samples(path: Path, translator: Translator, spoken: Spoken = UNSAID) ->
     io = translator.manifest.module_io
     if path.suffix == ".npz" and io is not None:
         return [Sample([], inputs=row) for row in read_array_rows(path, io.inputs)]
-    as_ids = spoken == UNSAID and not translator.manifest.tokenizers
+    as_ids = language_pair == NO_LANGUAGES and not translator.manifest.tokenizers
     options, _ = translator.engine.resolver.resolve(
-        {}, spoken=Spoken(as_ids=True) if as_ids else spoken, own_defaults=False
+        {}, language_pair=LanguagePair(as_ids=True) if as_ids else language_pair, own_defaults=False
     )
     samples = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):

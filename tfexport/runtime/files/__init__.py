@@ -1,1 +1,1 @@
-"""Files of lines in, files of lines out."""
+"""Decoding of files of lines."""

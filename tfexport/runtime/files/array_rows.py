@@ -1,4 +1,4 @@
-"""Rows of a user's module's inputs from an ``.npz`` file, and their decoding."""
+"""Reading and decoding rows of a user's module's inputs from an ``.npz`` file."""
 
 import tokenize
 import zipfile
@@ -30,8 +30,8 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     """Read rows from a file of ``numpy.savez``.
 
     Args:
-        path: for each input one array with the rows as its first axis, or for rows of unequal
-            shape one array a row, ``NAME/0``, ``NAME/1``, … ``attention_mask`` may be left out.
+        path: for each input one array with the rows as its first axis, or for rows of unequal shape
+            one array a row, ``NAME/0``, ``NAME/1``, … ``attention_mask`` is optional.
         inputs: of the model.
 
     Raises:
@@ -50,7 +50,7 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-# Whatever numpy and zipfile raise of a file that is damaged, or made by somebody else.
+# What numpy and zipfile raise for damaged or foreign files.
 _DAMAGED = (
     ValueError, TypeError, EOFError, MemoryError, NotImplementedError, RuntimeError,
     zlib.error, tokenize.TokenError, zipfile.BadZipFile,
@@ -79,7 +79,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _columns(
     arrays: Mapping[str, Any], inputs: Sequence[TensorSpec]
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    """Input to its rows, and what is wrong."""
+    """The rows of each input, and all problems."""
     left, columns, problems = dict(arrays), dict[str, list[Any]](), list[str]()
     for tensor in inputs:
         name = tensor.name
@@ -122,7 +122,7 @@ def decode_rows(
         engine: of an open bundle.
         rows: input to array.
         options: how to decode, as the engine resolved it.
-        prefix: the forced beginning of every target.
+        prefix: the forced start of every target.
         chunk: rows that are batched together.
     """
 

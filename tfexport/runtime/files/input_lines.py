@@ -1,4 +1,4 @@
-"""Input lines of a file or of a pipe, read once, and the parsing of a line."""
+"""Reading input lines of a file or a pipe once, and parsing a line."""
 
 import contextlib
 import hashlib
@@ -10,18 +10,18 @@ from typing import Any, BinaryIO
 
 from tfexport.errors import InputError
 
-HEAD = 1 << 20  # bytes at a file's start that its fingerprint covers
+HEAD = 1 << 20  # bytes at a file's start that are part of its fingerprint
 
 Source = str | os.PathLike[str] | BinaryIO
 
 
 class InputLines:
-    """Lines that are read once, and counted.
+    """Lines that are read once and counted.
 
     Attributes:
         name: of the file, for messages.
-        count: lines that have been read.
-        size: bytes of them.
+        count: number of lines that have been read.
+        size: number of bytes of these lines.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -43,7 +43,7 @@ class InputLines:
 
     @property
     def is_file(self) -> bool:
-        """Whether it could be read again; a pipe or a terminal could not."""
+        """Whether the input is a file, which can be read again."""
         return self._status is not None and stat.S_ISREG(self._status.st_mode)
 
     @property
@@ -52,13 +52,13 @@ class InputLines:
         return self._file.isatty()
 
     def is_at(self, path: Path) -> bool:
-        """Whether it is the file at this path."""
+        """Whether the input is the file at this path."""
         with contextlib.suppress(OSError):
             return self._status is not None and os.path.samestat(self._status, path.stat())
         return False
 
     def fingerprint(self) -> dict[str, Any] | None:
-        """Size, and hash of the start, of a file; None for a pipe. For before the first line."""
+        """Size, and hash of the start, of a file; None for a pipe. Call it before reading."""
         if not self.is_file or self._status is None:
             return None
         start = self._file.tell()
@@ -82,7 +82,7 @@ def open_lines(source: Source) -> Iterator[InputLines]:
 
 
 def read_line(line: bytes, first: bool = False) -> str:
-    """A line without its end.
+    """Decode a line, without its end.
 
     Raises:
         InputError: it is not UTF-8.

@@ -1,6 +1,6 @@
-"""Decoding of a stream of lines, for ``tfexport translate``.
+"""Decoding a stream of lines, for ``tfexport translate``.
 
-A bad line does not stop the others: it gives a ``LineResult`` with a problem instead of a result.
+A bad line does not stop the others: its ``LineResult`` has a problem instead of a result.
 """
 
 import json
@@ -49,12 +49,13 @@ def translate_lines(
         engine: of an open bundle.
         lines: UTF-8, with or without line ends.
         options: how to decode, as the engine resolved it.
-        ids: lines are space-separated ids instead of text, in and out.
-        prefixes: the forced beginning of each target, as a line of the same kind or as ids.
+        ids: lines are space-separated ids instead of text, in input and output.
+        prefixes: the forced start of each target, as a line of the same kind or as ids.
         chunk: lines that are read and batched by length together. The next chunk is read while
             one is decoded, unless it is 1.
         first: number of the first line.
-        decoded: told how many lines a batch had that is done, by the thread that has done it.
+        decoded: called with the number of lines of each finished batch, in the thread that decoded
+            it.
     """
     jobs = _read_all(engine, lines, options, ids, prefixes, first)
     for job, found in engine.decode_stream(jobs, options, chunk, decoded):
@@ -99,7 +100,7 @@ def _read_all(
     prefixes: Iterable[bytes | tuple[int, ...]] | None,
     first: int,
 ) -> Iterator[_Job]:
-    # Surplus prefixes are ignored; a line without one is reported as bad.
+    # Extra prefixes are ignored; a line without a prefix is bad.
     given: Iterable[bytes | tuple[int, ...] | None] = (
         repeat(()) if prefixes is None else chain(prefixes, repeat(None))
     )
@@ -135,18 +136,15 @@ def _read(
     return _Job(number, text, request)
 
 
-# Results as lines of a file: text, text with alignments, or JSON.
-
-
 @dataclass(frozen=True)
 class LineFormat:
-    """The form of an output's lines.
+    """The format of output lines.
 
     Attributes:
         jsonl: write one JSON object for each input line, instead of text.
         alignment: write ``text ||| 0-0 1-2`` instead of the text alone.
         ids: write ids separated by spaces, instead of text.
-        num_hypotheses: hypotheses for each input line. As text each has a line of its own, which
+        num_hypotheses: hypotheses for each input line. As text each has its own line, which
             is empty if the search found fewer; a JSON object lists them if there are several.
         spell: writes the options in the ``error`` of a JSON object: as Python's keywords, or as
             the flags of a command line.
@@ -168,9 +166,9 @@ class LineFormat:
         return [self._json(line)] if self.jsonl else self._texts(line)
 
     def identity(self) -> dict[str, Any]:
-        """The format as JSON values, which a run that resumes an output compares with its own.
+        """The format as JSON values, which are compared when an output is resumed.
 
-        The number of hypotheses is left to the decoding options, which are compared too.
+        The number of hypotheses is compared as a decoding option.
         """
         return {"format": [self.jsonl, self.alignment, self.ids]}
 
@@ -199,11 +197,8 @@ class LineFormat:
 
 
 def one_line(text: str) -> str:
-    """A decoded text without its line breaks: each input line has to stay one output line."""
+    """A decoded text without line breaks, so that it is one output line."""
     return " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text.rstrip("\r\n")
-
-
-# The task of decoding a file's lines and writing them.
 
 
 @dataclass(frozen=True)
@@ -213,8 +208,8 @@ class LineTask:
     Attributes:
         options: resolved decoding options.
         line_format: of the output; its ``ids`` holds for the input too.
-        prefix: the forced beginning of every target.
-        prefix_file: or a file with a prefix for each line of the source.
+        prefix: the forced start of every target.
+        prefix_file: a file with a prefix for each line of the source; None without one.
     """
 
     options: ResolvedOptions

@@ -1,6 +1,6 @@
 """Translation of a file to a file in constant memory; a run that was killed can be resumed.
 
-Beside an unfinished OUTPUT stands its journal, ``OUTPUT.progress``; see ``journal``.
+An unfinished OUTPUT has a journal, ``OUTPUT.progress``.
 """
 
 import hashlib
@@ -26,35 +26,35 @@ from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.workers import rows_ahead
 from tfexport.runtime.text.codec import PLAIN
 
-# The journal beside an unfinished output, ``OUTPUT.progress``.
+# The journal next to an unfinished output, ``OUTPUT.progress``.
 #
 # JSON lines. The first is an object with everything that the output depends on (input, bundle,
 # options), each other names an input line that could not be decoded: ``{"bad": 7}``. The file is
 # removed when the output is complete.
 
 
-LONGEST = 1 << 24  # bytes of a line, far more than a journal's lines have
+LONGEST = 1 << 24  # bytes of a line, far more than a journal's lines need
 
 
 def progress_path(output: Path) -> Path:
-    """The path of an unfinished output's journal."""
+    """The path of an output's journal."""
     return output.with_name(f"{output.name}.progress")
 
 
 class Journal:
-    """The journal of an output that is being written."""
+    """The journal of an output: JSON lines, first everything it depends on, then bad lines."""
 
     def __init__(self, output: Path, made_of: Mapping[str, Any], bad: Sequence[int] = ()) -> None:
         """Start a journal; an existing one is replaced.
 
         Args:
-            output: the file that the journal is about.
+            output: the output file.
             made_of: everything that the output depends on, in JSON's types.
-            bad: lines that an earlier run could not decode.
+            bad: numbers of lines that an earlier run could not decode.
         """
         self._path = progress_path(output)
         partial = self._path.with_name(f"{self._path.name}.new")
-        # Atomic: a kill in between must not lose the notes of an earlier run.
+        # Atomic: if this run is killed now, the notes of an earlier run must remain.
         with partial.open("wb") as file:
             _note(file, made_of)
             for number in bad:
@@ -63,16 +63,16 @@ class Journal:
         self._file = self._path.open("ab")
 
     def note_bad(self, number: int) -> None:
-        """Note a bad line, before its output line is written."""
+        """Record a bad line, before its output line is written."""
         _note(self._file, {"bad": number})
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file and keep it: another run may resume the output."""
+        """Close the file without removing it: another run may resume the output."""
         self._file.close()
 
     def remove(self) -> None:
-        """Remove the file: the output is complete."""
+        """Remove the file when the output is complete."""
         self.close()
         self._path.unlink(missing_ok=True)
 
@@ -85,7 +85,7 @@ def read_journal(output: Path) -> tuple[dict[str, Any], list[int]]:
     """Read what an unfinished output was made of, and its bad lines.
 
     Raises:
-        OutputExistsError: the journal is damaged, or is none.
+        OutputExistsError: the journal is damaged, or is not a journal.
     """
     path = progress_path(output)
     notes = _read_notes(path)
@@ -102,9 +102,9 @@ def read_journal(output: Path) -> tuple[dict[str, Any], list[int]]:
 
 
 def _read_notes(path: Path) -> Iterator[tuple[int, Any]]:
-    """Each line with its number; None for one that cannot be read.
+    """Yield each line's number and value; None if it cannot be parsed.
 
-    The last one, if it is torn, is left out: a run was killed while it wrote it.
+    A torn last line is skipped: a run was killed while it wrote it.
     """
     with path.open("rb") as file:
         number = 0
@@ -126,18 +126,15 @@ def _damaged(output: Path, path: Path, number: int) -> OutputExistsError:
     ))  # fmt: skip
 
 
-# Checks of an earlier run's output: how many lines it has, and whether they match this run.
-
-
 BLOCK = 1 << 20
-SCORE_TOLERANCE = 1e-3  # scores of an equal model on another processor
+SCORE_TOLERANCE = 1e-3  # scores of the same model on another processor
 
 
 def read_bad_lines(output: Path, made_of: Mapping[str, Any]) -> list[int]:
     """Read the bad lines of an unfinished output, after a check that it belongs to this run.
 
     Raises:
-        OutputExistsError: it was begun with another input, bundle or options; they are named.
+        OutputExistsError: it was started with another input, bundle or options, which are named.
     """
     began, bad = read_journal(output)
     if "source" in began and began["source"] is None:
@@ -178,18 +175,18 @@ def check_finished(
 ) -> list[int]:
     """Check a finished output, which has no journal, against this run, and find its bad lines.
 
-    Nothing records how it was made, so its first lines are decoded again. Bad lines are found
+    There is no record of how it was made, so its first lines are decoded again. Bad lines are found
     without decoding.
 
     Raises:
-        OutputExistsError: this input, bundle and options give other lines.
+        OutputExistsError: this input, bundle and options produce other lines.
     """
     options, lines_per_input = task.options, task.line_format.lines_per_input
     bad: list[int] = []
     written, torn = _count_lines(output)
     if torn:
         raise _is_not_ours(output, f"{written} lines and half a one")
-    # A draw without a seed gives other lines each time, and a callback may do anything.
+    # Sampling without a seed, or a callback, may give other lines each time.
     repeatable = ("seed" in options.given or not options.sampling) and options.callback is None
     compared = rows_ahead(options) if repeatable else 0
     with output.open("rb") as file:
@@ -229,7 +226,7 @@ def _begin_anew(problem: str) -> OutputExistsError:
 
 
 def _is_alike(expected: bytes, found: bytes) -> bool:
-    """Whether two lines are equal; JSON lines may differ in rounding and in an error's words."""
+    """Whether two lines are equal, except for rounding and words of errors in JSON."""
     if expected == found:
         return True
     try:
@@ -290,8 +287,8 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
     """Refuse an output that exists or cannot be written, before any work.
 
     Raises:
-        OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, it is the
-            input, another run is writing it, or it has no folder to be in.
+        OutputExistsError: it exists and neither ``force`` nor ``resume`` is given, it is the input,
+            another run is writing it, or its folder does not exist.
         ConfigError: ``force`` and ``resume`` are both given.
     """
     check_folder(output)
@@ -300,7 +297,7 @@ def check_output(source: Path | None, output: Path, force: bool, resume: bool) -
 
 
 def _check_free(source: Path | None, output: Path, force: bool, resume: bool) -> None:
-    """As ``check_output``, whoever is writing it."""
+    """As ``check_output``, but without the lock."""
     if force and resume:
         raise ConfigError(
             Message(_FORCE, " starts again and ", _RESUME, " continues: give one of them.")
@@ -339,21 +336,21 @@ def translate_file(
 
     Args:
         engine: of an open bundle.
-        source: UTF-8 lines: a path, or a binary stream. It is opened and read once, so a pipe is
-            as good as a file, but for ``resume``.
+        source: UTF-8 lines: a path, or a binary stream. It is opened and read once; ``resume``
+            needs a file, otherwise a pipe is possible.
         output: written line by line; an incomplete last line is discarded on resuming.
         task: how to decode and write them.
         resume: continue an unfinished output; start a new one if there is none. It must have been
-            begun with the same source, bundle, options and format.
+            started with the same source, bundle, options and format.
         force: replace an output that exists.
-        tell: called with every result; for a finished output, with its bad lines only.
-        advance: called when a batch is decoded, in any thread, with the number of lines that are
-            done and about how many bytes of the source they have.
+        tell: called with every result; for a finished output, only with its bad lines.
+        advance: called after each batch, in any thread, with the number of finished lines and an
+            estimate of their bytes.
 
     Raises:
-        OutputExistsError: the output exists, was begun with other input or options, or is being
+        OutputExistsError: the output exists, was started with other input or options, or is being
             written by another process.
-        ConfigError: ``resume``, and an input that can be read only once.
+        ConfigError: ``resume`` with an input that can be read only once.
         OSError: a file cannot be read or written.
     """
     output = Path(output)
@@ -368,7 +365,7 @@ def translate_file(
             raise _is_input(output)
         _check_rereadable(inputs, resume)
         stack.enter_context(writing(Path(os.path.realpath(output))))
-        _check_free(None, output, force, resume)  # which another run may have written meanwhile
+        _check_free(None, output, force, resume)  # another run may have written it meanwhile
         made_of = _identity(engine, task, inputs)
         prefixes = inputs[1] if len(inputs) > 1 else repeat(task.prefix)
         done, bad = 0, list[int]()
@@ -381,14 +378,14 @@ def translate_file(
             bad = [number for number in bad if number <= done]
             _skip(inputs, done, output)
         journal = stack.enter_context(closing(Journal(output, made_of, bad)))
-        told = _Told(lines, done, tell, advance)
-        bad += _append(engine, task, prefixes, output, journal=journal, told=told)
+        progress = _Progress(lines, done, tell, advance)
+        bad += _append(engine, task, prefixes, output, journal=journal, progress=progress)
         journal.remove()
     return FileSummary(lines.count, done, tuple(bad))
 
 
-class _Told:
-    """Who is told of a run's progress, and the lines of which it is."""
+class _Progress:
+    """Counts lines, and calls the callbacks of a run."""
 
     def __init__(
         self,
@@ -402,14 +399,14 @@ class _Told:
         self._decoded, self._lock = done, threading.Lock()
 
     def decoded(self, lines: int) -> None:
-        """Tell of lines that are decoded; those that have been read are more."""
+        """Report decoded lines; more lines may have been read."""
         with self._lock:
             self._decoded += lines
             count, read = self._decoded, max(self.lines.count, 1)
             self._advance(count, self.lines.size * count // read)
 
     def written(self, line: LineResult) -> None:
-        """Tell of a line, which needed no decoding if it is empty or bad."""
+        """Report a written line."""
         self._tell(line)
         self.decoded(max(0, line.number - self._decoded))
 
@@ -421,31 +418,32 @@ def _append(
     output: Path,
     *,
     journal: Journal,
-    told: _Told,
+    progress: _Progress,
 ) -> list[int]:
-    """Translate the remaining lines and append them; returns the numbers of bad ones."""
-    bad, lines, done = list[int](), told.lines, told.done
-    # Append mode: a write of another program in between shows in the file's size.
+    """Translate and append the remaining lines; return the numbers of bad ones."""
+    bad, lines, done = list[int](), progress.lines, progress.done
+    # Append mode: a write of another program changes the file's size, which is checked.
     with output.open("ab") as sink:
         if not done:
             sink.truncate(0)
         size = os.fstat(sink.fileno()).st_size
-        # At a terminal each line is answered at once, and from a pipe with a batch size of 1.
+        # At a terminal each line is translated at once, and so is a pipe with a batch size of 1.
         at_once = task.options.batch_size == 1 and not lines.is_file
         for result in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
             first=done + 1, chunk=1 if at_once or lines.is_terminal else rows_ahead(task.options),
-            decoded=told.decoded,
+            decoded=progress.decoded,
         ):  # fmt: skip
             if result.problem is not None:
                 bad.append(result.number)
-                # Noted before its output line is written, so that no written line lacks its note.
+                # Recorded before the output line is written, so that every written bad line is
+                # recorded.
                 journal.note_bad(result.number)
             written = "".join(f"{line}\n" for line in task.line_format.write(result))
             size += sink.write(written.encode())
             sink.flush()
-            told.written(result)
-        _check_whole(sink, output, size)
+            progress.written(result)
+        _check_complete(sink, output, size)
     return bad
 
 
@@ -469,7 +467,7 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
         ))  # fmt: skip
 
 
-def _check_whole(sink: BinaryIO, output: Path, size: int) -> None:
+def _check_complete(sink: BinaryIO, output: Path, size: int) -> None:
     """Flush an output to disk, and check that it is complete.
 
     Raises:
@@ -517,7 +515,7 @@ def translate_stream(
         prefixes: Iterable[bytes | tuple[int, ...]] = repeat(task.prefix)
         if task.prefix_file is not None:
             prefixes = stack.enter_context(open_lines(task.prefix_file))
-        # At a terminal each line is answered at once.
+        # At a terminal each line is translated at once.
         at_once = lines.is_terminal or task.options.batch_size == 1
         for line in translate_lines(
             engine, lines, task.options, ids=task.line_format.ids, prefixes=prefixes,
@@ -531,7 +529,7 @@ def translate_stream(
 
 
 def _identity(engine: Engine, task: LineTask, inputs: Sequence[InputLines]) -> dict[str, Any]:
-    """Everything that the output's content depends on, as JSON values; batching does not matter."""
+    """Everything that the output depends on, as JSON values; batching has no influence."""
     files = {name: entry.sha256 for name, entry in engine.manifest.files.items()}
     without_influence = ("callback", "batch_size", "batch_type")
     asked = {

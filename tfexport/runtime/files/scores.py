@@ -1,4 +1,4 @@
-"""Files of sources and of targets, scored line by line."""
+"""Scoring files of sources and targets line by line."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ class LineScore:
 
 @dataclass(frozen=True)
 class ScoreFormat:
-    """The form of the lines of a score file and of its inputs.
+    """The format of a score file and of its inputs.
 
     Attributes:
         jsonl: write JSON objects, in the form of ``Hypothesis.to_dict``, instead of numbers.
@@ -78,8 +78,8 @@ def score_file(
     Args:
         scorer: of an open bundle.
         pair: sources and targets; UTF-8 lines.
-        output: a line for each pair, empty for a bad one; a file appears when it is whole.
-        options: of the scorer.
+        output: a line for each pair, empty for a bad one; a file appears when it is complete.
+        options: options of the scorer.
         line_format: of the output, and whether the input is text or ids.
         force: replace an output that exists.
         tell: called with every result.
@@ -111,7 +111,7 @@ def score_lines(
     *,
     ids: bool = False,
 ) -> Iterator[LineScore]:
-    """Score pairs of lines in their order; a bad pair comes back with its problem."""
+    """Score pairs of lines in their order; a bad pair has a problem."""
     pairs = enumerate(zip_longest(sources, targets), start=1)
     while chunk := list(islice(pairs, rows_ahead(options))):
         requests: list[Request | None] = []

@@ -1,1 +1,1 @@
-"""A bundle's sessions, and the state of its decoder."""
+"""The engines that compute a bundle's model, and the state of its decoder."""

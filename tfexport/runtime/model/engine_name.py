@@ -1,4 +1,4 @@
-"""The names of the engines that compute models."""
+"""The names of the engines."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The interface between an engine that computes a model, and search and scheduler.
+"""The interface of engines, which search and scheduler use.
 
 Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L layers, H heads.
 """
@@ -15,7 +15,7 @@ from tfexport.bundle import Manifest
 Ids = NDArray[np.int64]
 Places = NDArray[np.intp]
 Floats = NDArray[np.float32]
-# Of one row: ids as the encoder sees them, or a user's module's inputs by name.
+# The source of one row: ids as the encoder takes them, or inputs of a user's module by name.
 Source = Sequence[int] | Mapping[str, NDArray[Any]]
 
 
@@ -23,9 +23,8 @@ class Generated(NamedTuple):
     """Outputs of a greedy search in one call.
 
     Attributes:
-        sequences: (B, T), the end token included, padded behind it.
-        scores: (B,), mean natural-log probability, the end token included; NaN if they were left
-            out.
+        sequences: (B, T), the end token included, padded after it.
+        scores: (B,), mean natural-log probability, the end token included; NaN if not requested.
         attention: cross-attention weights (B, L, H, T, S) of L layers; None if the graph was
             exported without.
     """
@@ -39,9 +38,9 @@ class BeamRecord(NamedTuple):
     """Top-k candidates of every step of a beam search: (T, B, N) each, best first.
 
     Attributes:
-        tokens: which token each is.
+        tokens: ids.
         parents: index of the hypothesis that it continues.
-        log_probs: log-probability of the token alone.
+        log_probs: log-probability of the token.
     """
 
     tokens: Ids
@@ -50,10 +49,10 @@ class BeamRecord(NamedTuple):
 
 
 class Rows(Protocol):
-    """R decoder rows that stand at one position.
+    """R decoder rows that are at one position.
 
-    Rows change by ``select`` only, which moves everything of a row together, so that no row can
-    attend to the source of another.
+    Only ``select`` changes rows; it moves all data of a row together, so that no row can attend to
+    another row's source.
 
     Attributes:
         sources: (R,), index of the encoded source that each row attends to; other data of a
@@ -69,7 +68,7 @@ class Rows(Protocol):
 
 
 class RunningRows(Protocol):
-    """Decoder rows that enter and leave at any step; each stands at a position of its own.
+    """Decoder rows that enter and leave at any step; each is at its own position.
 
     Not safe to share between threads.
 
@@ -84,9 +83,9 @@ class RunningRows(Protocol):
         """R."""
 
     def enter(self, sources: Sequence[Source]) -> None:
-        """Encode sources, none of them empty, and put them behind the other rows.
+        """Encode sources, none of them empty, and put them after the other rows.
 
-        Each stands before its first token. There has to be room.
+        They are before their first token. There has to be room.
         """
 
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -94,10 +93,10 @@ class RunningRows(Protocol):
 
         Args:
             tokens: (R,).
-            return_logits: compute them.
+            return_logits: whether to compute logits.
 
         Returns:
-            best: (R,), the argmax of the logits, of tokens that the model's own rules allow.
+            best: (R,), the argmax of the logits, over tokens that the model's own rules allow.
             logits: (R, V), or (0, V). Both are overwritten by the next step.
         """
 
@@ -105,21 +104,21 @@ class RunningRows(Protocol):
         """Keep these rows, in this order; a row may be repeated or dropped."""
 
     def try_out(self) -> None:
-        """Take a few steps, to see that they work here.
+        """Take a few steps, to check that they work here.
 
         Raises:
-            BundleError: they do not.
+            BundleError: they fail.
         """
 
 
 class Model(Protocol):
-    """A bundle's model. Stateless, so safe to share between threads; callers hold the state.
+    """A bundle's model. It is stateless and safe to share between threads; callers hold the state.
 
     Attributes:
         vocab_size: V.
-        has_generate: ``generate`` can be called.
-        has_beam: ``beam`` can be called.
-        engine: that computes it, and its instruction set if it says so.
+        has_generate: whether ``generate`` can be called.
+        has_beam: whether ``beam`` can be called.
+        engine: name of the engine, and its instruction set if known.
     """
 
     vocab_size: int
@@ -143,7 +142,7 @@ class Model(Protocol):
         Args:
             rows: sources, none of them empty.
             max_length: new tokens at most.
-            return_scores: false leaves them out, if the engine can.
+            return_scores: false omits them, if the engine can.
         """
 
     def beam(
@@ -159,14 +158,14 @@ class Model(Protocol):
         """
 
     def encode(self, rows: Sequence[Source]) -> Any:
-        """Encode sources, none of them empty: ``Rows`` before their first token."""
+        """Encode sources, none of them empty; return ``Rows`` before their first token."""
 
     def step(self, input_ids: Ids, state: Any, candidates: Ids | None = None) -> Floats:
-        """Advance by T positions: ids (R, T) to logits (R, T, V); the state moves along.
+        """Advance by T positions: ids (R, T) to logits (R, T, V); the state is updated.
 
         Args:
             input_ids: (R, T).
-            state: of ``encode``.
+            state: from ``encode``.
             candidates: (C,) ids to compute logits of; all others get -inf. None for all.
         """
 
@@ -176,19 +175,16 @@ class Model(Protocol):
         """``step``, and the cross-attention weights (R, L, H, T, S) of these positions."""
 
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
-        """The encoder's last states, (B, S, E); anything behind the end of a source."""
+        """The encoder's last states, (B, S, E); arbitrary after the end of a source."""
 
     def running_rows(self, capacity: int) -> RunningRows:
-        """Rows that enter and leave at any step."""
+        """Make an empty set of rows that enter and leave at any step."""
 
     def close(self) -> None:
-        """Give back its memory, as soon as calls and rows that still need it have ended.
+        """Release its memory, as soon as running calls and rows have ended.
 
         A later call opens it again, if the files are still the same.
         """
-
-
-# The config values that decoding needs, as a typed object.
 
 
 @dataclass(frozen=True)
@@ -200,8 +196,8 @@ class ModelShape:
         num_decoder_layers: decoder layers, each with a cache.
         num_heads: attention heads of each.
         head_dim: width of a head.
-        add_source_bos: the encoder sees the start token in front of a text.
-        add_source_eos: the encoder sees the end token behind a text.
+        add_source_bos: whether a source text gets the start token.
+        add_source_eos: whether a source text gets the end token.
     """
 
     d_model: int
@@ -213,9 +209,9 @@ class ModelShape:
 
     @classmethod
     def of(cls, manifest: Manifest) -> "ModelShape":
-        """Read it from the manifest of a Transformer, whose config was checked when it was read."""
+        """Read it from the checked manifest of a Transformer."""
         values = {name: manifest.config[name] for name in cls.__dataclass_fields__}
-        if heads := manifest.config["decoder_num_heads"]:  # 0 if as in the encoder
+        if heads := manifest.config["decoder_num_heads"]:  # 0 if equal to the encoder's
             inner = values["num_heads"] * values["head_dim"]
             values |= {"num_heads": heads, "head_dim": inner // heads}
         return cls(**values)

@@ -1,4 +1,4 @@
-"""The caches of a decoder: of a batch, and of slots that rows enter and leave at any step.
+"""KV caches in onnxruntime's memory: of a batch, and of slots for continuous batching.
 
 Axes: R rows of the decoder.
 """
@@ -21,18 +21,18 @@ from tfexport.runtime.model.session import Binding, Graph
 class DecoderState:
     """The tensors of a batch of R decoder rows, in onnxruntime's memory.
 
-    Rows change by ``select`` only, which moves everything of a row together, so that no row can
-    attend to the source of another.
+    Only ``select`` changes rows; it moves all data of a row together, so that no row can attend to
+    another row's source.
 
     Attributes:
         sources: (R,), index of the encoded source that each row attends to; other data of a
             source, such as its candidates, is looked up by it.
-        memory: by the decoder's input names, what is computed once for each source: masks, and the
-            cross-attention cache. (R, ...) each.
-        past: likewise, what every step changes: the self-attention cache. (R, ...) each.
+        memory: tensors that are computed once for each source, by the decoder's input names: masks
+            and the cross-attention cache, (R, ...) each.
+        past: tensors that every step changes: the self-attention cache, (R, ...) each.
         position: number of tokens so far.
-        own_past: no two tensors of ``past`` and ``memory`` share storage, so that the past may be
-            changed in place.
+        own_past: whether no two tensors of ``past`` and ``memory`` share storage, so that the past
+            may be changed in place.
     """
 
     def __init__(
@@ -45,8 +45,7 @@ class DecoderState:
     def select(self, rows: NDArray[np.intp]) -> None:
         """Keep these rows, in this order; a row may be repeated or dropped.
 
-        Tensors are copied only where rows change: the memory where sources do, the past where rows
-        move.
+        Tensors are copied only if rows change: the memory if sources do, the past if rows move.
         """
         sources = self.sources[rows]
         if not np.array_equal(sources, self.sources):
@@ -74,14 +73,12 @@ def _take(value: OrtValue, rows: NDArray[np.intp]) -> OrtValue:
     return OrtValue.ortvalue_from_numpy(value.numpy()[rows])
 
 
-# The rows of a running batch, which enter and leave at any step; each stands at its own position.
-#
 # Axes: R rows, N slots, H heads, D' slot width of a head, M positions of a buffer, V vocabulary.
 
 
-_LEAST_POSITIONS = 64  # of a buffer; it doubles when a row needs more
+_LEAST_POSITIONS = 64  # positions of a buffer at first; they double when a row needs more
 _NONE = -1  # no source
-_UNWRITTEN = 7.0  # any value that a cache does not hold by chance
+_UNWRITTEN = 7.0  # a value that a cache hardly contains by chance
 
 
 class SlotModel(Protocol):
@@ -99,8 +96,8 @@ class SlotModel(Protocol):
 class Slots:
     """See ``interface.RunningRows``.
 
-    Its buffers hold the caches of N rows, of which the first R are in use. A step writes into them
-    in place. Rows move by ``select`` alone. Not safe to share between threads.
+    The buffers hold the caches of N rows, of which the first R are in use. A step writes into them
+    in place. Only ``select`` moves rows. Not safe to share between threads.
 
     Attributes:
         rows: R.
@@ -121,13 +118,13 @@ class Slots:
         self._last = {
             name: np.zeros((capacity, 1, inner), np.float32) for name in self._cross.names
         }
-        # Inputs and outputs of a step, whose memory is bound once.
+        # Inputs and outputs of a step; their memory is bound once.
         self._tokens = np.zeros((capacity, 1), np.int64)
         self._best = np.zeros((capacity, 1), np.int64)
         self._positions = np.zeros(capacity, np.int32)
         self._source_lengths = np.zeros(capacity, np.int32)
         self._logits = np.zeros((capacity, model.vocab_size), np.float32)
-        self._sources = np.full(capacity, _NONE)  # number of the source that each slot holds
+        self._sources = np.full(capacity, _NONE)  # number of the source in each slot
         self._encoded = 0
         self._bindings: dict[tuple[int, bool], Binding] = {}
 
@@ -137,9 +134,9 @@ class Slots:
         return self._past.positions + self._cross.positions
 
     def enter(self, sources: Sequence[Source]) -> None:
-        """Encode sources, none of them empty, and put them behind the other rows.
+        """Encode sources, none of them empty, and put them after the other rows.
 
-        Each stands before its first token. There has to be room.
+        They are before their first token. There has to be room.
         """
         state = self._model.encode(sources)
         lengths = [len(source) for source in sources]
@@ -164,10 +161,10 @@ class Slots:
 
         Args:
             tokens: (R,).
-            return_logits: compute them.
+            return_logits: whether to compute logits.
 
         Returns:
-            best: (R,), the argmax of the logits, of tokens that the model's own rules allow.
+            best: (R,), the argmax of the logits, over tokens that the model's own rules allow.
             logits: (R, V), or (0, V). Both are overwritten by the next step.
         """
         rows = self.rows
@@ -199,7 +196,7 @@ class Slots:
             self._release()
 
     def try_out(self) -> None:
-        """Take two steps, to see that this onnxruntime writes into the buffers.
+        """Take two steps, to check that this onnxruntime writes into the buffers.
 
         Raises:
             BundleError: it does not, or cannot run the graph.
@@ -228,7 +225,7 @@ class Slots:
             self._bindings.clear()
 
     def _release(self) -> None:
-        """Give back the memory that long rows have taken."""
+        """Release the memory that long rows needed."""
         if self._past.release() | self._cross.release():
             self._sources[:] = _NONE
             self._bindings.clear()
@@ -279,7 +276,7 @@ class _Buffers:
         return int(self.arrays[0].shape[2])
 
     def reserve(self, length: int, rows: int) -> bool:
-        """Make room for so many positions, with what is in the first rows; whether they moved."""
+        """Make room for positions and keep the first rows; return whether the buffers moved."""
         before = self.positions
         if length <= before:
             return False
@@ -292,18 +289,18 @@ class _Buffers:
         return True
 
     def release(self) -> bool:
-        """Go back to the least size; whether they were larger."""
+        """Shrink to the least size; return whether the buffers were larger."""
         if self.positions == _LEAST_POSITIONS:
             return False
         self.arrays = self._empty(_LEAST_POSITIONS)
         return True
 
     def move(self, to: NDArray[np.intp], rows: NDArray[np.intp], length: int) -> None:
-        """Copy the first positions of rows to the places of others."""
+        """Copy the first positions of rows to other rows."""
         for array in self.arrays:
             array[to, :, :length] = array[rows, :, :length]
 
     def _empty(self, positions: int) -> list[NDArray[np.float32]]:
-        # Zeros: what pads a head has to be zero, and untouched pages take no memory.
+        # Zeros: the padding of a head has to be zero, and untouched pages take no memory.
         shape = (*self._shape[:2], positions, self._shape[3])
         return [np.zeros(shape, np.float32) for _ in self.names]

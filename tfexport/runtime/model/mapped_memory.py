@@ -1,4 +1,4 @@
-"""Release of physical memory that memory-mapped files occupy."""
+"""Releasing physical memory of memory-mapped files."""
 
 import ctypes
 import mmap
@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SMAPS = Path("/proc/self/smaps")
-# Every mapping, also one of no file.
+# Every mapping, with or without a file.
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ *(.*)\n")
 
 
 def release_mapped_pages(file: Path) -> int:
     """Release the resident pages of a file that this process has mapped.
 
-    onnxruntime maps the weights, makes packed copies of most, and keeps the originals mapped, which
-    is up to a quarter of the process' memory. Released pages are read again if they are needed.
-    Does nothing on systems other than Linux, and nothing to mappings that were written to, since
-    their pages are not in the file.
+    onnxruntime maps the weights, makes packed copies of most, and keeps the originals mapped: up to
+    a quarter of the process' memory. Released pages are read again if they are needed. Does nothing
+    on systems other than Linux, and nothing to mappings that were written to, since their pages are
+    not in the file.
 
     Args:
         file: as it was opened; symbolic links are followed.
 
     Returns:
-        The bytes whose pages were given back.
+        The bytes that were released.
     """
     if sys.platform != "linux" or not _SMAPS.exists():
         return 0
@@ -38,7 +38,7 @@ def release_mapped_pages(file: Path) -> int:
 
 
 def _unwritten(path: bytes) -> Iterator[tuple[int, int]]:
-    """Starts and ends of a file's mappings, but for those that hold pages of their own."""
+    """Starts and ends of a file's mappings, without those that were written to."""
     where = None
     with _SMAPS.open("rb") as smaps:
         for line in smaps.readlines():

@@ -1,4 +1,4 @@
-"""The native engine, ``tfexport-native``: whether it can run a bundle, its weights, opening it."""
+"""The native engine, ``tfexport-native``: whether it can run a bundle, and opening it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     import tfexport_native
 
 
-# A manifest's config in the words of the native engine, which ``engine/config.h`` lists.
-
-
-# The values of config keys that the engine knows; None for any number. A key that is not here is
-# a newer tfexport's, and the engine would leave it out of account.
+# The values of config keys that the engine supports; None for any number. A key that is missing
+# here comes from a newer tfexport, and the engine would ignore it.
 _KNOWN: Mapping[str, tuple[Any, ...] | None] = {
     **dict.fromkeys((
         "d_model", "num_heads", "num_encoder_layers", "num_decoder_layers", "d_ff",
@@ -61,7 +58,7 @@ _AS_THEY_ARE = (
 
 
 def uncovered(config: Mapping[str, Any]) -> str:
-    """Name something of a config that the engine does not cover; empty if it covers all of it."""
+    """A part of a config that the engine does not cover; empty if it covers everything."""
     for key, value in config.items():
         if key not in _KNOWN:
             return f"it does not know the config key {key!r}"
@@ -73,7 +70,7 @@ def uncovered(config: Mapping[str, Any]) -> str:
 
 def _is_known(key: str, value: Any) -> bool:
     values = _KNOWN[key]
-    if key in ("d_model", "num_heads"):  # which others are computed from
+    if key in ("d_model", "num_heads"):  # other values are computed from it
         return isinstance(value, int) and value > 0
     if values is None:
         return key == "mask_fill" or value is None or isinstance(value, int | float)
@@ -81,7 +78,7 @@ def _is_known(key: str, value: Any) -> bool:
 
 
 def native_config(manifest: Manifest) -> dict[str, object]:
-    """The engine's config of a Transformer's bundle, whose config it covers."""
+    """The config in the form of ``engine/config.h``, for a bundle that the engine covers."""
     config, limits, special = manifest.config, manifest.limits, manifest.special_ids
     rules = manifest.generation
     heads = config["decoder_num_heads"] or config["num_heads"]
@@ -119,7 +116,7 @@ DISTRIBUTION = "tfexport-native"
 
 
 def why_not_native(manifest: Manifest) -> str:
-    """Why the native engine cannot run a bundle; empty if it can, as far as the manifest says."""
+    """Why the native engine cannot run a bundle; empty if the manifest shows no reason."""
     if manifest.module is not None:
         return "the bundle contains a custom module"
     if (manifest.quantization or {}).get("weights") == "int4":
@@ -133,7 +130,7 @@ def why_not_native(manifest: Manifest) -> str:
 
 
 def why_not_here() -> str:
-    """Why there is no native engine; empty if there is one."""
+    """Why the native engine is not available; empty if it is."""
     try:
         import tfexport_native
     except ImportError as error:
@@ -148,12 +145,12 @@ def why_not_here() -> str:
 
 
 def version() -> str:
-    """Of the installed engine."""
+    """Version of the installed engine."""
     from importlib import metadata  # slow to import, and seldom needed
 
     try:
         return metadata.version(DISTRIBUTION)
-    except metadata.PackageNotFoundError:  # a folder that is on the path only
+    except metadata.PackageNotFoundError:  # a folder on the path, not installed
         return "unknown"
 
 
@@ -165,12 +162,12 @@ def instruction_set() -> str:
 
 
 def describe() -> str:
-    """The installed engine and its instruction set in one line; or that there is none."""
+    """Describe the installed engine and its instruction set in one line."""
     return why_not_here() or f"{DISTRIBUTION} {version()}, {instruction_set()}"
 
 
 def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:
-    """Where weights that are packed for this machine lie, beside the bundle."""
+    """The path of the weights that are packed for this machine, next to the bundle."""
     import tfexport_native
 
     path = folder.parent / f"{folder.name}.{instruction_set()}.packed"
@@ -181,20 +178,20 @@ def packed_file(folder: Path, manifest: Manifest) -> tfexport_native.PackedFile:
 def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
     """Write a bundle's weights as the native engine needs them on this machine.
 
-    The file lies beside the bundle. Processes that open the bundle map it, instead of packing the
-    weights each for itself.
+    The file is next to the bundle. Processes that open the bundle map it, instead of packing the
+    weights.
 
     Args:
         bundle: its folder.
-        force: replace a file that is there.
+        force: replace an existing file.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
         BundleError: the bundle is damaged, or the engine cannot read it.
         ConfigError: the native engine cannot run it.
-        OutputExistsError: the file is there.
+        OutputExistsError: the file exists.
     """
     folder = Path(os.path.normpath(bundle))
     manifest = open_bundle(folder)
@@ -213,7 +210,7 @@ def pack_weights(bundle: str | os.PathLike[str], force: bool = False) -> Path:
 
 
 def _tensors(folder: Path) -> dict[str, tfexport_native.Tensor]:
-    """The parameters of a bundle, which stay in its file."""
+    """The parameters of a bundle, as views of its file."""
     import tfexport_native
 
     file = np.memmap(folder / WEIGHTS, np.uint8, "r")
@@ -229,8 +226,8 @@ def open_native(folder: Path, manifest: Manifest, threads: int) -> tfexport_nati
 
     Args:
         folder: of the bundle.
-        manifest: for which ``why_not_native`` is empty.
-        threads: of every call.
+        manifest: of a bundle that the engine can run.
+        threads: threads of every call.
 
     Raises:
         NativeError: the engine cannot read it.
@@ -238,7 +235,7 @@ def open_native(folder: Path, manifest: Manifest, threads: int) -> tfexport_nati
     try:
         return _open(folder, manifest, threads)
     finally:
-        release_mapped_pages(folder / WEIGHTS)  # read to be packed; tables are read again in part
+        release_mapped_pages(folder / WEIGHTS)  # packing has read all of them
 
 
 def _open(folder: Path, manifest: Manifest, threads: int) -> tfexport_native.Model:

@@ -41,8 +41,8 @@ class NativeModel:
 
         Args:
             folder: of the bundle.
-            manifest: for which ``why_not_native`` is empty.
-            threads: of every call.
+            manifest: of a bundle that the engine can run.
+            threads: threads of every call.
 
         Raises:
             BundleError: the engine cannot read it.
@@ -141,7 +141,7 @@ class NativeModel:
 
     @contextlib.contextmanager
     def failures(self) -> Iterator[None]:
-        """Raise the engine's errors as ours."""
+        """Raise the engine's errors as BundleError."""
         import tfexport_native
 
         try:
@@ -154,8 +154,8 @@ class NativeRows:
     """See ``interface.Rows``.
 
     Attributes:
-        batch: the engine's.
-        width: S of the longest source at the beginning, for as long as any row is there.
+        batch: the batch of the engine.
+        width: S of the longest source at the start.
     """
 
     def __init__(self, model: NativeModel, batch: tfexport_native.Batch, count: int) -> None:
@@ -171,7 +171,7 @@ class NativeRows:
 
 
 class NativeRunningRows:
-    """See ``interface.RunningRows``; nothing is kept for rows that are not there."""
+    """See ``interface.RunningRows``; free rows take no memory."""
 
     def __init__(self, model: NativeModel, batch: tfexport_native.Batch, capacity: int) -> None:
         self._model, self._batch, self.capacity = model, batch, capacity

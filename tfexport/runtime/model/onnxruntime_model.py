@@ -1,4 +1,4 @@
-"""A bundle's graphs in onnxruntime: of a Transformer, and of a user's own module.
+"""A bundle's graphs in onnxruntime, of a Transformer or of a user's module.
 
 Caches stay in onnxruntime's memory.
 Axes: B batch, S source, T target, P past, H heads, D head size, V vocabulary.
@@ -91,7 +91,7 @@ class OnnxModel:
         Args:
             rows: sources, none of them empty.
             max_length: new tokens at most.
-            return_scores: false leaves them out, if the graph can.
+            return_scores: false omits them, if the graph can.
         """
         feeds: dict[str, NDArray[Any]] = {
             **self._inputs(rows),
@@ -154,7 +154,7 @@ class OnnxModel:
 
     @property
     def has_slots(self) -> bool:
-        """Whether rows can stand at positions of their own; see ``Slots``."""
+        """Whether rows can be at different positions; see ``Slots``."""
         return graph_io.STEP in self._files
 
     def running_rows(self, capacity: int) -> Slots:
@@ -166,11 +166,11 @@ class OnnxModel:
         return Slots(self, capacity)
 
     def slot_graph(self) -> tuple[Graph, graph_io.CacheShape]:
-        """The graph of a step of such rows, and the shape of their caches."""
+        """The graph of a step of ``Slots``, and the shape of the caches."""
         return self._session(graph_io.STEP), self._cache
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:
-        """Advance by T positions: ids (B, T) to logits (B, T, V); the state moves along.
+        """Advance by T positions: ids (B, T) to logits (B, T, V); the state is updated.
 
         Args:
             input_ids: (B, T).
@@ -182,7 +182,7 @@ class OnnxModel:
     def attend(
         self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None
     ) -> tuple[Floats, Floats]:
-        """``step``, and the cross-attention weights of it, (B, L, H, T, S).
+        """``step``, and its cross-attention weights, (B, L, H, T, S).
 
         Weights of source padding are 0.
         """
@@ -205,7 +205,7 @@ class OnnxModel:
         state.past = dict(zip(self._past_in, found[len(outputs) :], strict=True))
         state.position += input_ids.shape[1]
         # Views into onnxruntime's memory, which the next call may not overwrite: outputs are
-        # allocated anew each time. They live as long as the arrays do.
+        # allocated again each time. They live as long as the arrays do.
         values: list[Floats] = [value.numpy() for value in found[: len(outputs)]]
         if candidates is not None:
             logits = np.full((*values[0].shape[:2], self.vocab_size), -np.inf, np.float32)
@@ -225,14 +225,8 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Ids, Ids]:
     return ids, mask
 
 
-# The graphs of a bundle that holds a user's module.
-#
-# They have the module's own inputs, memory and state; the search sees the same model as for any
-# other bundle. A module gives no attention weights, and has no shortlist.
-
-
 class ModuleModel(OnnxModel):
-    """See ``OnnxModel``."""
+    """The graphs of a user's module: without attention weights and shortlist. See ``OnnxModel``."""
 
     has_shortlist = False
 
@@ -248,7 +242,7 @@ class ModuleModel(OnnxModel):
         }
 
     def _inputs(self, sources: Sequence[Source]) -> dict[str, NDArray[Any]]:
-        """A batch of rows; those of ids are made rows of inputs."""
+        """Make a batch of rows; ids become the module's inputs."""
         rows = [
             row if isinstance(row, Mapping) else read_row(
                 self._io.inputs, {graph_io.INPUT_IDS: np.array(row, np.int64)}
@@ -267,7 +261,7 @@ class ModuleModel(OnnxModel):
         count = len(self._io.memory)
         memory = {t.name: value for t, value in zip(self._io.memory, found, strict=False)}
         past = {t.name: value for t, value in zip(self._io.state, found[count:], strict=True)}
-        # A module may give one tensor twice: as memory and state, or as state and logits.
+        # A module may return one tensor twice: as memory and state, or as state and logits.
         return DecoderState(memory, past, own_past=False)
 
     def step(self, input_ids: Ids, state: DecoderState, candidates: Ids | None = None) -> Floats:

@@ -1,4 +1,4 @@
-"""The model of a bundle, in the engine that is asked for: onnxruntime, or the native one."""
+"""Choosing an engine and opening a bundle's model."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def check_engine(engine: str) -> None:
     """Refuse unknown names of engines.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the name is unknown.
     """
     if engine not in ENGINES:
         text = f"{shown(engine)} is not one of {', '.join(ENGINES)}"
@@ -22,14 +22,14 @@ def check_engine(engine: str) -> None:
 
 
 def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[EngineName, str]:
-    """The engine that runs a bundle, and why it is not the native one; empty if it is.
+    """Choose the engine for a bundle; also return why it is not the native one.
 
     Args:
         manifest: of the bundle.
-        engine: "auto" for the native engine where it is installed and covers the model.
+        engine: "auto" for the native engine if it is installed and covers the model.
 
     Raises:
-        ConfigError: an unknown name, or the native engine is asked for and cannot run the bundle.
+        ConfigError: an unknown name, or the native engine is requested and cannot run the bundle.
     """
     check_engine(engine)
     if engine == "onnxruntime":
@@ -52,15 +52,15 @@ def open_model(
         folder: of the bundle.
         manifest: of the bundle.
         engine: of ``choose_engine``, not "auto".
-        threads: of onnxruntime's pool, which all calls share, 0 for its own choice; of each call
-            of the native engine.
+        threads: threads of onnxruntime's pool, which all calls share, 0 for its own choice; or of
+            each call of the native engine.
 
     Raises:
         BundleError: the engine cannot read it.
     """
     if engine == "native":
         return NativeModel(folder, manifest, threads)
-    # Here, since importing onnxruntime takes a while.
+    # Imported here, because importing onnxruntime takes time.
     from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel
 
     kind = OnnxModel if manifest.module is None else ModuleModel

@@ -22,9 +22,6 @@ from tfexport.file_access import refuse_name
 from tfexport.graph_io import CROSS_ATTENTIONS, DTYPES, GENERATE, GraphSpec, TensorSpec
 from tfexport.runtime.model.mapped_memory import release_mapped_pages
 
-# Checks of a graph's inputs and outputs against the names, types and axes of its role.
-
-
 _TYPES = {
     dtype: f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype, dtype) })"
     for dtype in DTYPES
@@ -37,7 +34,7 @@ def check_graph(path: Path, session: InferenceSession, spec: GraphSpec) -> None:
 
     Args:
         path: the graph, for the message.
-        session: it, opened.
+        session: the session of the graph.
         spec: what its role takes and gives.
 
     Raises:
@@ -60,7 +57,7 @@ def _differences(
     found: Sequence[Any],
     optional: Collection[str] = (),
 ) -> Iterator[str]:
-    """Differences of onnxruntime's ``NodeArg``s from the tensors that were expected."""
+    """Differences between onnxruntime's ``NodeArg``s and the expected tensors."""
     by_name = {value.name: value for value in found}
     known = {tensor.name for tensor in wanted}
     for name in by_name:
@@ -72,7 +69,7 @@ def _differences(
             yield from _tensor_differences(kind, tensor, value)
         elif tensor.name not in optional:
             yield f"{kind} {tensor.name!r} is missing"
-    # Outputs are told apart by their place.
+    # Outputs are identified by their position.
     order = [tensor.name for tensor in wanted if tensor.name in by_name]
     if kind == "output" and order != [name for name in by_name if name in known]:
         yield f"outputs are not in the order {', '.join(order)}"
@@ -131,7 +128,7 @@ def check_range(path: Path, name: str, values: NDArray[np.int64], size: int) -> 
     """Refuse outputs with indices outside 0 to ``size`` - 1.
 
     Raises:
-        BundleError: naming the first that is not.
+        BundleError: naming the first one outside.
     """
     wrong = values[(values < 0) | (values >= size)]
     if wrong.size:
@@ -140,10 +137,10 @@ def check_range(path: Path, name: str, values: NDArray[np.int64], size: int) -> 
         )
 
 
-_LONGEST_REASON = 400  # characters of a message of onnxruntime's
+_LONGEST_REASON = 400  # characters of a message of onnxruntime
 
-# Importing this package disables telemetry for a later import of onnxruntime; this is for an
-# earlier one.
+# Importing this package disables telemetry of a later import of onnxruntime; this call covers an
+# earlier import.
 ort.disable_telemetry_events()
 
 
@@ -151,11 +148,11 @@ def check_onnxruntime(path: Path, minimum: str) -> None:
     """Refuse graphs that need a newer onnxruntime than this one.
 
     Args:
-        path: what holds the graphs, for the message.
+        path: the bundle or file, for the message.
         minimum: the oldest version that runs them.
 
     Raises:
-        BundleError: with both versions.
+        BundleError: naming both versions.
     """
     if _release(ort.__version__) < _release(minimum):
         raise BundleError(
@@ -172,12 +169,12 @@ def _release(version: str) -> tuple[int, ...]:
 def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     """Open one graph on the CPU.
 
-    Weights that onnxruntime refuses because they are links are copied for it, and the copy removed
-    again; see ``without_links``.
+    Weights that are links, which onnxruntime refuses, are copied temporarily; see
+    ``without_links``.
 
     Args:
-        path: the .onnx file; its external weights are beside it.
-        threads: threads inside an operator; 0 lets onnxruntime take the machine's cores.
+        path: the .onnx file; its external weights are next to it.
+        threads: threads inside an operator; 0 for all cores of the machine.
 
     Raises:
         BundleError: onnxruntime cannot load the graph.
@@ -192,7 +189,7 @@ def open_session(path: Path, threads: int = 0) -> ort.InferenceSession:
     options.log_severity_level = 3  # errors; its warnings are about its own optimisations
     try:
         session = _load(path, path, options)
-    except BundleError:  # whatever it is: a copy that fails too says it again
+    except BundleError:  # any error: if the copy fails too, it raises the same
         with without_links(path.parent, (path.name, WEIGHTS)) as folder:
             if folder == path.parent:
                 raise
@@ -215,9 +212,9 @@ def _load(file: Path, path: Path, options: ort.SessionOptions) -> ort.InferenceS
 
 
 def _reason_of(error: Exception) -> str:
-    """What onnxruntime's message says of the cause.
+    """The cause in onnxruntime's message.
 
-    The description of a node that it begins with is kilobytes for a loop.
+    The message starts with the description of a node, which is kilobytes for a loop.
     """
     text = str(error)
     text = text.rpartition(" , Error ")[2].partition("\n==> Context")[0].strip()
@@ -237,13 +234,13 @@ def _run_options() -> ort.RunOptions:
 
 
 class _Calls:
-    """Calls of onnxruntime, which all end before the interpreter does.
+    """Waits for all calls of onnxruntime before the interpreter ends.
 
-    Until Python 3.14 a daemon thread that comes back from one later is unwound through C++, which
-    aborts the process.
+    Until Python 3.14 a daemon thread that returns later is unwound through C++, which aborts the
+    process.
     """
 
-    _PATIENCE = 30.0  # seconds; what runs is told to end, and what is loaded cannot be
+    _PATIENCE = 30.0  # seconds; runs can be terminated, loading cannot
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -252,7 +249,7 @@ class _Calls:
 
     @contextlib.contextmanager
     def run(self) -> Iterator[ort.RunOptions]:
-        """A call, with these options."""
+        """Register a call for the block, with these options."""
         self._stay_if_ending()
         with self._changed:
             self._running += 1
@@ -265,14 +262,14 @@ class _Calls:
             self._stay_if_ending()
 
     def end(self) -> None:
-        """Let no other thread begin a call or come back from one, and wait for those that run."""
+        """Stop new calls and wait for those that run; other threads cannot return from a call."""
         with self._changed:
             self._ending, self._options.terminate = True, True
             self._changed.wait_for(lambda: not self._running, self._PATIENCE)
-            self._options = _run_options()  # for functions that are run at the end, too
+            self._options = _run_options()  # for other functions at the end
 
     def _stay_if_ending(self) -> None:
-        # Only daemon threads are left beside the main one.
+        # Only daemon threads are left next to the main one.
         if self._ending and threading.current_thread() is not threading.main_thread():
             threading.Event().wait()
 
@@ -283,7 +280,7 @@ atexit.register(lambda: _CALLS.end())
 
 def _be_a_fork() -> None:
     global _CALLS
-    _CALLS = _Calls()  # without the calls of threads that are not here
+    _CALLS = _Calls()  # without the calls of threads of the parent process
     # Destroying a session joins its threads; a forked child has none of them and would crash.
     for session in list(_threaded):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
@@ -295,7 +292,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def named_failures(path: Path) -> Iterator[ort.RunOptions]:
-    """The options of a run, whose failures are raised as ``BundleError`` of the graph's file."""
+    """Yield options of a run; raise its failures as ``BundleError`` with the graph's file."""
     try:
         with _CALLS.run() as options:
             yield options
@@ -306,11 +303,11 @@ def named_failures(path: Path) -> Iterator[ort.RunOptions]:
 
 
 class Binding(NamedTuple):
-    """Inputs and outputs of a graph in memory of the caller's.
+    """Inputs and outputs of a graph in the caller's memory.
 
     Attributes:
-        io: onnxruntime's own.
-        arrays: the memory, which has to live as long.
+        io: onnxruntime's binding.
+        arrays: the memory, which has to live as long as the binding.
     """
 
     io: ort.IOBinding
@@ -318,7 +315,7 @@ class Binding(NamedTuple):
 
 
 class Graph:
-    """A session of one graph of a bundle; its failures are raised as ``BundleError``."""
+    """A session of one graph of a bundle; failures are raised as ``BundleError``."""
 
     def __init__(self, path: Path, spec: GraphSpec, threads: int = 0) -> None:
         """Load the graph and check its inputs and outputs; see ``check_graph``."""
@@ -329,10 +326,10 @@ class Graph:
         self.outputs = [value.name for value in self._session.get_outputs()]
 
     def run(self, outputs: list[str] | None, feeds: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """The outputs of these names, or all of them, as arrays.
+        """Run the graph; return the outputs of these names, or all, as arrays.
 
         Raises:
-            BundleError: onnxruntime fails, or outputs have not the shapes of the graph's role.
+            BundleError: onnxruntime fails, or outputs have other shapes than the graph's role.
         """
         with named_failures(self._path) as options:
             found: list[Any] = self._session.run(outputs, feeds, options)
@@ -344,7 +341,7 @@ class Graph:
     def run_with_ort_values(
         self, outputs: list[str], feeds: Mapping[str, ort.OrtValue]
     ) -> list[ort.OrtValue]:
-        """``run`` on onnxruntime's own values, without copies."""
+        """The same with onnxruntime's own values, without copies."""
         with named_failures(self._path) as options:
             found: list[ort.OrtValue] = self._session.run_with_ort_values(outputs, feeds, options)
         if not self._checked:

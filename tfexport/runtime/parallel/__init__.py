@@ -1,1 +1,1 @@
-"""Batches, worker threads and the cores they run on."""
+"""Batches, worker threads and CPU cores."""

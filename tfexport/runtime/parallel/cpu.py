@@ -1,4 +1,4 @@
-"""The machine's processor, and how workers and their threads are laid out over its cores."""
+"""The machine's processor, and the layout of workers and threads over its cores."""
 
 import math
 import os
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tfexport.errors import ConfigError, Problem, join_problems, shown
-from tfexport.runtime.options import is_whole
+from tfexport.runtime.options import is_integer
 
 PROCESS, CPUINFO = Path("/proc/self"), Path("/proc/cpuinfo")
-# Flags of Linux that matter to products of matrices, least first: of x86 and of ARM.
+# Linux's CPU flags that affect matrix products, least first: of x86 and of ARM.
 _FLAGS = (
     "avx", "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16",
     "asimd", "asimddp", "i8mm", "sve", "bf16",
@@ -19,7 +19,7 @@ _FLAGS = (
 
 
 def usable_cores() -> int:
-    """Cores by the process' affinity and, on Linux, by the CPU quotas of its control groups."""
+    """The usable cores: the process' affinity, limited by the CPU quotas of its cgroups."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
@@ -44,7 +44,7 @@ def processor() -> str:
 def instruction_set() -> str:
     """The processor's instruction sets for products of matrices, as Linux names them.
 
-    ``avx2+avx512f`` for example; the architecture's name where there is no Linux to ask.
+    For example ``avx2+avx512f``; on other systems the architecture's name.
     """
     names = set[str]()
     if CPUINFO.exists():
@@ -57,9 +57,9 @@ def instruction_set() -> str:
 
 
 def _quotas() -> Iterator[float]:
-    """In cores, of the process' control group and of those around it, of version 2 or 1.
+    """The quotas, in cores, of the process' cgroup and its parents, of version 2 or 1.
 
-    In a container what is mounted may be a part of the hierarchy. Source: cgroups(7), proc(5).
+    In a container only a part of the hierarchy may be mounted. Source: cgroups(7), proc(5).
     """
     try:
         groups = (PROCESS / "cgroup").read_text().splitlines()
@@ -90,7 +90,7 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota(group: Path) -> float:
-    """Of one control group in cores; infinity if it has none."""
+    """The quota of one cgroup in cores; infinity without one."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -103,10 +103,7 @@ def _quota(group: Path) -> float:
         share = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):  # "max"
         return math.inf
-    return share if share > 0 else math.inf  # version 1 says -1 for no limit
-
-
-# Workers and their threads, and the size of the pool that they share.
+    return share if share > 0 else math.inf  # version 1 has -1 for no limit
 
 
 MOST_THREADS = 1024  # twice what the largest machines have
@@ -138,7 +135,7 @@ class ThreadLayout:
                 ("workers", self.workers, 1, MOST_THREADS),
                 ("queue_size", 1 if self.queue_size is None else self.queue_size, 1, MOST_WAITING),
             )
-            if not is_whole(value) or not least <= value <= most
+            if not is_integer(value) or not least <= value <= most
         ]
         if not problems and self.threads * self.workers > MOST_THREADS:
             text = f"{self.workers} workers of {self.threads} threads are more than {MOST_THREADS}"
@@ -148,7 +145,7 @@ class ThreadLayout:
 
     @property
     def most_waiting(self) -> int:
-        """Batches that may be queued or running before a further submission blocks."""
+        """Batches that may be queued or running before a submission blocks."""
         return 4 * self.workers if self.queue_size is None else self.queue_size
 
     def each(self) -> int:
@@ -156,10 +153,9 @@ class ThreadLayout:
         return self.threads or max(1, usable_cores() // self.workers)
 
     def pool_size(self) -> int:
-        """Threads of onnxruntime's pool, which all workers share; each adds a thread of its own.
+        """Threads of onnxruntime's pool, which all workers share; each adds its own thread.
 
-        0 leaves the choice to onnxruntime, which sees all cores of the machine, and not how many
-        of them a container may use.
+        0 is onnxruntime's own choice: all cores of the machine, even if a container may use fewer.
         """
         if self.threads == 0 and self.workers == 1 and not are_restricted():
             return 0

@@ -18,11 +18,11 @@ _here = threading.local()  # ``inside``: this thread is a worker
 
 
 class ClosedError(Exception):
-    """The workers have been closed; there may be others by now."""
+    """The workers have been closed; others may exist now."""
 
 
 class StartError(RuntimeError):
-    """A job could not be started, which says nothing of the job: the process ends, for one."""
+    """A job could not be started, for example because the process is ending."""
 
 
 class Workers:
@@ -37,13 +37,13 @@ class Workers:
         )
         self._room = threading.BoundedSemaphore(queue_size)
         self._closed = False
-        self._asking = threading.Lock()  # held to submit several jobs together, or to close
+        self._asking = threading.Lock()  # to submit several jobs together, or to close
         self._process = os.getpid()
 
     def submit(self, work: Callable[..., Result], *arguments: Any) -> "Future[Result]":
         """Run ``work`` in a worker.
 
-        Called by a worker itself, in a callback, it runs at once: waiting could be a deadlock.
+        If a worker calls it, in a callback, it runs at once: waiting could be a deadlock.
 
         Raises:
             ClosedError: another thread has closed the workers.
@@ -77,7 +77,7 @@ class Workers:
                 if taken < len(jobs):
                     return None
                 for arguments in jobs:
-                    taken -= 1  # from here on it is the job's
+                    taken -= 1  # the job owns it now
                     started.append(self._start(work, *arguments))
                 return started
             except BaseException:
@@ -103,7 +103,7 @@ class Workers:
 
     @property
     def are_here(self) -> bool:
-        """Whether this is the process that started the threads, not a fork of it."""
+        """Whether this process started the threads, and is not a fork."""
         return os.getpid() == self._process
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ def gather(
             whole.set_result(assemble([part.result() for part in parts]))
         except BaseException as error:
             whole.set_exception(error)
-        parts.clear()  # whose callbacks keep them, and with them the model
+        parts.clear()  # its callbacks keep the futures, and so the model, alive
 
     def one_done(_: object) -> None:
         nonlocal left
@@ -154,10 +154,7 @@ def gather(
     return whole
 
 
-# Batches of rows of similar length.
-
-
-BATCHES_AHEAD = 16  # that are read ahead and sorted by length
+BATCHES_AHEAD = 16  # batches that are read ahead and sorted by length
 USUAL_LENGTH = 32  # tokens of a row, as an estimate for batches counted in tokens
 
 

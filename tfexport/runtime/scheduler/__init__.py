@@ -1,4 +1,4 @@
-"""Scheduling of rows of many callers over one model."""
+"""Scheduling of rows of many callers for one model."""
 
 from tfexport.runtime.scheduler.scheduler import Scheduler as Scheduler
 from tfexport.runtime.scheduler.scheduler import SchedulerLimits as SchedulerLimits

@@ -1,4 +1,4 @@
-"""Worker threads of a scheduler: each runs a batch of rows from one queue."""
+"""The worker threads of a scheduler; each runs a batch of rows from one queue."""
 
 import threading
 import time
@@ -10,53 +10,50 @@ from tfexport.errors import ClosedSchedulerError
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler.submission import Observer, Row, Submission, WaitingRows
 
-# The batch that a lane of a scheduler runs.
-
-
 Ended = list[tuple[Row, list[Hypothesis]]]  # rows with their hypotheses
 
 
 class RunningBatch(Protocol):
-    """Rows that are decoded together. Used by one thread."""
+    """Rows that are decoded together, by one thread."""
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Rows that are in it."""
+        """The number of rows in the batch."""
 
     @property
     def free(self) -> int:
-        """Rows of the model's batch that are free."""
+        """Free rows of the model's batch."""
 
     @property
     def capacity(self) -> int:
         """Rows of the model's batch, free or not."""
 
     def enter(self, rows: Sequence[Row]) -> None:
-        """Take rows in; together they are no wider than ``free``."""
+        """Add rows, which together need no more than ``free``."""
 
     def step(self) -> Ended:
-        """Go on with all rows, and take those out that have ended."""
+        """Continue all rows; remove and return those that have ended."""
 
     def leave(self) -> None:
-        """Take rows out whose submission is over; late ones fail."""
+        """Remove rows whose submission has ended; late submissions fail."""
 
     def clear(self) -> None:
-        """Take all rows out."""
+        """Remove and return all rows."""
 
 
-ENCODED_TOKENS = 1024  # of sources that enter between two steps: what running rows wait for
-_SHARE = 8  # of the slots, which rows that enter a full batch wait for
-_RECENT = 256  # rows by whose ends the rate is measured
+ENCODED_TOKENS = 1024  # tokens of sources that enter between two steps, for which running rows wait
+_SHARE = 8  # share of the slots that has to be free before rows enter a full batch
+_RECENT = 256  # finished rows by which the rate is measured
 
 
-class Lanes:
-    """See the module.
+class BatchWorkers:
+    """The worker threads, and the queue that they share.
 
-    A thread alone touches its batch; what others touch is behind the lock.
+    Each thread owns its batch; a lock protects all shared state.
     """
 
     def __init__(self, name: str, batches: Sequence[RunningBatch], observer: Observer) -> None:
-        """Start a thread for each batch; they are of one size."""
+        """Start a thread for each batch; all have the same size."""
         self._observer, self.capacity = observer, batches[0].capacity
         self._waiting = WaitingRows()
         self._changed = threading.Condition()
@@ -65,18 +62,21 @@ class Lanes:
         self._ended: deque[float] = deque(maxlen=_RECENT)
         self._threads = [
             threading.Thread(
-                target=self._run, args=(lane, batch), name=f"tfexport-{name}-{lane}", daemon=True
+                target=self._run,
+                args=(worker, batch),
+                name=f"tfexport-{name}-{worker}",
+                daemon=True,
             )
-            for lane, batch in enumerate(batches)
+            for worker, batch in enumerate(batches)
         ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, submission: Submission) -> None:
-        """Put rows behind those that wait.
+        """Add rows to the end of the queue.
 
         Raises:
-            ClosedSchedulerError: the lanes are closed.
+            ClosedSchedulerError: the workers are closed.
         """
         with self._changed:
             if self._closed:
@@ -86,23 +86,23 @@ class Lanes:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """Submissions with rows to begin, and these rows."""
+        """The number of submissions with waiting rows, and of these rows."""
         with self._changed:
             return len(self._waiting), self._waiting.rows
 
     @property
     def running(self) -> int:
-        """Rows that are being decoded."""
+        """The number of rows that are being decoded."""
         return sum(self._running)
 
     def purge(self) -> None:
-        """Forget rows that wait and for which nobody waits."""
+        """Remove waiting rows whose submission has ended."""
         with self._changed:
             self._waiting.purge()
             self._changed.notify_all()
 
     def seconds_to_clear(self) -> float:
-        """How long the rows that wait will take, by the rows that ended of late."""
+        """An estimate of how long the waiting rows will take, from the rows that ended last."""
         _, rows = self.waiting
         ended = list(self._ended)
         if not rows:
@@ -112,14 +112,14 @@ class Lanes:
         return rows * (ended[-1] - ended[0]) / (len(ended) - 1)
 
     def wait_idle(self, deadline: float) -> bool:
-        """Wait until no row waits or runs; False if there still is one at the deadline."""
+        """Wait until no row waits or runs; return False at the deadline."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and not self.running, deadline - time.monotonic()
             )
 
     def close(self) -> None:
-        """Stop; what waits or runs fails."""
+        """Stop; waiting and running rows fail."""
         with self._changed:
             self._closed = True
             left = self._waiting.take_all()
@@ -130,16 +130,16 @@ class Lanes:
             if threading.current_thread() is not thread:
                 thread.join()
 
-    def _run(self, lane: int, batch: RunningBatch) -> None:
-        while self._begin(lane, batch):
+    def _run(self, worker: int, batch: RunningBatch) -> None:
+        while self._begin(worker, batch):
             try:
                 batch.leave()
                 if batch.rows:
                     self._step(batch)
-            except Exception as error:  # of onnxruntime: callers get it
+            except Exception as error:  # an error of onnxruntime, which callers get
                 _fail(batch, error)
             with self._changed:
-                self._running[lane] = len(batch.rows)
+                self._running[worker] = len(batch.rows)
                 if not any(self._running):
                     self._changed.notify_all()
 
@@ -150,26 +150,26 @@ class Lanes:
             self._observer.generated(len(found[0].tokens))
             row.finish(found)
 
-    def _begin(self, lane: int, batch: RunningBatch) -> bool:
-        """Wait until there is something to do, and let rows enter; False when closed."""
+    def _begin(self, worker: int, batch: RunningBatch) -> bool:
+        """Wait for work, and add rows to the batch; return False when closed."""
         with self._changed:
             while not (self._waiting.rows or batch.rows or self._closed):
                 self._changed.wait()
             if self._closed:
                 _fail(batch, _closed())
-                self._running[lane] = 0
+                self._running[worker] = 0
                 self._changed.notify_all()
                 return False
             rows: list[Row] = []
             if self._waiting.rows:
                 rows = self._waiting.take(
-                    self._room(batch), ENCODED_TOKENS, self._share(lane), alone=not batch.rows
+                    self._room(batch), ENCODED_TOKENS, self._share(worker), alone=not batch.rows
                 )
             if not any(self._running):
-                self._ended.clear()  # idle time says nothing of the rate
-            self._running[lane] = len(batch.rows) + len(rows)
+                self._ended.clear()  # idle time does not count
+            self._running[worker] = len(batch.rows) + len(rows)
             over, self._waiting.over = self._waiting.over, []
-        for submission in over:  # outside of the lock: callers' callbacks are called
+        for submission in over:  # outside the lock, because callbacks are called
             submission.end_if_late()
         now = time.monotonic()
         try:
@@ -185,14 +185,14 @@ class Lanes:
         return True
 
     def _room(self, batch: RunningBatch) -> int:
-        """Rows that may enter now: while more wait than fit, some at a time, encoded together."""
+        """How many rows may enter now: if more wait than fit, several are encoded together."""
         few = self._waiting.rows > batch.free < self.capacity // _SHARE
         return 0 if few and batch.rows else batch.free
 
-    def _share(self, lane: int) -> int:
-        """Rows that a lane may take, so that all lanes have about equally many."""
-        lanes = len(self._running)
-        return max(1, -(-(self._waiting.rows + self.running) // lanes) - self._running[lane])
+    def _share(self, worker: int) -> int:
+        """The number of rows for one worker, so that all have about equally many."""
+        workers = len(self._running)
+        return max(1, -(-(self._waiting.rows + self.running) // workers) - self._running[worker])
 
 
 def _fail(batch: RunningBatch, error: Exception) -> None:

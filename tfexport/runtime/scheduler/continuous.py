@@ -30,13 +30,11 @@ from tfexport.runtime.search import (
 from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
 
-# Rows in the running batch, each with the search that its own options ask for.
-#
-# Axes: W rows of the model's batch that an entry takes, V vocabulary.
+# Axes: W rows of the model's batch that a sequence takes, V vocabulary.
 
 
 def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int) -> bool:
-    """Whether rows can be decoded in a running batch: step by step, by their logits alone."""
+    """Whether rows with these options can be decoded step by step from their logits."""
     return (
         options.width <= slots
         and not options.needs_attention
@@ -49,56 +47,56 @@ def fits_slots(requests: Sequence[Request], options: ResolvedOptions, slots: int
     )
 
 
-def make_entry(row: Row, observer: Observer) -> "GreedyEntry | SearchEntry":
-    """An entry for a row; a row that the graph itself can decode greedily needs no search."""
+def make_sequence(row: Row, observer: Observer) -> "GreedySequence | SearchSequence":
+    """Make a sequence of a row; greedy rows that the graph supports need no search."""
     options = row.options
     own = ((), (options.first_token,))
     plain = options.beam_size == 1 and options.fits_greedy_graph and row.request.prefix in own
-    return GreedyEntry(row, observer) if plain else SearchEntry(row, observer)
+    return GreedySequence(row, observer) if plain else SearchSequence(row, observer)
 
 
-class _Told:
-    """Tells of a row's tokens as they come."""
+class _Reporter:
+    """Reports the tokens of a row."""
 
     def __init__(self, row: Row, observer: Observer) -> None:
-        self._submission, self._observer, self._begun = row.submission, observer, False
+        self._submission, self._observer, self._started = row.submission, observer, False
         self.wanted = row.submission.on_step is not None
 
-    def begin(self) -> None:
-        """Tell of the first token."""
-        if not self._begun:
-            self._begun = True
+    def started(self) -> None:
+        """Report the first token."""
+        if not self._started:
+            self._started = True
             self._observer.first_token(time.monotonic() - self._submission.submitted)
 
     def tell(self, steps: Iterable[Step]) -> None:
-        """One step of the row, of one token for each of its hypotheses."""
-        self.begin()
+        """Report a step of the row: one token for each of its hypotheses."""
+        self.started()
         for step in steps:
             self._submission.tell(step)
 
 
-class GreedyEntry:
-    """Greedy search by the best tokens that the graph chooses.
+class GreedySequence:
+    """A row with greedy search, by the best tokens of the graph.
 
     Attributes:
-        row: that is decoded.
-        scored: its tokens' probabilities are wanted.
+        row: the row.
+        scored: whether probabilities of its tokens are requested.
         first: the token before the first one.
     """
 
     def __init__(self, row: Row, observer: Observer) -> None:
         options = row.options
         self.row, self.scored, self.first = row, options.return_scores, options.bos_id
-        # Read at every token: attributes of their own are found sooner.
+        # Read at every token: local attributes are faster.
         self._prefix, self._longest = row.request.prefix, options.max_length
         self._end, self._last_token = options.eos_id, options.last_token
-        self._told = _Told(row, observer)
+        self._reporter = _Reporter(row, observer)
         self._tokens: list[int] = []
         self._scores: list[float] = []
         self._finished = False
 
     def take(self, best: int, score: float) -> int | None:
-        """Take the graph's token, or the one that is forced; None when it was the last one."""
+        """Take the graph's token, or a forced one; return None after the last one."""
         place, token = len(self._tokens), best
         given = place < len(self._prefix)
         if given:
@@ -109,14 +107,14 @@ class GreedyEntry:
         self._scores.append(score)
         self._finished = token == self._end
         last = self._finished or place + 1 >= self._longest
-        if self._told.wanted and not given:
-            self._told.tell([Step(self.row.request.number, 0, place, token, score, last)])
+        if self._reporter.wanted and not given:
+            self._reporter.tell([Step(self.row.request.number, 0, place, token, score, last)])
         elif not place:
-            self._told.begin()
+            self._reporter.started()
         return None if last else token
 
     def hypotheses(self) -> list[Hypothesis]:
-        """Its only one."""
+        """The only hypothesis."""
         scores = np.array(self._scores)
         uncounted = self.row.options.uncounted(self._prefix)
         made = make_hypothesis(
@@ -125,19 +123,19 @@ class GreedyEntry:
         return [made if self.scored else dataclasses.replace(made, score=math.nan)]
 
 
-class SearchEntry:
-    """Any other search that chooses by logits; see ``GreedyEntry``."""
+class SearchSequence:
+    """A row with any other search, by logits; see ``GreedySequence``."""
 
     scored = True
 
     def __init__(self, row: Row, observer: Observer) -> None:
         self.row, self.first = row, row.options.bos_id
-        self._told = _Told(row, observer)
+        self._reporter = _Reporter(row, observer)
         self._prefix_scores: list[float] = []
         self._choice: Choice | None = None
 
     def take(self, logits: Floats) -> NextStep | None:
-        """Take logits (W, V), which may be changed; None when they were the last ones."""
+        """Take logits (W, V), which may be changed; return None after the last ones."""
         if len(self._prefix_scores) < len(self.row.request.prefix):
             return self._take_of_prefix(logits)
         if self._choice is None:
@@ -145,13 +143,13 @@ class SearchEntry:
             tokens = np.array([request.prefix], np.int64).reshape(1, -1)
             prefixes = Prefixes(tokens, np.array([self._prefix_scores]).reshape(1, -1))
             self._choice = make_choice([request], options, prefixes)
-            # One row of the batch until here, and then as many as the search needs.
+            # So far one row of the batch; from now on as many as the search needs.
             first = self._choice.first_rows
             steps, then = self._choice.take(logits[first])
             then = None if then is None else NextStep(first[then.rows], then.tokens)
         else:
             steps, then = self._choice.take(logits)
-        self._told.tell(steps)
+        self._reporter.tell(steps)
         return then
 
     def _take_of_prefix(self, logits: Floats) -> NextStep:
@@ -176,12 +174,12 @@ _Places = NDArray[np.intp]
 class ContinuousBatch:
     """See ``RunningBatch``; a step gives every row its next token.
 
-    An entry has as many rows of the model's batch as its search follows, anywhere in the batch.
+    A sequence takes as many rows of the model's batch as its search follows, at any index.
 
     Attributes:
         rows: see ``RunningBatch``.
         capacity: see ``RunningBatch``.
-        free: see ``RunningBatch``; a row keeps its full width, which it may need at any step.
+        free: see ``RunningBatch``; each row reserves the most that it may need.
     """
 
     def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
@@ -193,17 +191,17 @@ class ContinuousBatch:
         self._slots = engine.model.running_rows(capacity)
         self._observer, self.capacity = observer, capacity
         self._hold([])
-        self._places: list[list[int]] = []  # of each entry, in the model's batch
-        self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next ones
+        self._indices: list[list[int]] = []  # rows of each sequence in the model's batch
+        self._tokens: Ids = np.zeros(0, np.int64)  # (R,), the next tokens
 
     def enter(self, rows: Sequence[Row]) -> None:
         """See ``RunningBatch``."""
-        entries = [make_entry(row, self._observer) for row in rows]
+        sequences = [make_sequence(row, self._observer) for row in rows]
         first = self._slots.rows
         self._slots.enter([row.request.source for row in rows])
-        self._hold([*self._entries, *entries])
-        self._places += [[first + place] for place in range(len(rows))]
-        self._tokens = np.append(self._tokens, [entry.first for entry in entries])
+        self._hold([*self._sequences, *sequences])
+        self._indices += [[first + place] for place in range(len(rows))]
+        self._tokens = np.append(self._tokens, [sequence.first for sequence in sequences])
 
     def step(self) -> Ended:
         """See ``RunningBatch``."""
@@ -212,26 +210,26 @@ class ContinuousBatch:
         scores = self._scores(best, logits) if self._scored else [math.nan] * len(tokens)
         ended: Ended = []
         kept: list[_Kept] = []
-        for entry, places in zip(self._entries, self._places, strict=True):
+        for sequence, indices in zip(self._sequences, self._indices, strict=True):
             try:
-                then = _take(entry, places, tokens, scores, logits)
+                then = _take(sequence, indices, tokens, scores, logits)
                 if then is None:
-                    ended.append((entry.row, entry.hypotheses()))
+                    ended.append((sequence.row, sequence.hypotheses()))
                 else:
                     kept.append(then)
-            except Exception as error:  # it is this row's alone
-                entry.row.submission.fail(error)
-        self._go_on(kept)
+            except Exception as error:  # only this row fails
+                sequence.row.submission.fail(error)
+        self._continue(kept)
         return ended
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
         over = [row.submission.end_if_late() for row in self.rows]
         if any(over):
-            entries = zip(self._entries, self._places, over, strict=True)
-            self._go_on([
-                _Kept(entry, places, self._tokens[places].tolist())
-                for entry, places, leaves in entries
+            sequences = zip(self._sequences, self._indices, over, strict=True)
+            self._continue([
+                _Kept(sequence, indices, self._tokens[indices].tolist())
+                for sequence, indices, leaves in sequences
                 if not leaves
             ])  # fmt: skip
 
@@ -239,90 +237,90 @@ class ContinuousBatch:
         """See ``RunningBatch``."""
         self._slots.select(np.zeros(0, np.intp))
         self._hold([])
-        self._places, self._tokens = [], np.zeros(0, np.int64)
+        self._indices, self._tokens = [], np.zeros(0, np.int64)
 
-    def _hold(self, entries: list[GreedyEntry | SearchEntry]) -> None:
-        self._entries = entries
-        self.rows: Sequence[Row] = [entry.row for entry in entries]
-        self._scored = any(entry.scored for entry in entries)
+    def _hold(self, sequences: list[GreedySequence | SearchSequence]) -> None:
+        self._sequences = sequences
+        self.rows: Sequence[Row] = [sequence.row for sequence in sequences]
+        self._scored = any(sequence.scored for sequence in sequences)
         self.free = self.capacity - sum(row.options.width for row in self.rows)
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
-        """Log-probabilities (R,) of the best tokens; NaN where they are not wanted."""
+        """Log-probabilities (R,) of the best tokens; NaN if not requested."""
         scores = np.full(len(best), np.nan)
-        entries = zip(self._entries, self._places, strict=True)
+        sequences = zip(self._sequences, self._indices, strict=True)
         greedy = [
-            (places[0], entry.row.options)
-            for entry, places in entries
-            if entry.scored and isinstance(entry, GreedyEntry)
+            (indices[0], sequence.row.options)
+            for sequence, indices in sequences
+            if sequence.scored and isinstance(sequence, GreedySequence)
         ]
         if greedy:
             rows = [place for place, _ in greedy]
             allowed = logits[rows]
-            # The same for all of them: they are the model's own, which the graph keeps.
+            # The same for all of them: the model's own rules, which are part of the graph.
             allowed[:, list(greedy[0][1].suppress_tokens)] = -np.inf
             scores[rows] = token_log_probs(allowed, best[rows])
         found: list[float] = scores.tolist()
         return found
 
-    def _go_on(self, kept: Sequence["_Kept"]) -> None:
-        """Keep some entries, and move what changes its place."""
-        followed = [entry.sources for entry in kept]
+    def _continue(self, kept: Sequence["_Kept"]) -> None:
+        """Keep some sequences, and move rows whose index changes."""
+        followed = [each.sources for each in kept]
         sources = list(chain.from_iterable(followed))
-        tokens = [token for entry in kept for token in entry.tokens]
-        if followed == self._places:  # as in most steps
+        tokens = [token for each in kept for token in each.tokens]
+        if followed == self._indices:  # true in most steps
             self._tokens[sources] = tokens
             return
-        places = _settle(np.array(sources, np.intp))
-        rows, self._tokens = np.empty_like(places), np.empty(len(places), np.int64)
-        rows[places], self._tokens[places] = sources, tokens
+        indices = _settle(np.array(sources, np.intp))
+        rows, self._tokens = np.empty_like(indices), np.empty(len(indices), np.int64)
+        rows[indices], self._tokens[indices] = sources, tokens
         self._slots.select(rows)
-        settled = iter(places.tolist())
-        self._hold([entry.entry for entry in kept])
-        self._places = [list(islice(settled, len(entry.sources))) for entry in kept]
+        settled = iter(indices.tolist())
+        self._hold([each.sequence for each in kept])
+        self._indices = [list(islice(settled, len(each.sources))) for each in kept]
 
 
 class _Kept(NamedTuple):
-    """An entry that goes on.
+    """A sequence that continues.
 
     Attributes:
-        entry: of the batch.
-        sources: rows of the model's batch that its next rows continue.
+        sequence: the sequence.
+        sources: the row of the model's batch that each next row continues.
         tokens: the next token of each.
     """
 
-    entry: GreedyEntry | SearchEntry
+    sequence: GreedySequence | SearchSequence
     sources: list[int]
     tokens: list[int]
 
 
 def _take(
-    entry: GreedyEntry | SearchEntry,
-    places: list[int],
+    sequence: GreedySequence | SearchSequence,
+    indices: list[int],
     tokens: list[int],
     scores: list[float],
     logits: Floats,
 ) -> _Kept | None:
-    """Give an entry what the step found at its places; None if it ends."""
-    if isinstance(entry, GreedyEntry):
-        (place,) = places
-        token = entry.take(tokens[place], scores[place])
-        return None if token is None else _Kept(entry, places, [token])
-    taken = entry.take(logits[places])
+    """Give a sequence the results of its rows; return None if it ends."""
+    if isinstance(sequence, GreedySequence):
+        (place,) = indices
+        token = sequence.take(tokens[place], scores[place])
+        return None if token is None else _Kept(sequence, indices, [token])
+    taken = sequence.take(logits[indices])
     if taken is None:
         return None
-    return _Kept(entry, [places[row] for row in taken.rows], taken.tokens.tolist())
+    return _Kept(sequence, [indices[row] for row in taken.rows], taken.tokens.tolist())
 
 
 def _settle(sources: _Places) -> _Places:
-    """Where rows go that continue ``sources``: as many as can stay where they are."""
+    """The index of each row that continues ``sources``; as many as possible stay where they are."""
     count = len(sources)
-    places = np.full(count, -1)
+    indices = np.full(count, -1)
     taken = np.zeros(count, bool)
-    # Of rows that continue the same one, the first may stay.
+    # If several rows continue one row, the first may stay.
     _, firsts = np.unique(sources, return_index=True)
     stay = firsts[sources[firsts] < count]
-    places[stay] = sources[stay]
-    taken[places[stay]] = True
-    places[places < 0] = np.flatnonzero(~taken)
-    return places
+    indices[stay] = sources[stay]
+    taken[indices[stay]] = True
+    indices[indices < 0] = np.flatnonzero(~taken)
+    return indices

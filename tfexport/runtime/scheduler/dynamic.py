@@ -1,4 +1,4 @@
-"""Dynamic batching: rows that wait at the same time are decoded together, each to its end."""
+"""Dynamic batching: rows that wait at the same time are decoded together to their ends."""
 
 import dataclasses
 import time
@@ -14,7 +14,7 @@ from tfexport.runtime.search import AbandonedError, ResolvedOptions, decode
 
 
 class DynamicBatch:
-    """See ``RunningBatch``; a step decodes rows of the same options, all of them to their end."""
+    """See ``RunningBatch``; a step decodes all rows with the same options to their ends."""
 
     def __init__(self, engine: Engine, capacity: int, observer: Observer) -> None:
         self._engine, self._capacity, self._observer = engine, capacity, observer
@@ -58,9 +58,9 @@ class DynamicBatch:
         self._rows = [row for row in self.rows if id(row) not in chosen]
         try:
             found = self._decode(batch)
-        except AbandonedError:  # all of them are over
+        except AbandonedError:  # all rows have ended
             return []
-        except Exception as error:  # of onnxruntime: it is these rows' alone
+        except Exception as error:  # an error of onnxruntime: only these rows fail
             for row in batch:
                 row.submission.fail(error)
             return []
@@ -88,13 +88,13 @@ def _shares(row: Row, other: Row) -> bool:
 
 
 def _batch_of_first(rows: Sequence[Row]) -> list[int]:
-    """Indices of the rows that may share a batch with the first one, of similar length."""
+    """Indices of rows of similar length that may share a batch with the first one."""
     batches = make_batches([row.request for row in rows], rows[0].options)
     return next(batch for batch in batches if 0 in batch)
 
 
 def _told(row: Row) -> ResolvedOptions:
-    """The row's options, with a callback where its submission is to be told of every token."""
+    """The row's options, with a callback if its submission has ``on_step``."""
     submission = row.submission
     if submission.on_step is None or row.options.beam_size > 1:
         return row.options

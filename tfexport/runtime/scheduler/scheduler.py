@@ -1,4 +1,4 @@
-"""The scheduler of one model: callers submit rows, and get the future of their results."""
+"""The scheduler of one model: callers submit rows and get a future of the results."""
 
 import threading
 import time
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from tfexport.errors import BundleError, QueueFullError
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
-from tfexport.runtime.scheduler.batch_workers import Lanes
+from tfexport.runtime.scheduler.batch_workers import BatchWorkers
 from tfexport.runtime.scheduler.continuous import ContinuousBatch, fits_slots
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
 from tfexport.runtime.scheduler.submission import Observer, Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 
-_LEAST_SLOTS = 8  # of a batch, where there are several: room for a beam
+_LEAST_SLOTS = 8  # slots of a batch, if there are several: room for a beam
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    """Bounds of a scheduler.
+    """Limits of a scheduler.
 
     Attributes:
         max_queue: submissions that may wait, of any number of rows each.
-        slots: rows that are decoded at a time, by all workers together; each has 8 at least.
+        slots: rows that are decoded at a time, by all workers together; each worker has at least 8.
     """
 
     max_queue: int = 256
@@ -32,11 +32,11 @@ class SchedulerLimits:
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """The work of a scheduler at one moment.
+    """The present work of a scheduler.
 
     Attributes:
-        waiting_requests: submissions with rows that are not begun.
-        waiting_rows: these rows.
+        waiting_requests: submissions with rows that are not started.
+        waiting_rows: the number of these rows.
         running_rows: rows that are being decoded.
         slots: rows that can be decoded at a time.
     """
@@ -48,10 +48,10 @@ class SchedulerStats:
 
 
 class Scheduler:
-    """Rows of many callers over one model; safe to call from several threads.
+    """Decodes rows of many callers with one model; safe to call from several threads.
 
     Attributes:
-        continuous: rows enter and leave the running batch at any step.
+        continuous: whether rows enter and leave the running batch at any step.
         reason: why they do not; empty if they do.
     """
 
@@ -64,10 +64,10 @@ class Scheduler:
         """Start the scheduler's threads.
 
         Args:
-            engine: an open bundle; each of its workers runs a batch of its own, with its share of
+            engine: an open bundle; each of its workers runs its own batch, with its share of
                 the slots.
             limits: see ``SchedulerLimits``.
-            observer: is told figures.
+            observer: receives events for metrics.
         """
         self._limits = limits or SchedulerLimits()
         observer = observer or Observer()
@@ -79,10 +79,10 @@ class Scheduler:
         if len(workers) == 1:
             self._slots = self._limits.slots
         dynamic = [DynamicBatch(engine, self._slots, observer) for _ in workers]
-        self._lanes = [Lanes("dynamic", dynamic, observer)]
+        self._batch_workers = [BatchWorkers("dynamic", dynamic, observer)]
         if self.continuous:
             running = [ContinuousBatch(engine, self._slots, observer) for _ in workers]
-            self._lanes.append(Lanes("continuous", running, observer))
+            self._batch_workers.append(BatchWorkers("continuous", running, observer))
         self._entering = threading.Lock()
         self._draining = False
 
@@ -103,60 +103,60 @@ class Scheduler:
             on_step: called by the scheduler's thread for every token of rows without a beam.
 
         Raises:
-            QueueFullError: as many submissions wait as may, or the scheduler is draining.
+            QueueFullError: the queue is full, or the scheduler is draining.
         """
         submission = Submission(requests, options, deadline, on_step)
         if submission.future.done():
             return submission
         rows = [row for row in requests if row is not None]
         fits = self.continuous and fits_slots(rows, options, self._slots)
-        lanes = self._lanes[fits]
+        workers = self._batch_workers[fits]
         with self._entering:
             if self._draining:
                 raise QueueFullError("the scheduler takes no more work", 1.0)
             most = self._limits.max_queue
             if self._waiting() >= most:
-                for each in self._lanes:
+                for each in self._batch_workers:
                     each.purge()
                 if self._waiting() >= most:
                     raise QueueFullError(f"{most} requests wait already", self.seconds_to_clear())
-            lanes.submit(submission)
+            workers.submit(submission)
         return submission
 
     def stats(self) -> SchedulerStats:
-        """The work at this moment."""
-        waiting = [lane.waiting for lane in self._lanes]
+        """The present work."""
+        waiting = [worker.waiting for worker in self._batch_workers]
         return SchedulerStats(
             sum(requests for requests, _ in waiting),
             sum(rows for _, rows in waiting),
-            sum(lane.running for lane in self._lanes),
+            sum(worker.running for worker in self._batch_workers),
             self._slots * self._workers,
         )
 
     def _waiting(self) -> int:
-        return sum(lanes.waiting[0] for lanes in self._lanes)
+        return sum(workers.waiting[0] for workers in self._batch_workers)
 
     def seconds_to_clear(self) -> float:
-        """How long the rows that wait will take, as an estimate."""
-        return max(lanes.seconds_to_clear() for lanes in self._lanes)
+        """An estimate of how long the waiting rows will take."""
+        return max(workers.seconds_to_clear() for workers in self._batch_workers)
 
     def drain(self, timeout: float) -> bool:
-        """Take no more work, and wait until all that was accepted is done.
+        """Take no more work, and wait until all accepted work is done.
 
         Returns:
-            Whether it was within so many seconds.
+            Whether it was done within so many seconds.
         """
         with self._entering:
             self._draining = True
         deadline = time.monotonic() + timeout
-        return all(lane.wait_idle(deadline) for lane in self._lanes)
+        return all(worker.wait_idle(deadline) for worker in self._batch_workers)
 
     def close(self) -> None:
-        """Stop; what is not done fails."""
+        """Stop; unfinished work fails."""
         with self._entering:
             self._draining = True
-        for lane in self._lanes:
-            lane.close()
+        for worker in self._batch_workers:
+            worker.close()
 
 
 def _why_not(engine: Engine) -> str:

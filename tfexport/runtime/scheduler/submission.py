@@ -1,4 +1,4 @@
-"""Submissions of callers to a scheduler, the queue that they wait in, and its figures."""
+"""Submissions of callers, the queue of their rows, and events for metrics."""
 
 import contextlib
 import threading
@@ -13,18 +13,18 @@ from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search import Request, ResolvedOptions
 
-Hypotheses = list[list[Hypothesis]]  # of each row, best first
+Hypotheses = list[list[Hypothesis]]  # hypotheses of each row, best first
 
 
 class Submission:
-    """Rows of one caller.
+    """The rows of one call.
 
     Attributes:
         options: how all of them are decoded.
-        on_step: called for every token of a row that is not decoded with a beam; or None.
-        future: of the hypotheses of every row. Cancelling it takes the rows out of the batch.
-        waiting: its rows that are not begun, in order.
-        submitted: when, by ``time.monotonic``.
+        on_step: called for every token of a row without a beam; or None.
+        future: the hypotheses of every row. Cancelling it removes the rows from the batch.
+        waiting: rows that are not started, in order.
+        submitted: time of the call, by ``time.monotonic``.
     """
 
     def __init__(
@@ -34,35 +34,35 @@ class Submission:
         deadline: float | None,
         on_step: Callable[[Step], object] | None,
     ) -> None:
-        """Take rows; None is a blank one, with an empty hypothesis."""
+        """Take rows; None is a blank row, with an empty hypothesis."""
         self.options, self.on_step, self._deadline = options, on_step, deadline
         self.future: Future[Hypotheses] = Future()
         self.submitted = time.monotonic()
         self._found: Hypotheses = [[Hypothesis([], 0.0)] for _ in requests]
         rows = [Row(self, place, row) for place, row in enumerate(requests) if row is not None]
         self.waiting, self._left = rows[::-1], len(rows)
-        self._ending = threading.Lock()  # its rows may end in several lanes
+        self._ending = threading.Lock()  # its rows may end in several threads
         if not rows:
             self.future.set_result(self._found)
 
     def cancel(self) -> None:
-        """Give up: no row is begun any more, and running ones leave at the next step."""
+        """Start no more rows; running ones leave at the next step."""
         self.future.cancel()
 
     def is_over(self) -> bool:
-        """Whether its rows need no further step: it has its result, was cancelled, or is late."""
+        """Whether its rows need no further step: it is done, cancelled or late."""
         late = self._deadline is not None and time.monotonic() >= self._deadline
         return late or self.future.done()
 
     def end_if_late(self) -> bool:
-        """Fail if its time is over; returns ``is_over``."""
+        """Fail if the deadline has passed; return ``is_over``."""
         over = self.is_over()
-        if over:  # one that has its result, or was cancelled, stays as it is
+        if over:  # a finished or cancelled one is unchanged
             self.fail(DeadlineError("its time was over before it was decoded"))
         return over
 
     def tell(self, step: Step) -> None:
-        """Tell its caller of a token; a caller's error is its own."""
+        """Call ``on_step``; an error of the callback fails this submission only."""
         if self.on_step is not None and not self.future.done():
             try:
                 self.on_step(step)
@@ -79,11 +79,11 @@ class Submission:
             self._settle(lambda: self.future.set_result(self._found))
 
     def fail(self, error: BaseException) -> None:
-        """End with an error, whatever its rows have so far."""
+        """End with an error, and drop the results so far."""
         self._settle(lambda: self.future.set_exception(error))
 
     def _settle(self, settle: Callable[[], Any]) -> None:
-        # Its caller may cancel it at any time; and it may have failed already.
+        # The caller may cancel it at any time, and it may have failed already.
         with contextlib.suppress(InvalidStateError):
             settle()
 
@@ -92,8 +92,8 @@ class Row:
     """One row of a submission.
 
     Attributes:
-        submission: that it belongs to.
-        place: among the rows of the submission.
+        submission: the submission of the row.
+        place: index among the rows of the submission.
         request: what to decode.
         options: how to decode it.
     """
@@ -103,44 +103,40 @@ class Row:
         self.options = submission.options
 
     def finish(self, found: list[Hypothesis]) -> None:
-        """Hand its hypotheses to the submission."""
+        """Give its hypotheses to the submission."""
         self.submission.finish(self.place, found)
 
 
-# The rows that wait for their turn.
-
-
 class WaitingRows:
-    """Rows of all submissions; each submission in its turn gives one row.
+    """The queue of waiting rows, in which submissions take turns, one row each.
 
-    So a submission of one row waits for as many others as there are submissions, and not for all
-    rows of a long one. Callers hold a lock.
+    So a submission of one row waits for one row of each other submission, not for all rows of a
+    long one. Callers hold a lock.
     """
 
     def __init__(self) -> None:
         self._turns: deque[Submission] = deque()
-        self.rows = 0  # to begin; those of cancelled submissions until their turn
-        self.over: list[Submission] = []  # that were taken out, as nobody waits for them
+        self.rows = 0  # rows to start; those of cancelled submissions are removed at their turn
+        self.over: list[Submission] = []  # removed because they have ended
 
     def __len__(self) -> int:
-        """Submissions that have rows to begin."""
+        """The number of submissions with rows to start."""
         return len(self._turns)
 
     def add(self, submission: Submission) -> None:
-        """Put a submission's rows behind the others."""
+        """Add a submission's rows at the end."""
         self._turns.append(submission)
         self.rows += len(submission.waiting)
 
     def take(self, width: int, most: int, count: int, alone: bool = False) -> list[Row]:
-        """Take rows to begin.
+        """Remove and return the next rows to start.
 
         Args:
-            width: rows of the model's batch that are free. The first row that needs more of them
-                keeps its turn, and holds up those behind it: a wide one would never have its turn
-                otherwise.
-            most: tokens of sources at most; one row is always taken.
-            count: rows at most.
-            alone: nothing else is decoded, so that the first row may be of any width.
+            width: free rows of the model's batch. If the next row needs more, it and all rows after
+                it wait: otherwise a wide row might wait for ever.
+            most: the most tokens of sources; at least one row is taken.
+            count: the most rows.
+            alone: whether nothing else is decoded, so that the first row may have any width.
         """
         taken: list[Row] = []
         while self._turns:
@@ -161,7 +157,7 @@ class WaitingRows:
         return taken
 
     def purge(self) -> None:
-        """Take out all submissions for which nobody waits."""
+        """Remove all submissions that have ended."""
         before, self._turns = self._turns, deque()
         for submission in before:
             if submission.is_over():
@@ -174,27 +170,24 @@ class WaitingRows:
         self.over.append(submission)
 
     def take_all(self) -> list[Row]:
-        """Take every row."""
+        """Remove and return all rows."""
         taken = [row for submission in self._turns for row in submission.waiting]
         self._turns.clear()
         self.rows = 0
         return taken
 
 
-# Figures of a scheduler, for metrics.
-
-
 class Observer:
-    """Told what a scheduler does; here it does nothing.
+    """Receives events of a scheduler; this one ignores them.
 
-    Its methods are called by the scheduler's threads, which wait for them.
+    The scheduler's threads call its methods and wait for them.
     """
 
     def batch(self, rows: int) -> None:
-        """A step, or a whole search, of so many rows begins."""
+        """A step, or a complete search, of so many rows starts."""
 
     def queued(self, seconds: float) -> None:
-        """A row has waited so long before it was begun."""
+        """A row has waited so long before it was started."""
 
     def first_token(self, seconds: float) -> None:
         """A row got its first token so long after it was submitted."""

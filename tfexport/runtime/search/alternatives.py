@@ -22,7 +22,7 @@ Decode = Callable[[Model, Sequence[Request], ResolvedOptions], list[list[Hypothe
 def decode_alternatives(
     model: Model, requests: Sequence[Request], options: ResolvedOptions, decode: Decode
 ) -> list[list[Hypothesis]]:
-    """Branch after the prefix of each row, and decode every branch.
+    """Make branches after the prefix of each row, and decode each branch.
 
     Args:
         model: that decodes.
@@ -34,7 +34,7 @@ def decode_alternatives(
         For each row its alternatives, likeliest first token first; at least one.
     """
     # The first token is scored as part of the prefix: with the unfiltered probability.
-    prefilled = prefill(model, requests, options, whole_vocabulary=True)
+    prefilled = prefill(model, requests, options, full_vocabulary=True)
     # ``given`` still names the alternatives, so that branches are decoded stepwise.
     inner = dataclasses.replace(
         options, return_alternatives=False, min_alternative_probability=0.0, num_hypotheses=1,
@@ -48,7 +48,7 @@ def decode_alternatives(
     # The first token of a branch is chosen already.
     inner = dataclasses.replace(inner, suppress_first_tokens=())
     branches: list[Request] = []
-    slots: list[tuple[int, int]] = []  # of each branch: row, and index among its alternatives
+    slots: list[tuple[int, int]] = []  # row of each branch, and index among its alternatives
     for row, rank in np.argwhere(kept):
         request, token = requests[row], int(ids[row, rank])
         if token in options.end_tokens:
@@ -73,14 +73,14 @@ def decode_alternatives(
 def _first_tokens(
     prefilled: Prefilled, requests: Sequence[Request], options: ResolvedOptions
 ) -> tuple[Ids, NDArray[np.bool_]]:
-    """The best tokens of each row (B, N), and which of them are likely enough; filters act."""
+    """The best tokens of each row (B, N) after all filters, and which are probable enough."""
     logits = prefilled.logits
     assert logits is not None
     LogitFilters(options, requests).apply(logits, prefilled.prefix, np.arange(len(requests)))
     ids, values = topk(logits, min(options.num_hypotheses, logits.shape[-1]))
     with np.errstate(invalid="ignore"):
         probabilities = np.exp(values - log_normalizer(logits)[:, None])
-    # The best one stays, whatever its probability.
+    # The best one is always kept.
     kept = np.isfinite(values) & (probabilities >= options.min_alternative_probability)
     kept[:, 0] = np.isfinite(values[:, 0])
     return ids, kept

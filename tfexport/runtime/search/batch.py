@@ -1,4 +1,4 @@
-"""A search as a choice of tokens by logits, and the batch that it goes on in.
+"""The interface of searches that choose tokens by logits, and the batches that they run in.
 
 Axes: R rows, S source, V vocabulary.
 """
@@ -16,14 +16,12 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.request import Request, ResolvedOptions
 
-# Prefill: encode the sources, and run the decoder over the target prefixes in one step.
-#
 # Axes: B batch, P prefix, S source, V vocabulary, L layers, H heads, T positions.
 
 
 @dataclass
 class Prefixes:
-    """Target prefixes of a batch, decoded.
+    """The decoded target prefixes of a batch.
 
     Attributes:
         prefix: (B, P).
@@ -56,7 +54,7 @@ def prefill(
     requests: Sequence[Request],
     options: ResolvedOptions,
     *,
-    whole_vocabulary: bool = False,
+    full_vocabulary: bool = False,
 ) -> Prefilled:
     """Encode rows whose prefixes are equally long, and run the decoder over these.
 
@@ -64,7 +62,7 @@ def prefill(
         model: that decodes.
         requests: the rows.
         options: how to decode them.
-        whole_vocabulary: compute all logits, not only those of the rows' candidates.
+        full_vocabulary: compute all logits, not only those of the rows' candidates.
     """
     state = model.encode([request.source for request in requests])
     prefix = np.array([request.prefix for request in requests], np.int64)
@@ -82,8 +80,8 @@ def prefill(
         attention = none if options.needs_attention else None
         scores = np.zeros((len(requests), 0))
         return Prefilled(prefix, scores, attention, state=state, logits=None)
-    # A prefix may hold tokens outside the shortlist; its probability is over the whole vocabulary.
-    candidates = None if length or whole_vocabulary else all_candidates(requests)
+    # A prefix may hold tokens outside the shortlist; its probability needs the full vocabulary.
+    candidates = None if length or full_vocabulary else all_candidates(requests)
     logits, attention = advance(model, tokens, state, options, candidates)
     scores = np.zeros(prefix.shape)
     for i in range(length):
@@ -116,7 +114,7 @@ def advance(
 def all_candidates(requests: Sequence[Request]) -> Ids | None:
     """The union of all rows' candidates, ascending; None if a row may choose any token.
 
-    ``LogitFilters`` keeps each row to its own candidates.
+    ``LogitFilters`` restricts each row to its own candidates.
     """
     given = [row.candidates for row in requests if row.candidates is not None]
     if len(given) < len(requests):
@@ -126,7 +124,7 @@ def all_candidates(requests: Sequence[Request]) -> Ids | None:
 
 
 def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
-    """Weights (R, L, H, T, S) to (R, T, S): the chosen layer's, of one head or the heads' mean."""
+    """Select a layer, and a head or the mean of heads: (R, L, H, T, S) to (R, T, S)."""
     layer = weights[:, options.attention_layer]
     if options.attention_head is not None:
         return layer[:, options.attention_head]
@@ -135,14 +133,15 @@ def select_attention(weights: Floats, options: DecodingOptions) -> Floats:
 
 
 class AbandonedError(Exception):
-    """A search that nobody waits for any more; see ``ResolvedOptions.going``."""
+    """A search was abandoned by its caller; see ``ResolvedOptions.going``."""
 
 
 class NextStep(NamedTuple):
     """The next tokens of a search.
 
     Attributes:
-        rows: (R,), rows of the step before that go on, in this order; some may be repeated.
+        rows: (R,), index of the previous row that each row continues; rows may be repeated or
+            dropped.
         tokens: (R,), the next token of each.
     """
 
@@ -151,7 +150,7 @@ class NextStep(NamedTuple):
 
 
 class Choice(Protocol):
-    """The choice of tokens, step by step, for rows of one batch or of a running one."""
+    """A search: it chooses tokens step by step, for rows of one batch or of a running one."""
 
     @property
     def first_rows(self) -> NDArray[np.intp]:
@@ -163,7 +162,8 @@ class Choice(Protocol):
         """Choose the next tokens.
 
         Args:
-            logits: (R, V), changed in place; first of ``first_rows``, then of the last next step.
+            logits: (R, V), changed in place; of ``first_rows`` first, then of the previous
+                ``NextStep``.
             attention: (R, S) of the same step, if it is needed.
 
         Returns:
@@ -189,7 +189,7 @@ class BatchSteps:
         options: ResolvedOptions,
         prefilled: Prefilled,
     ) -> None:
-        """Go on from a prefill; its logits may be missing if no step is taken."""
+        """Continue a prefill; its logits may be None if no step is taken."""
         self._model, self._options, self._state = model, options, prefilled.state
         self._candidates = all_candidates(requests)
         self.logits = np.zeros((0, 0), np.float32) if prefilled.logits is None else prefilled.logits
@@ -209,7 +209,7 @@ class BatchSteps:
         """Give rows their next tokens.
 
         Raises:
-            AbandonedError: nobody waits for them.
+            AbandonedError: ``going`` returned false.
         """
         if self._options.going is not None and not self._options.going():
             raise AbandonedError

@@ -27,8 +27,6 @@ from tfexport.runtime.search.ranking import (
 )
 from tfexport.runtime.search.request import Request, ResolvedOptions
 
-# The state of a beam search: beams that are followed, candidates of a step, finished hypotheses.
-#
 # Axes: B sentences, G groups, K hypotheses a group, N candidates, T tokens, S source.
 
 
@@ -89,7 +87,7 @@ class Candidates:
 
 
 class GroupChoice(NamedTuple):
-    """The ranked candidates of one group at one step, and those that become its next beams."""
+    """The ranked candidates of one group at one step, and its next beams."""
 
     ranked: Candidates
     followed: Candidates
@@ -97,7 +95,7 @@ class GroupChoice(NamedTuple):
 
 @dataclass
 class Beams:
-    """The active hypotheses of a beam search; a sum of -inf marks an empty slot.
+    """The active hypotheses of a beam search; a sum of -inf marks an unused one.
 
     Attributes:
         sums: (B, G, K) log-probability so far.
@@ -117,7 +115,7 @@ class Beams:
     def start(cls, prefixes: Prefixes, groups: int, uncounted: int = 0) -> "Beams":
         """The prefix in every group; all groups of a sentence share one row of the decoder.
 
-        The sums leave out the first ``uncounted`` tokens.
+        The sums exclude the first ``uncounted`` tokens.
         """
         batch, length = prefixes.prefix.shape
         shape = (batch, groups, 1)
@@ -178,19 +176,17 @@ class FinishedGroup:
 
     Attributes:
         found: in the order in which they were finished.
-        closed: the search of this group is done.
+        closed: whether the search of this group is done.
     """
 
     found: list[Hypothesis] = field(default_factory=list)
     closed: bool = False
 
     def best(self) -> list[Hypothesis]:
-        """Best first; of equal ones the one that was finished first."""
+        """Best first; on a tie the one that finished first."""
         return best_first(self.found)
 
 
-# When a beam search is done: by this project's own rules, or by those of transformers.
-#
 # Sources: Kasai et al. 2022 (patience); transformers, ``GenerationMixin._beam_search``.
 
 
@@ -204,11 +200,11 @@ def is_done(
     """Whether a group of beams needs no further step.
 
     Args:
-        options: that say when.
+        options: decoding options.
         finished: its hypotheses so far.
         highest: the greatest sum of its beams; -inf if there are none.
         length: tokens of each of them.
-        uncounted: those at their beginning that are no part of the score.
+        uncounted: tokens at their start that do not count for the score.
     """
     if length >= options.max_length or math.isinf(highest):
         return True
@@ -223,11 +219,11 @@ def is_done(
 
 
 def _length_at_best(options: ResolvedOptions, length: int) -> int:
-    """The length at which the best followed hypothesis is taken to be worth most.
+    """The length at which the best active hypothesis may have its best score.
 
-    Further tokens only lower its sum, so the best score that is left comes from the greatest length
-    if the length penalty is positive, else from the least. transformers takes the present length,
-    unless the search is exhaustive and the penalty positive.
+    Further tokens only lower its sum, so the best possible score is at the greatest length if the
+    length penalty is positive, else at the least. transformers takes the present length, unless the
+    search is exhaustive and the penalty positive.
     """
     if options.by_transformers and not (options.exhaustive and options.length_penalty > 0):
         return length
@@ -247,12 +243,12 @@ class _LastToken(NamedTuple):
 
 
 class BeamChoice:
-    """See ``Choice``: the beams of sentences, which finished ones leave."""
+    """Beam search as a ``Choice``; finished sentences are removed."""
 
     def __init__(
         self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
     ) -> None:
-        """Begin behind the prefixes.
+        """Start after the prefixes.
 
         Args:
             requests: with prefixes of equal length.
@@ -265,7 +261,7 @@ class BeamChoice:
         self._filters = LogitFilters(options, requests)
         self._uncounted = options.uncounted(requests[0].prefix)  # prefixes are equally long
         self._finished = [[FinishedGroup() for _ in range(self._groups)] for _ in requests]
-        self._sentences = np.arange(len(requests))  # (B,), those still being decoded
+        self._sentences = np.arange(len(requests))  # (B,), requests that are still decoded
         self._sources = np.arange(len(requests))  # (R,), index of the request of each row
         self._stuck = np.zeros(len(requests), bool)  # (R,), rows without an allowed token
         self.first_rows = np.arange(len(requests))
@@ -274,7 +270,7 @@ class BeamChoice:
     def take(
         self, logits: Floats, attention: Floats | None = None
     ) -> tuple[list[Step], NextStep | None]:
-        """See ``Choice``; beams may take tokens back, so there are none for callbacks."""
+        """See ``Choice``; no tokens are returned for callbacks, because beams may be dropped."""
         beams = self._beams
         choices = self._choose(beams, logits, self._sources)
         for group, choice in enumerate(choices):
@@ -293,7 +289,7 @@ class BeamChoice:
         return [], NextStep(rows, self._beams.tokens[..., -1].ravel())
 
     def end_with_prefixes(self) -> None:
-        """Make a hypothesis of every prefix, when there is no room for more."""
+        """Make a hypothesis of every prefix if there is no room for more tokens."""
         for sentence in range(len(self._requests)):
             self._complete(self._beams, sentence, 0, 0)
 
@@ -301,7 +297,7 @@ class BeamChoice:
         """Rank the candidates of every group.
 
         Args:
-            beams: that are followed.
+            beams: the active hypotheses.
             logits: (R, V), changed in place.
             sources: (R,), index of the request of each row.
         """
@@ -309,8 +305,8 @@ class BeamChoice:
         rows = beams.rows.ravel()
         tokens = np.zeros((len(logits), length), np.int64)
         tokens[rows] = beams.tokens.reshape(len(rows), length)
-        if options.by_transformers:  # penalties and bans act on log-probabilities there
-            # A shortlist is no ban: the row's probabilities are those of its own candidates.
+        if options.by_transformers:  # there penalties and bans act on log-probabilities
+            # A shortlist is no ban: probabilities are normalised over the row's candidates.
             self._filters.keep_candidates(logits, sources)
             logits -= log_normalizer(logits)[:, None].astype(logits.dtype)
         self._filters.apply(logits, tokens, sources)
@@ -340,7 +336,7 @@ class BeamChoice:
     ) -> Candidates:
         """Sums (B, K) and candidates (B, K, C) to the best of all K * C.
 
-        On a tie the better hypothesis goes first, then the lower id.
+        On a tie the better hypothesis is first, then the lower id.
         """
         batch, _, count = ids.shape
         totals = sums[..., None] + scores
@@ -373,10 +369,10 @@ class BeamChoice:
             self._complete(beams, place, group, beam)
 
     def _without_token(self, beams: Beams, group: int) -> NDArray[np.bool_]:
-        """Beams that may choose no token, and are put aside as they are: (B, K)."""
+        """Beams without an allowed token, which finish as they are: (B, K)."""
         alive = np.isfinite(beams.sums[:, group])
         stuck: NDArray[np.bool_] = alive & self._stuck[beams.rows[:, group]]
-        if self._options.by_transformers:  # there they are worth less than any other
+        if self._options.by_transformers:  # there they rank below all others
             others = (alive & ~stuck).any(-1)
             found = np.array([bool(self._finished[s][group].found) for s in self._sentences])
             stuck[others | found] = False
@@ -453,7 +449,7 @@ def _log_probs(values: Floats, normalizer: Doubles) -> Doubles:
 
 
 def _times_taken(ids: Ids, taken: Ids) -> Doubles:
-    """Count how often earlier groups (B, N) have chosen each candidate (B, K, C).
+    """Count how often earlier groups (B, N) chose each candidate (B, K, C).
 
     Source: Vijayakumar et al. 2016, section 4, Hamming diversity.
     """
@@ -464,7 +460,7 @@ def _times_taken(ids: Ids, taken: Ids) -> Doubles:
 
 
 def _taken_by(choice: GroupChoice, width: int) -> tuple[Ids, Ids]:
-    """The tokens that a group follows, and those that it ended with; (B, K) each."""
+    """The tokens of a group's next beams, and the end tokens that it chose; (B, K) each."""
     ranked, followed = choice
     top = slice(width)
     return (

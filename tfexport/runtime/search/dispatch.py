@@ -1,4 +1,4 @@
-"""The search that a batch takes, chosen by its options and by the graphs of the model."""
+"""Choosing the search of a batch by its options and the graphs of the model."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from tfexport.runtime.search.graph_search import beam_in_one_call, greedy_in_one
 from tfexport.runtime.search.request import Request, ResolvedOptions
 from tfexport.runtime.search.stepwise import StepwiseChoice, StepwiseSearch
 
-# Tokens of a search that may be given up and yet runs inside a graph, where nothing can stop it.
+# The longest search with ``going`` that may run inside a graph, where it cannot be stopped.
 _LONGEST_IN_ONE_CALL = 512
 
 
@@ -26,7 +26,7 @@ def decode(
         For each row its hypotheses, best first; at least one.
 
     Raises:
-        AbandonedError: ``options.going`` said that nobody waits for them.
+        AbandonedError: ``options.going`` returned false.
     """
     if options.return_alternatives:
         found = decode_alternatives(model, requests, options, decode)
@@ -40,7 +40,7 @@ def decode(
 def make_choice(
     requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
 ) -> Choice:
-    """The search of rows that are decoded step by step, without alternatives."""
+    """Make the search of rows that are decoded step by step, without alternatives."""
     kind = BeamChoice if options.beam_size > 1 else StepwiseChoice
     return kind(requests, options, prefixes)
 
@@ -48,8 +48,8 @@ def make_choice(
 def _search(
     model: Model, requests: Sequence[Request], options: ResolvedOptions
 ) -> list[list[Hypothesis]]:
-    # The graphs of a whole search take neither prefixes, but for the forced first token that one
-    # of them puts there itself, nor shortlists.
+    # The graphs of a complete search take no shortlists and no prefixes, except for a forced first
+    # token that is part of the graph.
     own = ((), (options.first_token,))
     unconstrained = all(row.prefix in own and row.candidates is None for row in requests)
     in_one_call = options.going is None or options.max_length <= _LONGEST_IN_ONE_CALL

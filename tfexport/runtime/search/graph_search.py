@@ -1,4 +1,4 @@
-"""Greedy and beam search inside a graph: the whole search of a batch in one call.
+"""Greedy and beam search inside a graph: the complete search of a batch in one call.
 
 No Python runs between steps. ``StepwiseSearch`` and ``BeamSearch`` give the same results.
 """
@@ -13,13 +13,11 @@ from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.search.ranking import best_first, make_hypothesis, normalize, stopping_count
 from tfexport.runtime.search.request import Request, ResolvedOptions
 
-# Backtrace: hypotheses from the candidates that a beam search in a graph chose among.
-#
 # Axes: T steps, B sentences, K beam size, N = 2 K candidates of a step, best first.
 
 
 class Backtrace:
-    """The recorded candidates (T, B, N) of a beam search, with the links to their parents."""
+    """The recorded candidates (T, B, N) of a beam search, with their parents."""
 
     def __init__(self, record: BeamRecord, options: ResolvedOptions) -> None:
         self._options, self._width = options, options.beam_size
@@ -83,11 +81,11 @@ def greedy_in_one_call(
     """Decode rows greedily, one hypothesis a row.
 
     Args:
-        model: with a generate graph.
+        model: a model with a generate graph.
         rows: sources, none of them empty.
-        max_length: tokens a row at most.
+        max_length: the most tokens of a row.
         eos_id: the model's own end token.
-        options: how to score, and whether the end token is kept.
+        options: scoring, and whether the end token is kept.
     """
     options = options or DecodingOptions()
     found = model.generate(rows, max_length, options.return_scores)
@@ -109,9 +107,9 @@ def beam_in_one_call(
     """Decode requests with a beam; for each its hypotheses, best first.
 
     Args:
-        model: with a beam graph.
-        requests: without prefixes and candidates.
-        options: of which ``fits_beam_graph`` holds.
+        model: a model with a beam graph.
+        requests: rows without prefixes and candidates.
+        options: options for which ``fits_beam_graph`` is true.
     """
     rows = [request.source for request in requests]
     num_finished = stopping_count(options)

@@ -1,4 +1,4 @@
-"""Logits: penalties and bans that act on them, log-probabilities, and the top k.
+"""Logits: penalties, bans, log-probabilities and the top k.
 
 Axes: R rows, T tokens so far, V vocabulary.
 """
@@ -15,7 +15,7 @@ from tfexport.runtime.search.request import Request, ResolvedOptions
 
 
 class LogitFilters:
-    """All filters that the options ask for, in the order in which they act."""
+    """All filters of the options, in the order in which they act."""
 
     def __init__(self, options: ResolvedOptions, requests: Sequence[Request]) -> None:
         self._options = options
@@ -48,7 +48,8 @@ class LogitFilters:
             _ban_completion(logits, tokens, sequence)
         if length < options.min_length:
             logits[:, list(options.end_tokens)] = -np.inf
-        # A forced token wins over all bans but those below, which no length or row changes.
+        # A forced token overrides all bans except those below, which are the same for every row and
+        # length.
         if options.last_token is not None and length == options.max_length - 1:
             logits[:] = -np.inf
             logits[:, options.last_token] = 0
@@ -65,7 +66,7 @@ class LogitFilters:
             return
         for row, request in enumerate(requests):
             tail = tuple(seen[row, seen.shape[1] - before :].tolist())
-            # A source may hold ids that the target's vocabulary has not.
+            # A source may hold ids that the target vocabulary does not have.
             banned = [i for i in self._of_source[request].get(tail, []) if i < logits.shape[1]]
             logits[row, banned] = -np.inf
 
@@ -82,7 +83,7 @@ class LogitFilters:
 
 
 def continuations(ids: Sequence[int], size: int) -> dict[tuple[int, ...], list[int]]:
-    """For each ``size`` - 1 ids in a row what comes after them."""
+    """Map each ``size`` - 1 successive ids to the ids that follow them."""
     found: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(ids) - size + 1):
         *before, last = ids[start : start + size]
@@ -91,7 +92,7 @@ def continuations(ids: Sequence[int], size: int) -> dict[tuple[int, ...], list[i
 
 
 def _penalize(logits: Floats, tokens: Ids, penalty: float) -> None:
-    """Repetition penalty: make tokens that a row holds less likely (Keskar et al. 2019)."""
+    """Repetition penalty: make earlier tokens of a row less likely (Keskar et al. 2019)."""
     # A token that came twice is penalised once: the same value is written twice.
     found = np.take_along_axis(logits, tokens, -1)
     changed = np.where(found > 0, found / penalty, found * penalty)
@@ -99,7 +100,7 @@ def _penalize(logits: Floats, tokens: Ids, penalty: float) -> None:
 
 
 def _ban_repeated(logits: Floats, tokens: Ids, size: int) -> None:
-    """Ban tokens that would complete an n-gram of ``size`` tokens which a row holds already."""
+    """Ban tokens that would repeat an n-gram of ``size`` tokens."""
     ngrams = sliding_window_view(tokens, size, axis=1)
     tail = tokens[:, tokens.shape[1] - size + 1 :]
     rows, places = np.nonzero((ngrams[:, :, :-1] == tail[:, None]).all(-1))
@@ -114,17 +115,15 @@ def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> N
         logits[(tail == before).all(-1), last] = -np.inf
 
 
-# Top-k over a vocabulary without sorting it, and log-probabilities of single tokens.
-#
 # Axes: R rows, V vocabulary, K best.
 
 
-BLOCK = 64  # values whose maximum is computed in a first pass
+BLOCK = 64  # size of a block, whose maximum is computed first
 Number = TypeVar("Number", np.float32, np.float64)
 
 
 def log_normalizer(logits: Floats) -> NDArray[np.float64]:
-    """(R, V) to (R,): what to subtract from a logit to get its natural-log softmax.
+    """(R, V) to (R,): the value to subtract from a logit for its natural-log softmax.
 
     -inf where no token is allowed.
     """
@@ -144,7 +143,7 @@ def token_log_probs(logits: Floats, tokens: Ids) -> NDArray[np.float64]:
 
 
 def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
-    """The ``k`` largest values of each row, largest first, and of equal ones the lowest ids.
+    """The ``k`` largest values of each row, largest first; on a tie the lowest ids.
 
     Args:
         values: (R, V).
@@ -169,13 +168,13 @@ def topk(values: NDArray[Number], k: int) -> tuple[Ids, NDArray[Number]]:
 
 
 def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
-    """The ids of the ``k`` largest of each row, in any order, any of equal ones among them."""
+    """The ids of the ``k`` largest of each row, in any order, with any choice on ties."""
     size = values.shape[-1]
     blocks = size // BLOCK
     if k * BLOCK * 4 > size:
         return np.argpartition(values, size - k, axis=-1)[:, size - k :]
-    # The largest values lie in the blocks with the largest maxima: most of a vocabulary is read
-    # once, and only these blocks are partitioned.
+    # The largest values are in the blocks with the largest maxima, so only these blocks are
+    # partitioned.
     highest = values[:, : blocks * BLOCK].reshape(len(values), blocks, BLOCK).max(-1)
     chosen = np.argpartition(highest, blocks - k, axis=-1)[:, blocks - k :]
     inside = (chosen[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(len(values), -1)
@@ -187,7 +186,7 @@ def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
 
 
 def _settle_ties(values: NDArray[Number], ids: NDArray[np.intp]) -> None:
-    """Of values that equal the smallest chosen one, choose those with the lowest ids."""
+    """Among values equal to the smallest chosen one, choose the lowest ids."""
     k = ids.shape[-1]
     smallest = np.take_along_axis(values, ids, -1).min(-1)
     for row in np.flatnonzero((values >= smallest[:, None]).sum(-1) > k):

@@ -26,9 +26,9 @@ def hypotheses_per_group(options: DecodingOptions) -> int:
 
 
 def stopping_count(options: DecodingOptions) -> int:
-    """Finished hypotheses with which early stopping ends a group: beam size of it * patience.
+    """Finished hypotheses with which early stopping ends a group: its beam size * patience.
 
-    Rounded to the nearest integer, and never less than have to be returned.
+    Rounded to the nearest integer, and at least as many as have to be returned.
     Source: Kasai et al. 2022.
     """
     width = options.beam_size // options.beam_groups
@@ -37,7 +37,7 @@ def stopping_count(options: DecodingOptions) -> int:
 
 
 def best_first(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Hypotheses by descending score; of equal ones the one that came first stays first."""
+    """Hypotheses by descending score; ties keep their order."""
     return sorted(hypotheses, key=lambda made: -made.score)
 
 
@@ -64,15 +64,15 @@ def make_hypothesis(
     options: DecodingOptions,
     uncounted: int = 0,
 ) -> Hypothesis:
-    """Score a sequence that is complete, and keep of it what was asked for.
+    """Score a complete sequence, and keep what the options request.
 
     Args:
-        tokens: all that count, the end token included if there is one.
+        tokens: all tokens that count, the end token included if there is one.
         scores: (T,), their natural-log probabilities.
         attention: (T, S) over the row's own source positions.
-        finished: the last token is an end token.
-        options: how the score is made, and what is to be returned.
-        uncounted: tokens at the beginning that are no part of the score.
+        finished: whether the last token is an end token.
+        options: scoring options, and what to return.
+        uncounted: tokens at the start that do not count for the score.
     """
     total, length = math.fsum(scores[uncounted:]), len(tokens) - uncounted
     score = normalize(total, length, options.length_penalty)

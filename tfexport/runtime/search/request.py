@@ -20,12 +20,13 @@ class Request:
     """One row to decode.
 
     Attributes:
-        ids: source ids as the encoder sees them; empty if there are ``inputs``.
-        number: of the row in its call, which seeds its random numbers.
-        prefix: the forced beginning of the target.
-        candidates: ascending ids that may be chosen (a shortlist); None for the whole vocabulary.
+        ids: source ids as the encoder takes them; empty if there are ``inputs``.
+        number: index of the row in its call, which seeds its random numbers.
+        prefix: the forced start of the target.
+        candidates: ascending ids that may be chosen (a shortlist); None for the complete
+            vocabulary.
         sample: number of the first sample of this row; it seeds the random numbers too.
-        inputs: a user's module's inputs by name, in place of ids.
+        inputs: inputs of a user's module by name, instead of ids.
         group: rows of equal groups may share a batch.
     """
 
@@ -64,36 +65,33 @@ class Request:
         return max(max(array.shape, default=1) for array in self.inputs.values())
 
 
-# Decoding options, resolved for one model: every token an id, every limit and seed a number.
-
-
-# Options that act before the search or on what it found, so that any search serves them.
+# Options that act before or after the search, so any search supports them.
 _AROUND_SEARCH = frozenset({
     "length_penalty", "max_length", "max_input_length", "truncate", "return_scores",
     "return_end_token", "batch_size", "batch_type",
 })  # fmt: skip
-# The options that the graphs of a whole search implement. A graph takes a batch only if every
-# option in use is listed here: one that was forgotten goes to the stepwise search.
-# The rules of transformers differ in what acts on logits, which no graph knows, and in how a beam
-# stops late, which ``early_stopping`` says.
+# The options that the graphs of a complete search implement. A graph decodes a batch only if every
+# option in use is listed here, so a forgotten one leads to the stepwise search. The rules of
+# transformers differ in filters of logits, which no graph has, and in stopping without
+# ``early_stopping``.
 GREEDY_GRAPH_OPTIONS = _AROUND_SEARCH | {"search_rules"}
 BEAM_GRAPH_OPTIONS = _AROUND_SEARCH | {
     "beam_size", "num_hypotheses", "patience", "return_token_scores", "search_rules",
 }  # fmt: skip
-# Of these the resolved values count, which ``_fits`` looks at one by one.
+# For these ``_fits`` checks the resolved values.
 _RESOLVED = frozenset({"end_tokens", "suppress_tokens", "suppress_sequences", "disable_unk"})
-_RULES = frozenset({"first_token", "last_token"})  # compared with those that a graph holds
+_RULES = frozenset({"first_token", "last_token"})  # compared with those of a graph
 _ALWAYS_RESOLVED = frozenset({"seed"})  # has a value even if none was given
 
 
 @dataclass(frozen=True)
 class GraphRules:
-    """The defaults of a bundle that its graph of greedy search keeps by itself.
+    """The defaults of a bundle that are part of its graph of greedy search.
 
     Attributes:
         suppress_tokens: ids that it never chooses.
-        first_token: that it begins every row with, or None.
-        last_token: that it ends a row of ``max_length`` tokens with, or None.
+        first_token: the first token of every row, or None.
+        last_token: the last token of a row of ``max_length`` tokens, or None.
     """
 
     suppress_tokens: frozenset[int] = frozenset()
@@ -102,7 +100,7 @@ class GraphRules:
 
     @classmethod
     def of(cls, generation: Mapping[str, Any]) -> "GraphRules":
-        """Those of a manifest's ``generation``."""
+        """The rules in a manifest's ``generation``."""
         suppressed = frozenset(generation.get("suppress_tokens", ()))
         return cls(suppressed, generation.get("first_token"), generation.get("last_token"))
 
@@ -112,11 +110,10 @@ NO_RULES = GraphRules()
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedOptions(DecodingOptions):
-    """Options by which a search decodes, under the names of ``DecodingOptions``.
+    """The options of a search, resolved for one model: tokens are ids, limits are numbers.
 
-    Made with ``of``; a copy with other values, of ``dataclasses.replace``, is judged by these
-    values as well as by ``given``. Listed here are the options whose resolved values may differ
-    from those that were given.
+    Made with ``of``. Copies of ``dataclasses.replace`` are judged by their values as well as by
+    ``given``. The attributes are the options whose resolved values may differ from the given ones.
 
     Attributes:
         seed: of the random numbers.
@@ -124,16 +121,16 @@ class ResolvedOptions(DecodingOptions):
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
         suppress_first_tokens: ids that are never chosen first.
-        first_token: the id that every row begins with, or None; ``begin`` puts it before prefixes.
+        first_token: the id that every row starts with, or None; ``begin`` puts it before prefixes.
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
         usual_start: whether the start token is the one in the graphs that search by themselves.
         eos_id: the model's own end token.
         graph_rules: of the bundle's graph of greedy search.
-        framing: what stands around a source text's ids; it is not for ids that are given.
+        framing: special tokens around the ids of a source text; not used for sources that are ids.
         given: options that were given and are not the defaults, with the given values.
-        going: asked between steps whether anybody still waits for the rows; None if always.
+        going: called between steps: whether the rows are still needed; None for always.
     """
 
     seed: int = 0
@@ -164,7 +161,7 @@ class ResolvedOptions(DecodingOptions):
         eos_id: int | None = None,
         seed: int = 0,
     ) -> "ResolvedOptions":
-        """Options with their resolved values in the place of the given ones.
+        """Make resolved options from the given ones.
 
         Single tokens of ``options`` have to be ids already. ``eos_id`` is the first of
         ``end_tokens`` by default.
@@ -180,7 +177,7 @@ class ResolvedOptions(DecodingOptions):
         return cls(**values, bos_id=bos_id, eos_id=eos_id, given=given)
 
     def __post_init__(self) -> None:
-        """Check nothing: the given options were checked, and limits of a model contradict none."""
+        """Skip the checks of the base class: the given options were checked."""
 
     @cached_property
     def fits_greedy_graph(self) -> bool:
@@ -195,7 +192,7 @@ class ResolvedOptions(DecodingOptions):
         return self.beam_size > 1 and not suppresses and self._fits(BEAM_GRAPH_OPTIONS)
 
     def _fits(self, known: frozenset[str]) -> bool:
-        # By the values too: ``dataclasses.replace`` changes them and leaves ``given`` as it was.
+        # The values are checked too: ``dataclasses.replace`` changes them but not ``given``.
         in_use = self.given.keys() | (changed_options(vars(self)).keys() - _ALWAYS_RESOLVED)
         return (
             in_use - _RESOLVED <= known
@@ -207,7 +204,7 @@ class ResolvedOptions(DecodingOptions):
 
     @cached_property
     def width(self) -> int:
-        """Rows of the model's batch that a row takes."""
+        """The rows of the model's batch that one row needs."""
         return self.num_hypotheses if self.sampling else self.beam_size
 
     @property
@@ -217,11 +214,11 @@ class ResolvedOptions(DecodingOptions):
 
     @property
     def always_allowed(self) -> tuple[int, ...]:
-        """Ids that a shortlist may not leave out."""
+        """Ids that every shortlist has to contain."""
         return self.end_tokens + (() if self.last_token is None else (self.last_token,))
 
     def begin(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
-        """A prefix with the forced first token before it, if there is one and it is not there.
+        """Put the forced first token before a prefix, if there is one and the prefix lacks it.
 
         Raises:
             InputError: there is no room for both.
@@ -229,7 +226,7 @@ class ResolvedOptions(DecodingOptions):
         if self.first_token is None or prefix[:1] == (self.first_token,):
             return prefix
         last = self.last_token is not None and not prefix
-        if self.max_length <= last:  # a forced last token wins over the first
+        if self.max_length <= last:  # a forced last token overrides the first
             return prefix
         if len(prefix) >= self.max_length:
             raise InputError(Message(
@@ -239,10 +236,10 @@ class ResolvedOptions(DecodingOptions):
         return (self.first_token, *prefix)
 
     def uncounted(self, prefix: tuple[int, ...]) -> int:
-        """How many tokens of a prefix count for no score; a forced first token alone counts."""
+        """How many tokens of a prefix are not scored; a forced first token alone is scored."""
         forced = prefix == (self.first_token,)
         return len(prefix) if self.by_transformers and not forced else 0
 
     def ends(self, tokens: Ids) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Which tokens end a row."""
+        """Whether each token ends a row."""
         return np.isin(tokens, self.end_tokens)

@@ -14,7 +14,7 @@ from tfexport.runtime.search.logits import token_log_probs
 from tfexport.runtime.search.ranking import make_hypothesis
 from tfexport.runtime.search.request import ResolvedOptions
 
-LOGITS_AT_ONCE = 1 << 25  # 128 MB of them; longer targets are taken in parts
+LOGITS_AT_ONCE = 1 << 25  # 128 MB of logits; longer targets are scored in parts
 
 
 def score_targets(
@@ -28,9 +28,9 @@ def score_targets(
 
     Args:
         model: of the bundle.
-        sources: ids as the encoder sees them, none empty.
+        sources: ids as the encoder takes them, none empty.
         targets: ids without the start token, with the end token if it is to be scored.
-        options: length and coverage penalty, and what to return; no logit filter acts.
+        options: length and coverage penalty, and what to return; logit filters have no effect.
         vocab_size: V.
     """
     state = model.encode(sources)

@@ -18,8 +18,6 @@ from tfexport.runtime.search.logits import LogitFilters, token_log_probs, topk
 from tfexport.runtime.search.ranking import best_first, make_hypothesis
 from tfexport.runtime.search.request import Request, ResolvedOptions
 
-# Draws from a distribution that temperature, top-k and top-p shape.
-#
 # Axes: R rows, V vocabulary.
 
 
@@ -33,9 +31,9 @@ def draw(
     """One token a row: (R, V) to (R,).
 
     Temperature acts first, then top-k, then top-p. Every token has a waiting time from the row's
-    generator, and the token with the most weight for its time is drawn: rounding, which differs
-    with the batch, changes a draw only where two tokens are as good as equal.
-    Source: the exponential race; with logarithms Gumbel-max, Maddison et al. 2014.
+    generator, and the token with the greatest ratio of weight to time is drawn. So rounding, which
+    depends on the batch, changes a draw only if two tokens are almost equal. Source: the
+    exponential race; with logarithms Gumbel-max, Maddison et al. 2014.
     """
     size = logits.shape[-1]
     numbers = np.stack([generator.random(size) for generator in generators])
@@ -62,7 +60,7 @@ def _best(scaled: Floats, top_k: int, top_p: float) -> tuple[Ids, Doubles]:
     """The tokens that may be drawn, and their weights: (R, K) each; some of them may weigh 0."""
     size = scaled.shape[-1]
     top_k = min(top_k, size)
-    # Few tokens hold most of the probability: look at more only where they do not.
+    # Few tokens have most of the probability: more are sorted only if needed.
     count = top_k if top_p == 1 else min(64, top_k)
     whole = np.exp(scaled).sum(-1, dtype=np.float64) if top_k == size else None
     while True:
@@ -75,7 +73,7 @@ def _best(scaled: Floats, top_k: int, top_p: float) -> tuple[Ids, Doubles]:
         if whole is not None and (count == top_k or (weights.sum(-1) >= top_p * whole).all()):
             before = np.cumsum(weights, -1) - weights
             weights = np.where(before < top_p * whole[:, None], weights, 0)
-            # The best token stays whatever top_p is.
+            # The best token is kept for any top_p.
             weights[:, 0] = 1
             break
         count = min(4 * count, top_k)
@@ -87,12 +85,12 @@ class _Sequence:
 
     Attributes:
         request: index of the request that the row decodes.
-        sample: number of the sample, of those of one request.
+        sample: index of the sample among those of one request.
         tokens: the prefix, and the tokens chosen so far.
         scores: their natural-log probabilities.
         attention: (S,) of each token, if it is needed.
-        finished: an end token ended it.
-        generator: of the row's random numbers, if it is sampled.
+        finished: whether an end token ended it.
+        generator: random number generator of the row, if it is sampled.
     """
 
     generator: np.random.Generator
@@ -105,16 +103,16 @@ class _Sequence:
 
 
 class StepwiseChoice:
-    """See ``Choice``: tokens by greedy search or sampling, for rows that finished ones leave.
+    """Greedy search or sampling as a ``Choice``; finished rows are removed.
 
-    A row ends with an end token, at ``max_length``, where a callback says so, or where no token is
+    A row ends with an end token, at ``max_length``, if a callback returns true, or if no token is
     allowed.
     """
 
     def __init__(
         self, requests: Sequence[Request], options: ResolvedOptions, prefixes: Prefixes
     ) -> None:
-        """Begin behind the prefixes.
+        """Start after the prefixes.
 
         Args:
             requests: with prefixes of equal length.
@@ -136,7 +134,7 @@ class StepwiseChoice:
         tokens = tokens.reshape(len(self._active), -1)
         sources = np.array([sequence.request for sequence in self._active], np.intp)
         self._filters.apply(logits, tokens, sources)
-        # Rows without an allowed token leave the batch.
+        # Rows without an allowed token are removed.
         rows = np.flatnonzero(np.isfinite(logits.max(-1)))
         logits = logits[rows]
         attention = None if attention is None else attention[rows]
@@ -176,7 +174,7 @@ class StepwiseChoice:
     def _append(
         self, logits: Floats, attention: Floats | None, tokens: Ids
     ) -> tuple[list[Step], NDArray[np.bool_]]:
-        """Append a token to every row: the steps for callbacks, and which rows keep going (R,)."""
+        """Append a token to every row: the steps for callbacks, and which rows continue (R,)."""
         scores = token_log_probs(logits, tokens)
         ends = self._options.ends(tokens)
         callback = self._options.callback
@@ -197,7 +195,7 @@ class StepwiseChoice:
         return steps, keep_going
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """For each request its hypotheses so far, best first, the earlier one on a tie."""
+        """The hypotheses of each request so far, best first, on a tie the earlier one."""
         found: list[list[Hypothesis]] = [[] for _ in self._requests]
         for sequence in self._sequences:
             request = self._requests[sequence.request]
@@ -251,7 +249,7 @@ def greedy(
     """Decode sources, none of them empty, taking the best token at every step.
 
     The best token is the argmax of the logits, the lowest id on a tie. A row ends with ``eos_id``
-    or after ``max_length`` tokens, and then leaves the batch.
+    or after ``max_length`` tokens.
     """
     options = ResolvedOptions.of(DecodingOptions(), bos_id, (eos_id,), max_length)
     requests = [Request.of(row, number) for number, row in enumerate(rows)]

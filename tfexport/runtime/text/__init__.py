@@ -1,1 +1,1 @@
-"""Tokenizers, and text to ids and back."""
+"""Tokenizers: text to ids and back."""

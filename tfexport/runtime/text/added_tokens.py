@@ -1,4 +1,4 @@
-"""Tokens that are found in a text before it is tokenized, such as ``</s>`` or ``<mask>``."""
+"""Added tokens such as ``</s>`` or ``<mask>``, which are found before a text is tokenized."""
 
 import re
 from abc import ABC, abstractmethod
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import InputError, TokenizerError
-from tfexport.json_checks import Check, list_of, of_type, record, whole
+from tfexport.json_checks import Check, integer, list_of, of_type, record
 from tfexport.runtime.text.libraries import failures_as
 
 _FLAG = of_type("true or false", bool)
@@ -16,7 +16,7 @@ ADDED_TOKENS: Check = list_of(
     record(
         {
             "content": of_type("a text", str),
-            "id": whole(0),
+            "id": integer(0),
             "lstrip": _FLAG,
             "rstrip": _FLAG,
             "single_word": _FLAG,
@@ -33,10 +33,10 @@ class AddedToken:
     Attributes:
         content: its text.
         id: its id.
-        lstrip: it takes the white space before it.
-        rstrip: it takes the white space behind it.
-        single_word: it is only found between spaces.
-        special: it is left out of decoded text.
+        lstrip: whether it includes the white space before it.
+        rstrip: whether it includes the white space after it.
+        single_word: whether it is only found between spaces.
+        special: whether it is omitted from decoded text.
     """
 
     content: str
@@ -52,7 +52,7 @@ class AddedToken:
 
 
 class AddedTokens:
-    """Finds tokens in texts: the leftmost first, and the longest of those that begin there.
+    """Finds tokens in texts: the leftmost first, and the longest of those that start there.
 
     Source: the tokenizers of transformers that are written in Python.
     """
@@ -110,11 +110,8 @@ def clean_up(text: str) -> str:
     return text
 
 
-# The common parts of tokenizers that find whole tokens in a text before they split the rest.
-
-
 class CutTokenizer(ABC):
-    """A vocabulary of pieces, and tokens that are found first.
+    """The base of tokenizers that find added tokens before they split the rest.
 
     Source of the rules: the tokenizers of transformers that are written in Python.
     """
@@ -126,14 +123,14 @@ class CutTokenizer(ABC):
         self, path: Path, pieces: Mapping[str, int], unknown: str, added: Sequence[AddedToken],
         cleaned: bool,
     ) -> None:  # fmt: skip
-        """Hold a vocabulary.
+        """Take a vocabulary.
 
         Args:
             path: of its file, for messages.
-            pieces: to their ids.
-            unknown: the piece that stands for those without an id, and for ids without a piece.
+            pieces: piece to id.
+            unknown: the piece for unknown pieces and ids.
             added: the tokens that are found first.
-            cleaned: spaces before punctuation are removed from decoded text.
+            cleaned: whether spaces before punctuation are removed from decoded text.
         """
         self._path, self._ids, self._unknown = path, pieces, unknown
         self._added, self._cleaned = AddedTokens(added), cleaned

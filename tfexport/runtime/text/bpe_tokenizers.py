@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tfexport.json_checks import Check, every, list_of, of_type, one_of, or_null, record, whole
+from tfexport.json_checks import Check, every, integer, list_of, of_type, one_of, or_null, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import missing_library
 from tfexport.runtime.text.piece_tokenizer import read_json, require_none
@@ -30,7 +30,7 @@ def _pair(name: str, value: Any) -> Iterator[str]:
 
 _SHAPE: Check = record(
     {
-        "pieces": every(whole(0)),
+        "pieces": every(integer(0)),
         "merges": list_of(_pair),
         "unknown": _TEXT,
         "added": ADDED_TOKENS,
@@ -49,12 +49,12 @@ class MergedVocabulary:
     Attributes:
         pieces: piece to id.
         merges: pairs of pieces, the first to be merged first.
-        unknown: the piece that stands for those without an id, and for ids without a piece.
+        unknown: the piece for unknown pieces and ids.
         added: tokens that are found before a text is split.
         words: LOWER_CASE, or MOSES, the tokenizer of Moses.
-        language: of MOSES.
-        lower: text is put in lower case before; of MOSES.
-        clean_up: spaces before punctuation are removed from decoded text.
+        language: for MOSES.
+        lower: whether text is lower-cased first, for MOSES.
+        clean_up: whether spaces before punctuation are removed from decoded text.
     """
 
     pieces: Mapping[str, int]
@@ -103,7 +103,7 @@ class Merges:
         self._ranks = {(first, second): rank for rank, (first, second) in enumerate(merges)}
 
     def apply(self, pieces: Sequence[str]) -> list[str]:
-        """Merge neighbours, all equal pairs at once, as long as there is a merge for any."""
+        """Merge neighbours, all equal pairs at once, until no merge applies."""
         word, ranks = list(pieces), self._ranks
         while len(word) > 1:
             pairs = pairwise(word)
@@ -124,12 +124,9 @@ def _merged(word: Sequence[str], first: str, second: str) -> list[str]:
     return found
 
 
-# Byte pair encoding of lower-case words: blenderbot-small, after ParlAI.
-
-
 _END, _GOES_ON = "</w>", "@@"
 _CACHED = 2**14  # words
-# White space of Unicode, which is less than that of Python: not the separators U+001C to U+001F.
+# White space of Unicode; Python's also has the separators U+001C to U+001F.
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORD = re.compile(f"[^{_SPACE}]+\n?")
 _SPACES = re.compile(f"[{_SPACE}]{{2,}}")
@@ -142,7 +139,7 @@ class LowerBpeTokenizer(CutTokenizer):
         """Read a file of ``MergedVocabulary``."""
         found = read_merged(path, LOWER_CASE)
         super().__init__(path, found.pieces, found.unknown, found.added, found.clean_up)
-        self.whole_words = True  # a piece that goes on has its mark until the next one comes
+        self.whole_words = True  # a continued piece keeps its mark until the next one comes
         self._merges = Merges(found.merges)
         self._word = lru_cache(_CACHED)(self._split_word)
 
@@ -150,7 +147,7 @@ class LowerBpeTokenizer(CutTokenizer):
         return [piece for word in _WORD.findall(text) for piece in self._word(word)]
 
     def _split_word(self, word: str) -> list[str]:
-        """The pieces of what stands between spaces, and a line break behind it."""
+        """The pieces of a word between spaces, and of a line break after it."""
         word = re.sub("([.,!?()])", r" \1", word)
         word = _SPACES.sub(" ", word.replace("'", " ' "))
         word = word.replace("\n", " __newln__")
@@ -174,9 +171,6 @@ class LowerBpeTokenizer(CutTokenizer):
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
         return [piece.removesuffix(_GOES_ON) for piece in super().split(text)]
-
-
-# Byte pair encoding of words that Moses splits: FSMT. It needs the library sacremoses.
 
 
 _WORD_END = "</w>"

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfexport.json_checks import of_type, record, whole
+from tfexport.json_checks import integer, of_type, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.piece_tokenizer import read_json, require_none
 
 _SHAPE = record(
     {
-        "first": whole(0),
-        "own_end": whole(0),
+        "first": integer(0),
+        "own_end": integer(0),
         "added": ADDED_TOKENS,
         "clean_up": of_type("true or false", bool),
     }
@@ -30,10 +30,10 @@ class ByteTable:
 
     Attributes:
         first: the id of byte 0.
-        own_end: the end token; a text that ends with it gets no second one, as in ByT5Tokenizer
-            of transformers.
+        own_end: the end token; it is not added again to a text that ends with it, as in
+            ByT5Tokenizer of transformers.
         added: tokens that are found before a text is split.
-        clean_up: spaces before punctuation are removed from decoded text.
+        clean_up: whether spaces before punctuation are removed from decoded text.
     """
 
     first: int
@@ -54,7 +54,7 @@ def _read(path: Path) -> ByteTable:
 
 
 class ByteTokenizer(CutTokenizer):
-    """The bytes of a text. Its pieces are the characters of the same number."""
+    """Tokens are bytes. The piece of a byte is the character with the same number."""
 
     def __init__(self, path: Path) -> None:
         """Read a file of ``ByteTable``."""
@@ -67,7 +67,7 @@ class ByteTokenizer(CutTokenizer):
         return [chr(byte) for byte in text.encode()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """See ``Tokenizer``; bytes that are no UTF-8 are left out."""
+        """See ``Tokenizer``; bytes that are not UTF-8 are omitted."""
         return super().decode([i for i in ids if i in self._pieces])
 
     def _join(self, pieces: Sequence[str]) -> str:
@@ -78,7 +78,7 @@ class ByteTokenizer(CutTokenizer):
         return b"".join(written).decode(errors="ignore")
 
     def split(self, text: str) -> list[str]:
-        """See ``Tokenizer``; a character is that of its first byte."""
+        """See ``Tokenizer``; a character belongs to its first byte."""
         found = []
         for part, number in self._added.cut(text):
             if number is not None:

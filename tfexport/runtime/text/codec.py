@@ -12,19 +12,17 @@ from tfexport.bundle import Manifest
 from tfexport.errors import InputError, Message, Option, TokenizerError, TooLongError, shown
 from tfexport.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
-# Framing: the special tokens around the ids of a source text.
-
 
 @dataclass(frozen=True)
 class Framing:
-    """The ids that a source text gets besides its own, and besides the start and end token.
+    """The language tokens that are added to a source text.
 
     Attributes:
         before: ids before everything else.
         after: ids after everything else.
-        mark: the id after ``before``, unless the text holds one of ``marks`` itself; None for none.
-        marks: ids of which a text may hold one, as its first.
-        asked: the problem of a text that holds none; None if it need not.
+        mark: the id after ``before``, unless the text contains one of ``marks``; None for none.
+        marks: ids of language tokens that a text may start with.
+        asked: the problem of a text without a mark; None if it needs none.
     """
 
     before: tuple[int, ...] = ()
@@ -34,10 +32,10 @@ class Framing:
     asked: Message | None = None
 
     def around(self, pieces: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ids that go before and after those of one text.
+        """The ids before and after those of one text.
 
         Raises:
-            InputError: the text has to hold a mark, and does not.
+            InputError: the text needs a mark, and has none.
         """
         marked = bool(pieces) and pieces[0] in self.marks
         if self.asked is not None and not marked:
@@ -47,14 +45,14 @@ class Framing:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many ids stand before those of a text and after; its own mark is one of them."""
+        """The numbers of ids before and after those of a text, its own mark included."""
         return len(self.before) + bool(self.marks), len(self.after)
 
 
 PLAIN = Framing()
 
 
-WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the beginning of a word
+WORD_MARKS = ("▁", "Ġ", " ")  # prefixes of pieces at the start of a word
 
 
 class TextCodec:
@@ -68,7 +66,7 @@ class TextCodec:
         self._longest = manifest.limits.max_source_length
 
     def num_special_tokens(self, framing: Framing = PLAIN) -> tuple[int, int]:
-        """Numbers of special tokens in front of a source text's own tokens, and behind them."""
+        """Numbers of special tokens in front of a source text's own tokens, and after them."""
         before, after = framing.sizes
         return before + len(self._before), len(self._after) + after
 
@@ -133,7 +131,7 @@ class TextCodec:
         return check_ids(value, self._manifest.limits.target_vocab_size)
 
     def surfaces(self, text: str) -> list[str]:
-        """The part of a source text that each of its own tokens stands for; see ``encode``."""
+        """The part of a source text for each of its own tokens; see ``encode``."""
         found = self.source.split(text)
         pieces = self.source.encode(text)
         return found[: len(without_own_end(pieces, self.source, self._after))]
@@ -147,14 +145,14 @@ class TextCodec:
         return self.target.decode(tokens)
 
     def count_unknowns(self, ids: Sequence[int]) -> int:
-        """How many of a source's ids are the unknown token, for text that the model cannot know."""
+        """The number of unknown tokens in a source's ids."""
         unknown = self._manifest.special_ids.unk
         return 0 if unknown is None else ids.count(unknown)
 
     def fill_unknowns(
         self, tokens: Sequence[int], alignment: Sequence[tuple[int, int]], source: str
     ) -> str:
-        """Detokenize, with the aligned part of the source text in place of unknown tokens.
+        """Detokenize, with unknown tokens replaced by the aligned part of the source text.
 
         Args:
             tokens: target ids.
@@ -234,7 +232,7 @@ class TextCodec:
 def without_own_end(
     pieces: list[int], tokenizer: Tokenizer, after: Sequence[int | None]
 ) -> list[int]:
-    """The tokens of a text without an end token that is added to it again; see ``own_end``."""
+    """The tokens of a text without its end token, if it is added again; see ``own_end``."""
     end = tokenizer.own_end
     return pieces[:-1] if end is not None and [*after] == [end] == pieces[-1:] else pieces
 
@@ -245,7 +243,7 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
     Args:
         name: of the argument.
         given: any iterable.
-        kind: of what it should give, for the message.
+        kind: of its values, for the message.
 
     Raises:
         InputError: it is a single string, or not iterable.
@@ -287,7 +285,7 @@ def check_ids(row: Sequence[int], size: int) -> list[int]:
     except TypeError:
         raise InputError(f"expected a list of ids, found {shown(row)}") from None
     if set(map(type, values)) == {int} and min(values) >= 0 and max(values) < size:
-        return values  # as a rule, and soon seen
+        return values  # the usual case
     return [check_id(value, size) for value in values]
 
 

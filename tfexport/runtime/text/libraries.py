@@ -1,4 +1,4 @@
-"""Optional libraries of tokenizers: what they raise, and what is said where one is missing."""
+"""Optional libraries of tokenizers: their exceptions, and the error if one is missing."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -31,16 +31,15 @@ def failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Itera
 
 
 def missing_library(path: Path, library: str) -> MissingDependencyError:
-    """The error that a tokenizer's file needs a library that is not installed."""
+    """The error for a tokenizer's file that needs a missing library."""
     return missing_dependency(f"{path.name} needs the {library} library", extra=library)
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a tokenizer's file, which its library is given instead of the path.
+    """Read a tokenizer's file; libraries get the content instead of the path.
 
     Raises:
-        TokenizerError: there is none, it is larger than any tokenizer, or something else lies in
-            its place.
+        TokenizerError: the file is missing, is larger than any tokenizer, or is something else.
     """
     try:
         with open_file(path) as file:

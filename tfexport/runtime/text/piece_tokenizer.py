@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tfexport.errors import TokenizerError, join_problems
-from tfexport.json_checks import every, matching, of_type, one_of, record, whole
+from tfexport.json_checks import every, integer, matching, of_type, one_of, record
 from tfexport.runtime.text.added_tokens import ADDED_TOKENS, AddedToken, CutTokenizer
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.vocabulary import describe_foreign
 
-# Files that give the pieces of a SentencePiece model other ids than the model's own.
-#
-# Such a file names the .model files beside it::
+# A file of piece ids names the .model files next to it::
 #
 #     {"encode": "source.model", "decode": "source.model", "pieces": {"▁a": 5, …},
 #      "unknown": "<unk>", "added": [{"content": "</s>", "id": 0, …}], "prefix": true,
@@ -27,7 +25,7 @@ _SHAPE = record(
     {
         "encode": _FILE,
         "decode": _FILE,
-        "pieces": every(whole(0)),
+        "pieces": every(integer(0)),
         "unknown": _TEXT,
         "added": ADDED_TOKENS,
         "prefix": _FLAG,
@@ -44,16 +42,16 @@ class PieceTable:
     """Ids of the pieces of a SentencePiece model.
 
     Attributes:
-        encode: the model that splits text; the name of a file beside the table's.
-        decode: the model that joins pieces; likewise.
+        encode: the model that splits text; the name of a file next to the table's.
+        decode: the model that joins pieces, in the same way.
         pieces: piece to id.
-        unknown: the piece that stands for those without an id, and for ids without a piece.
+        unknown: the piece for unknown pieces and ids.
         added: tokens that are found before a text is split.
-        prefix: ``>>xxx<<`` at the beginning of a text is one piece (Marian).
-        joined: "model" if the model's own rules join pieces to text; "text" if they are put
-            together, with spaces for their marks.
-        behind_special: what follows a special token in decoded text, where one is not hidden.
-        clean_up: spaces before punctuation are removed from decoded text.
+        prefix: whether ``>>xxx<<`` at the start of a text is one piece (Marian).
+        joined: "model" if the model's own rules join pieces to text; "text" if they are
+            concatenated, with spaces for their marks.
+        behind_special: what follows a special token in decoded text.
+        clean_up: whether spaces before punctuation are removed from decoded text.
     """
 
     encode: str
@@ -114,7 +112,7 @@ def read_json(path: Path, noun: str) -> Any:
 
 
 def require_none(path: Path, noun: str, problems: Sequence[str]) -> None:
-    """Raise a TokenizerError with the first problems of a file, if there are any."""
+    """Raise a TokenizerError with the first problems of a file, if any."""
     if problems:
         more = len(problems) - _SHOWN
         named = [*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
@@ -145,7 +143,7 @@ class PieceTokenizer(CutTokenizer):
         return (text.replace("▁", " ") if self._table.behind_special else text).strip()
 
     def _join_by_model(self, pieces: Sequence[str]) -> str:
-        """Join pieces by the model's rules, special tokens among them by their names."""
+        """Join pieces by the model's rules; special tokens are written as their names."""
         text, pending = "", list[str]()
         for piece in pieces:
             if piece in self._added.special:

@@ -43,7 +43,7 @@ class Tokenizer(Protocol):
 
     @property
     def unknown_is_word(self) -> bool:
-        """Whether the unknown token stands for a whole word, not for part of one."""
+        """Whether the unknown token is a complete word, not part of one."""
 
     @property
     def whole_words(self) -> bool:
@@ -51,13 +51,13 @@ class Tokenizer(Protocol):
 
     @property
     def own_end(self) -> int | None:
-        """The end token, if a text that ends with it gets no second one; None if it does."""
+        """The end token if it is not added again to a text that ends with it; else None."""
 
     def split(self, text: str) -> list[str]:
-        """The part of the text that each id of ``encode`` stands for."""
+        """The part of the text for each id of ``encode``."""
 
     def piece(self, token: int) -> str:
-        """The piece of an id as it stands in the vocabulary, with word boundary marks."""
+        """The piece of an id as it is in the vocabulary, with word boundary marks."""
 
     def find(self, piece: str) -> int | None:
         """The id of a piece of the vocabulary; None if it has no such piece."""
@@ -174,7 +174,7 @@ class SentencePieceTokenizer:
 
 
 class WordTokenizer:
-    """A vocabulary of whole words, joined by spaces in decoded text."""
+    """A vocabulary of complete words, joined by spaces in decoded text."""
 
     own_end: int | None = None
 
@@ -217,7 +217,7 @@ class WordTokenizer:
         return self._ids.get(piece)
 
 
-# Kinds whose files this project writes at export.
+# Kinds whose files are written at export.
 OWN_KINDS: Mapping[str, Callable[[Path], Tokenizer]] = {
     "pieces": PieceTokenizer,
     "bytes": ByteTokenizer,
@@ -236,7 +236,7 @@ def load_tokenizer(
         kind: "tokenizers", "sentencepiece", "words", "vocabulary" or one of ``OWN_KINDS``.
         vocab_size: of the model's source or target side.
         unk_id: the unknown token; used for "words" and "vocabulary" only.
-        hidden: ids of special tokens, left out of decoded text; used for these two only.
+        hidden: ids of special tokens, omitted from decoded text; used for these two only.
 
     Raises:
         TokenizerError: unreadable, of an unknown kind, or with ids that the model lacks.
@@ -267,8 +267,8 @@ def check_size(path: Path, tokenizer: Tokenizer, vocab_size: int) -> None:
     Raises:
         TokenizerError: it has ids that the model lacks.
     """
-    # Special tokens may lie beyond the model's table, as <mask> of BART's summarisers does. A text
-    # that holds one is refused by its id.
+    # Special tokens may be outside the model's table, such as <mask> of BART's summarisers. A text
+    # that contains one is refused.
     used = tokenizer.ordinary_size if isinstance(tokenizer, JsonTokenizer) else tokenizer.size
     if used > vocab_size:
         raise TokenizerError(

@@ -1,7 +1,7 @@
-"""Bounds of a tokenizer.json, judged before the library that runs its rules sees it.
+"""Checks of a tokenizer.json before it is given to the library that runs its rules.
 
-A few rules of replacement make a text grow without end (thirty times "a" by "aa"), which ends the
-process: the library cannot be told to stop.
+A few replacement rules can make a text grow without bound (thirty times "a" by "aa"), which ends
+the process: the library cannot be stopped.
 """
 
 import base64
@@ -13,7 +13,7 @@ from typing import Any
 
 from tfexport.errors import shown
 
-MAX_GROWTH = 4_096  # characters that one may become; a letter of NFKC becomes 18
+MAX_GROWTH = 4_096  # characters that one may become; NFKC makes 18 of one letter
 MAX_RULES = 256
 _MAX_PATTERN = 4_096
 _SEVERAL = ("normalizers", "pretokenizers", "decoders", "processors")  # of a sequence of rules
@@ -23,8 +23,8 @@ def read_rules(content: bytes) -> dict[str, Any]:
     """The values of a tokenizer.json.
 
     Raises:
-        ValueError: no JSON object, nested too deep, with a key twice, or with rules that let a text
-            grow without bound.
+        ValueError: not a JSON object, nested too deeply, with a repeated key, or with rules that
+            let a text grow without bound.
     """
     try:
         values = json.loads(content, object_pairs_hook=_unique)
@@ -84,7 +84,7 @@ def _patterns(rule: dict[str, Any]) -> list[str]:
 
 
 def _growth(rule: dict[str, Any]) -> int:
-    """How many characters a rule may make of one, at most, where a rule's file decides that."""
+    """The most characters that a rule may make of one."""
     kind = rule.get("type")
     content = rule.get("content", rule.get("prepend"))
     length = len(content) if isinstance(content, str) else 0

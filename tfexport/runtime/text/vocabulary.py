@@ -1,7 +1,8 @@
 """Vocabularies of words: their files, and how text is split into words.
 
-A list of words has one on each line, and text is split at white space. A vocabulary says how text
-is split, and its words may hold line breaks: ``{"split": "basic_english", "words": ["<unk>", …]}``.
+A list of words has one on each line, and text is split at white space. A vocabulary defines how
+text is split, and its words may contain line breaks: ``{"split": "basic_english", "words":
+["<unk>", …]}``.
 """
 
 import json
@@ -24,7 +25,7 @@ class Vocabulary:
     """Words of a language, and how text is split into them.
 
     Attributes:
-        words: distinct; a word's place, from 0, is its id.
+        words: distinct; a word's index is its id.
         split: a name that ``find_splitter`` knows.
     """
 
@@ -60,7 +61,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def find_word_problem(words: Sequence[Any]) -> str | None:
-    """The first thing that is wrong with the words of a vocabulary; None if they can be one."""
+    """The first problem of the words of a vocabulary; None if they are valid."""
     places: dict[str, int] = {}
     for place, word in enumerate(words):
         if not isinstance(word, str):
@@ -77,7 +78,7 @@ def read_words(path: Path) -> list[str]:
     """Read a list of words, one on each line; the line number, from 0, is the id.
 
     Raises:
-        TokenizerError: the file is unreadable, or a word stands on several lines.
+        TokenizerError: the file is unreadable, or a word is on several lines.
     """
     content = read_file(path)
     try:
@@ -85,7 +86,7 @@ def read_words(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         problem = describe_foreign(path, "a list of words in UTF-8")
         raise TokenizerError(f"{path}: {problem}: {error}") from None
-    # Not splitlines: a word may hold what Unicode counts as the end of a line.
+    # Not splitlines: a word may contain Unicode's line separators.
     words = text.removesuffix("\n").split("\n") if text else []
     places: dict[str, int] = {}
     for place, word in enumerate(words):
@@ -105,9 +106,9 @@ def _twice(word: str, first: int, second: int) -> str:
 
 
 def describe_foreign(path: Path, wanted: str) -> str:
-    """Say that a file is not ``wanted``, and what else it is, if known.
+    """Describe a file that is not ``wanted``, and what it is instead, if known.
 
-    Nothing of it is run: a pickle is recognised by its first bytes.
+    No code of the file is run: a pickle is recognised by its first bytes.
     """
     try:
         with open_file(path) as file:
@@ -142,9 +143,6 @@ def _is_word_to_id(path: Path) -> bool:
     )
 
 
-# How text is split into the words of a vocabulary.
-
-
 Splitter = Callable[[str], list[str]]
 
 WHITESPACE = "whitespace"
@@ -153,7 +151,7 @@ SPACY = "spacy:"  # in front of a language
 KNOWN = f"{WHITESPACE}, {BASIC_ENGLISH} or {SPACY}LANGUAGE, such as {SPACY}de"
 
 # torchtext 0.4 to 0.18, torchtext.data.utils; its last replacement, of white space by one space,
-# changes nothing that is then split at white space.
+# has no effect before splitting.
 _REPLACEMENTS = (
     ("'", " '  "),
     ('"', ""),
@@ -170,7 +168,7 @@ _REPLACEMENTS = (
 
 
 def find_splitter(name: str) -> Splitter:
-    """The function from text to words that a name stands for.
+    """Find the function from text to words by its name.
 
     Args:
         name: "whitespace"; "basic_english", the tokenizer of torchtext; or "spacy:" and the code
@@ -190,7 +188,7 @@ def find_splitter(name: str) -> Splitter:
 
 
 def split_basic_english(text: str) -> list[str]:
-    """Split as torchtext's ``basic_english`` does: lower case, punctuation apart or left out."""
+    """Split as torchtext's ``basic_english``: lower case, punctuation separate or removed."""
     text = text.lower()
     for part, replacement in _REPLACEMENTS:
         text = text.replace(part, replacement)
@@ -199,7 +197,7 @@ def split_basic_english(text: str) -> list[str]:
 
 def _spacy_splitter(language: str) -> Splitter:
     name = SPACY + language
-    # Only a code: spaCy imports the package that a longer name names.
+    # Codes only: spaCy would import the package of a longer name.
     if re.fullmatch("[a-z]{2,3}", language) is None:
         raise TokenizerError(
             f"{shown(name)} names no language. After {SPACY} comes a code such as de, not the "
@@ -212,7 +210,7 @@ def _spacy_splitter(language: str) -> Splitter:
         raise missing_dependency(need, extra="spacy") from None
     try:
         tokenizer = spacy.blank(language).tokenizer
-    except Exception as error:  # of whatever library the language needs
+    except Exception as error:  # an error of any library that the language needs
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise TokenizerError(f"{name}: spaCy has no such tokenizer here: {reason}") from None
     return lambda text: [token.text for token in tokenizer(text)]

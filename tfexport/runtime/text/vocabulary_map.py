@@ -12,7 +12,7 @@ from tfexport.bundle import Manifest
 from tfexport.errors import InputError, join_problems, shown
 from tfexport.runtime.text.codec import TextCodec, check_id, check_ids
 
-SHOWN = 5  # problems of a file that are listed; there may be one on every line
+SHOWN = 5  # problems of a file that are listed
 
 
 class VocabularyMap:
@@ -38,7 +38,7 @@ class VocabularyMap:
             given: a mapping of source ids to target ids, with the key -1 for ids that are always
                 allowed; or of source tokens to target tokens, with the key "" for them; or a file:
                 on each line a source token, a tab, and target tokens separated by spaces. A line
-                that begins with the tab holds the tokens that are always allowed.
+                that starts with the tab holds the tokens that are always allowed.
             manifest: of the bundle.
             texts: its tokenizers, for the ids of tokens.
 

@@ -1,1 +1,1 @@
-"""The protocols that a server speaks, one file each."""
+"""The protocols of the server, one file each."""

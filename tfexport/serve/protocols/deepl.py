@@ -1,4 +1,4 @@
-"""The protocol of DeepL, as far as it applies."""
+"""The protocol of DeepL: the parts that apply to local models."""
 
 from typing import Annotated, Any
 
@@ -26,10 +26,10 @@ from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import aside, check_size
+from tfexport.serve.translating import check_size, in_thread
 
-NO_LIMIT = 1_000_000_000_000  # characters, as DeepL says for accounts without a limit
-_FIELDS = 32  # of a form, beside its texts
+NO_LIMIT = 1_000_000_000_000  # characters, as DeepL specifies for accounts without a limit
+_FIELDS = 32  # of a form, besides its texts
 _REGIONS = {"en": ["GB", "US"], "pt": ["BR", "PT"]}
 _OTHER_SCRIPTS = {("sr", "Latn")}
 _NAMES = {"EN-GB": "English (British)", "EN-US": "English (American)",
@@ -39,7 +39,7 @@ _SPLITS: dict[str, Split] = {"0": "none", "1": "lines", "nonewlines": "punctuati
 
 
 def _as_text(value: Any) -> Any:
-    # A number in JSON, where a form has its digit.
+    # A number in JSON, a digit in a form.
     return str(int(value)) if isinstance(value, bool | int) else value
 
 
@@ -50,7 +50,7 @@ def _split(value: str | None) -> str | None:
 
 
 def _without(*harmless: Any) -> pydantic.BeforeValidator:
-    """Refuses what DeepL has and no model here, but for values that ask for nothing."""
+    """A field of DeepL that no model has; only values without an effect are accepted."""
 
     def check(value: Any) -> Any:
         if value in (None, "", [], [""]) or any(value == known for known in harmless):
@@ -106,7 +106,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = await aside(call, lambda: _read(kind, call.body, service.settings.max_texts))
+        body = await in_thread(call, lambda: _read(kind, call.body, service.settings.max_texts))
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none
@@ -142,7 +142,7 @@ def _read(kind: str, body: bytes, max_texts: int) -> TranslateCall:
 
 
 def _side(request: Request) -> str:
-    """Which languages are asked for: in the path, or in a form."""
+    """Whether source or target languages are requested: in the path, or in a form."""
     given = request.query_params.get("type")
     if given is None:
         fields = form_fields(call_of(request.scope).body, _FIELDS)
@@ -153,14 +153,14 @@ def _side(request: Request) -> str:
 
 
 def source_code(code: str) -> str:
-    """A language of sources as the protocol writes it: without region and script."""
+    """A source language as the protocol writes it: without region and script."""
     return Code.of(code).language.upper()
 
 
 def target_codes(code: str) -> list[str]:
-    """The languages of targets that a model's language is, as the protocol writes them.
+    """The target languages of the protocol for a language of a model.
 
-    Its clients refuse those of English and Portuguese without a region.
+    Clients refuse English and Portuguese without a region.
     """
     parts = Code.of(code)
     if parts.language in _REGIONS:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tfexport import __version__
 from tfexport.runtime.engine import acts_on_text, requests_of
-from tfexport.runtime.language_tokens import Spoken
+from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
 from tfexport.serve.call import Call, call_of, header
 from tfexport.serve.failures import RequestError, wrong
@@ -28,10 +28,7 @@ from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
 from tfexport.serve.texts import Asked, Rows, Translated, submit
-from tfexport.serve.translating import aside, check_size, outcome, translate
-
-# Tensors of KServe's protocol: in JSON, and in its binary extension.
-
+from tfexport.serve.translating import check_size, in_thread, outcome, translate
 
 BYTES, INT64 = "BYTES", "INT64"
 _MOST_ELEMENTS = 1 << 24
@@ -44,7 +41,7 @@ class Tensor:
 
     Attributes:
         name: in the request or response.
-        shape: of all its axes.
+        shape: the sizes of all axes.
         values: a list of strings, or an array of integers; flat.
     """
 
@@ -54,7 +51,7 @@ class Tensor:
 
     @property
     def datatype(self) -> str:
-        """As the protocol names it."""
+        """The protocol's name of the type."""
         return BYTES if isinstance(self.values, list) else INT64
 
 
@@ -65,7 +62,7 @@ def read_tensor(
 
     Args:
         name: of the tensor.
-        datatype: that the model has; the request's is known to be the same.
+        datatype: of the model, which the request's is known to equal.
         shape: as given.
         data: of JSON, nested or flat; None if there is ``raw``.
         raw: of the binary extension.
@@ -73,7 +70,7 @@ def read_tensor(
     Raises:
         RequestError: naming what is wrong with it.
     """
-    # Each axis for itself, too: as many rows of no length have no elements at all.
+    # Each axis is checked, too: any number of rows of length 0 has no elements.
     if not all(0 <= size <= _MOST_ELEMENTS for size in shape):
         raise wrong(f"{name}: {shown(shape)} is not a shape of a batch")
     count = math.prod(shape)
@@ -91,7 +88,7 @@ def read_tensor(
 
 
 def shown(shape: Sequence[int]) -> str:
-    """A shape for a message, however long its numbers are."""
+    """A shape for a message, cut if it is long."""
     return f"shape [{', '.join(str(size)[:20] for size in shape[:8])}]"
 
 
@@ -120,11 +117,11 @@ def described(tensor: Tensor, binary: bytes | None) -> dict[str, Any]:
 
 
 def split_body(body: bytes, length: bytes) -> tuple[bytes, bytes]:
-    """The JSON of a request, and the binary tensors behind it.
+    """The JSON of a request, and the binary tensors after it.
 
     Args:
         body: of the request.
-        length: of the JSON, as its header says; empty if there is no such header.
+        length: of the JSON, from the header; empty if there is no such header.
 
     Raises:
         RequestError: the header does not fit.
@@ -212,9 +209,6 @@ def _as_integers(name: str, flat: list[Any]) -> NDArray[np.int64]:
         raise wrong(f"{name}: holds a number that is no INT64") from None
 
 
-# Decoding of rows of ids, for callers that tokenize themselves.
-
-
 async def generate(
     settings: Settings,
     model: Model,
@@ -226,8 +220,8 @@ async def generate(
 
     Args:
         settings: of the server; an id counts as a character.
-        model: that decodes, and is in use.
-        rows: as the encoder sees them.
+        model: the model, which is in use.
+        rows: ids as the encoder takes them.
         given: decoding options by name, and ``target_language``.
         call: whose rows they are.
 
@@ -236,10 +230,10 @@ async def generate(
     """
     check_size(settings, call, rows)
     options = {"return_end_token": True, **given}
-    spoken = Spoken(target=options.pop("target_language", None), as_ids=True)
+    language_pair = LanguagePair(target=options.pop("target_language", None), as_ids=True)
     engine = model.engine
     extra = acts_on_text(options, "generate")
-    resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, spoken)
+    resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, language_pair)
     resolved = within_limits(model, resolved, given)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
     check_lengths(model, requests)
@@ -273,7 +267,7 @@ class InputTensor(StrictFields):
 
 
 class OutputTensor(StrictFields):
-    """An output that is asked for."""
+    """An output that is requested."""
 
     name: str
     parameters: dict[str, Any] = pydantic.Field({})
@@ -338,7 +332,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
     async def infer(request: Request) -> Response:
         model, call = _model(service, request), call_of(request.scope)
         use(call, model)
-        body, inputs = await aside(call, lambda: _read(request, call))
+        body, inputs = await in_thread(call, lambda: _read(request, call))
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
@@ -449,7 +443,7 @@ def _wants_binary(body: InferCall, output: str) -> bool:
 
 
 def _rows(most: int, inputs: Mapping[str, Tensor]) -> list[list[int]]:
-    """Rows of ids, without what the mask leaves out at their ends."""
+    """Rows of ids, without the masked ids at their ends."""
     given, mask = inputs[IDS], inputs.get(MASK)
     if given.shape[0] > most:
         raise RequestError(413, f"{given.shape[0]} rows are more than the {most} of a request")
@@ -478,7 +472,7 @@ async def _translated(
     if any(code is not None and not isinstance(code, str) for code in (source, target)):
         raise wrong("parameters: source_language and target_language are codes")
     choice = choose_named(service.models, model.name, source, target)
-    asked = Asked(texts, options, None, choice.spoken, choice.source, choice.target, split)
+    asked = Asked(texts, options, None, choice.language_pair, choice.source, choice.target, split)
     return await translate(service.metrics, model, asked, call)
 
 

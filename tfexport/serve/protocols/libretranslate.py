@@ -1,4 +1,4 @@
-"""The protocol of LibreTranslate, as far as it applies."""
+"""The protocol of LibreTranslate: the parts that apply to local models."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,7 +36,7 @@ from tfexport.serve.openapi import describe
 from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import aside, check_size
+from tfexport.serve.translating import check_size, in_thread
 
 AUTO = "auto"
 _FIELDS = 32  # of a form
@@ -67,7 +67,7 @@ class TranslateCall(Fields):
 
 
 class DetectCall(Fields):
-    """A text whose language is to be found."""
+    """A text whose language is to be detected."""
 
     q: str
     api_key: str | None = None
@@ -76,13 +76,13 @@ class DetectCall(Fields):
 def routes(service: Service) -> APIRouter:
     """The paths of the protocol."""
     router = APIRouter(tags=["LibreTranslate"])
-    can_detect()  # loads the library now, not for the first request
+    can_detect()  # loads the library now, not in the first request
 
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = await aside(call, lambda: _read(service, TranslateCall, kind, call.body))
+        body = await in_thread(call, lambda: _read(service, TranslateCall, kind, call.body))
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
@@ -94,12 +94,12 @@ def routes(service: Service) -> APIRouter:
     async def detect_language(request: Request) -> Response:
         call = call_of(request.scope)
         kind = check_media_type(request.scope, JSON, FORM)
-        body = await aside(call, lambda: _read(service, DetectCall, kind, call.body))
+        body = await in_thread(call, lambda: _read(service, DetectCall, kind, call.body))
         check_size(service.settings, call, [body.q])
         if not can_detect():
             raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
         codes = [code for one in _listed(service.models) if (code := one["code"]) != UNKNOWN]
-        found = await aside(call, lambda: detect(body.q, codes))
+        found = await in_thread(call, lambda: detect(body.q, codes))
         return JSONResponse([
             {"confidence": _percent(one.confidence), "language": one.code}
             for one in found[:_DETECTED] if _percent(one.confidence)
@@ -107,7 +107,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/languages", summary="List languages, each with those it is translated into.")
     async def languages(request: Request) -> Response:
-        _check_key(service, _key_beside(request))
+        _check_key(service, _key_without_body(request))
         return JSONResponse(_listed(service.models))
 
     @router.get("/frontend/settings", summary="What a page needs to know.")
@@ -125,7 +125,7 @@ async def _refuse(request: Request) -> Response:
 
 
 def _read(service: Service, fields: type[Kind], kind: str, body: bytes) -> Kind:
-    """Read a body, first of all its key."""
+    """Read a body, starting with its key."""
     if service.keys.needed:
         key = _key_of_json(body) if kind == JSON else _key_of_form(body)
         _check_key(service, key)
@@ -150,8 +150,8 @@ def _check_key(service: Service, key: str | None) -> None:
         raise LIBRETRANSLATE.refusal()
 
 
-def _key_beside(request: Request) -> str | None:
-    """The key of a request without a body of its own kind: in the path, or in a form."""
+def _key_without_body(request: Request) -> str | None:
+    """The key of a request without a body: in the path, or in a form."""
     found = request.query_params.get("api_key")
     if found is not None:
         return found
@@ -159,7 +159,7 @@ def _key_beside(request: Request) -> str | None:
 
 
 def _options(alternatives: int) -> dict[str, Any]:
-    """Alternatives are the other hypotheses of a beam; the protocol has no scores."""
+    """Alternatives are the other hypotheses of beam search; the protocol has no scores."""
     wanted = alternatives + 1
     beam = {"beam_size": wanted, "num_hypotheses": wanted} if alternatives else {}
     return {"return_scores": False, **beam}

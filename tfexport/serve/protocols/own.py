@@ -29,7 +29,7 @@ from tfexport.serve.call import Call, call_of
 from tfexport.serve.detection import Answered
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
 from tfexport.serve.metrics import Metrics
-from tfexport.serve.model_choice import Choice, choose_named, use
+from tfexport.serve.model_choice import ModelChoice, choose_named, use
 from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import describe
@@ -37,17 +37,14 @@ from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Made, Rows, Translated, assemble
-from tfexport.serve.translating import aside, begin, check_size, outcome, seen, translate
-
-# Results in the server's own JSON.
-
+from tfexport.serve.translating import begin, check_size, in_thread, outcome, seen, translate
 
 UNFINISHED = "X-Unfinished-Texts"
-_MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if they are asked for
+_MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
 
 def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
-    """The JSON of translations. One after another, so that others have their turn between two.
+    """The JSON of translations. The event loop serves other requests between two of them.
 
     Raises:
         RequestError: the call's time is over, or its client has left.
@@ -60,15 +57,15 @@ def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
 
 
 def to_json(value: Any) -> bytes:
-    """JSON, in a tenth of the time of Python's own."""
+    """JSON, in a tenth of the time of Python's own encoder."""
     return pydantic_core.to_json(value)
 
 
 def translation(found: Translated, call: Call) -> dict[str, Any]:
     """A text's translation, with all hypotheses if there are several.
 
-    Attention stands beside the tokens of a single sentence. Of several sentences it is listed with
-    each, under ``sentences``.
+    Attention of a single sentence is next to its tokens. Attention of several sentences is listed
+    under ``sentences``.
 
     Raises:
         RequestError: the call's time is over, or its client has left.
@@ -89,7 +86,7 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
 
 
 def cut_headers(found: Sequence[Answered | Translated]) -> dict[str, str]:
-    """The header that counts texts whose translation was cut; for protocols that cannot say it."""
+    """The header with the number of cut translations, for protocols that have no field for it."""
     made = [one.found if isinstance(one, Answered) else one for one in found]
     cut = sum(not one.made[0].finished for one in made)
     return {UNFINISHED: str(cut)} if cut else {}
@@ -106,7 +103,7 @@ def _made(found: Translated, place: int) -> dict[str, Any]:
     made = found.made[place]
     if len(found.sentences) == 1:
         (sentence,) = found.sentences
-        one = replace(  # of this hypothesis alone
+        one = replace(  # of this hypothesis only
             sentence, text=sentence.texts[place], texts=sentence.texts[place : place + 1],
             hypotheses=sentence.hypotheses[place : place + 1],
         )  # fmt: skip
@@ -130,14 +127,11 @@ def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-# The text of one translation, in pieces, while its tokens are decoded.
-
-
 class LiveText:
-    """A text's translation so far; its sentences are decoded side by side and shown in order."""
+    """The translation of a text so far, with its sentences in order."""
 
     def __init__(self, model: Model, rows: Rows) -> None:
-        """Begin.
+        """Start without text.
 
         Args:
             model: that decodes.
@@ -154,11 +148,11 @@ class LiveText:
             self._waiting.append([sentence] if request is None else begun)
         self._kept = [request is None for request in rows.requests]
         self._ended = [*self._kept]
-        self._place, self._begun = 0, False  # of the sentence that is shown
-        self._shown = ["", ""]  # of the sentence before it, and of itself
+        self._place, self._begun = 0, False  # of the current sentence
+        self._shown = ["", ""]  # the sentence before and the current one
 
     def add(self, step: Step) -> Iterator[str]:
-        """Take a token; gives what is shown by it."""
+        """Take a token; return the text that it adds."""
         if self._options.return_end_token or step.token not in self._options.end_tokens:
             self._waiting[step.row].append(self._streams[step.row].add(step.token))
         if step.last:
@@ -166,7 +160,7 @@ class LiveText:
         yield from self._show()
 
     def end(self) -> Iterator[str]:
-        """All that is not shown yet, the white space at the end too."""
+        """The text that is not shown yet, with the white space at the end."""
         for row in range(self._place, len(self._streams)):
             if not self._ended[row]:
                 self._end(row)
@@ -193,23 +187,20 @@ class LiveText:
             self._place, self._begun, self._shown = self._place + 1, False, [self._shown[1], ""]
 
     def _gap(self, text: str) -> str:
-        """What goes before the sentence that is shown now, which begins with a text."""
+        """The white space before the current sentence, which starts with this text."""
         place = self._place
         kept = any(self._kept[max(place - 1, 0) : place + 1])
         return self._layout.gap(place, self._shown[0], text, kept)
 
 
-# Translation of one text as server-sent events.
-
-
-HEARTBEAT = 15.0  # seconds of silence, after which proxies may close a connection
+HEARTBEAT = 15.0  # seconds of silence after which a comment keeps proxies connected
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _AT_ONCE = 64  # tokens of an event
 _PING = ": ping\n\n"
 
 
 async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Response:
-    """Begin to translate a text; what is wrong is said before the first event."""
+    """Start to translate a text; errors of the request are raised before the first event."""
     loop, steps = asyncio.get_running_loop(), asyncio.Queue[Step]()
 
     def told(step: Step) -> None:
@@ -228,7 +219,7 @@ async def _events(
     found = asyncio.ensure_future(outcome(submission, call))
     found.add_done_callback(seen)
     try:
-        live = await aside(call, lambda: LiveText(model, rows))
+        live = await in_thread(call, lambda: LiveText(model, rows))
         while not found.done():
             token = asyncio.ensure_future(steps.get())
             waiting = {token, found}
@@ -246,7 +237,7 @@ async def _events(
                 yield _event({"text": piece})
         for piece in live.end():
             yield _event({"text": piece})
-        last = await aside(call, lambda: _whole(model, rows, hypotheses, call))
+        last = await in_thread(call, lambda: _whole(model, rows, hypotheses, call))
         yield f'data: {{"done": true, "translation": {last}}}\n\n'
     except (RequestError, TfexportError) as error:
         failure = error if isinstance(error, RequestError) else as_failure(error)
@@ -261,7 +252,7 @@ async def _events(
 
 
 def _shown(live: LiveText, step: Step, steps: "asyncio.Queue[Step]") -> Iterator[str]:
-    """What a token shows; in one event with those after it if too many wait to keep up."""
+    """The event of a token; later tokens join it if the client is too slow."""
     pieces = [*live.add(step)]
     if steps.qsize() >= _AT_ONCE:
         for _ in range(_AT_ONCE):
@@ -314,7 +305,7 @@ class ScoreCall(CallBody):
 
 
 class _Options:
-    """The options of a call, those of decoding apart from the others."""
+    """The options of a call: decoding options, and the others."""
 
     def __init__(self, given: Mapping[str, Any], texts: int | None) -> None:
         self.decoding = dict(given)
@@ -356,7 +347,7 @@ def routes(service: Service) -> APIRouter:
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: _read(TranslateCall, call.body, service))
+        body = await in_thread(call, lambda: _read(TranslateCall, call.body, service))
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         options = _Options(body.options, len(body.texts))
@@ -364,20 +355,20 @@ def routes(service: Service) -> APIRouter:
         choice = _choose(service, body, options)
         use(call, choice.model)
         asked = Asked(
-            body.texts, options.decoding, options.prefixes, choice.spoken, choice.source,
+            body.texts, options.decoding, options.prefixes, choice.language_pair, choice.source,
             choice.target, body.split_sentences, body.divide, stream=body.stream,
         )  # fmt: skip
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)
         found = await translate(service.metrics, choice.model, asked, call)
-        body_of = await aside(call, lambda: answer(choice.model.name, found, call))
+        body_of = await in_thread(call, lambda: answer(choice.model.name, found, call))
         return Response(body_of, media_type=JSON)
 
     @router.post("/v1/score", **describe(ScoreCall, "Score given translations."))
     async def score(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: _read(ScoreCall, call.body, service))
+        body = await in_thread(call, lambda: _read(ScoreCall, call.body, service))
         if len(body.sources) != len(body.targets):
             raise wrong(f"there are {len(body.sources)} sources and {len(body.targets)} targets")
         check_size(service.settings, call, body.sources, body.targets)
@@ -385,11 +376,11 @@ def routes(service: Service) -> APIRouter:
         choice = _choose(service, body, options)
         model = choice.model
         use(call, model)
-        pairs, resolved = await aside(call, lambda: prepare_pairs(
-            model, body.sources, body.targets, options.decoding, choice.spoken
+        pairs, resolved = await in_thread(call, lambda: prepare_pairs(
+            model, body.sources, body.targets, options.decoding, choice.language_pair
         ))  # fmt: skip
         found = await service.scoring.score(model, pairs, resolved, call)
-        scores = await aside(call, lambda: to_json([scored(one) for one in found]))
+        scores = await in_thread(call, lambda: to_json([scored(one) for one in found]))
         return Response(
             b'{"model":%b,"scores":%b}' % (to_json(model.name), scores), media_type=JSON
         )
@@ -401,14 +392,14 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _choose(service: Service, body: CallBody, options: _Options) -> Choice:
+def _choose(service: Service, body: CallBody, options: _Options) -> ModelChoice:
     if options.problems:
         raise wrong(options.problems)
     return choose_named(service.models, body.model, options.source, options.target)
 
 
 def _read(kind: type[Kind], body: bytes, service: Service) -> Kind:
-    """Read a body; problems of decoding options are named beside those of fields."""
+    """Read a body; problems of fields and decoding options are reported together."""
     given = check_amount(body)
     try:
         return kind.model_validate_json(body)
@@ -424,8 +415,8 @@ def _problems_of_options(given: Mapping[str, Any], model: Model) -> list[str]:
     options = _Options(given, None)
     options.decoding.pop("target_prefix", None)
     try:
-        spoken = model.languages.spoken(options.source, options.target)
-        model.engine.resolver.resolve(options.decoding, spoken=spoken)
+        language_pair = model.languages.language_pair(options.source, options.target)
+        model.engine.resolver.resolve(options.decoding, language_pair=language_pair)
     except TfexportError as error:
         return [*options.problems, spelled(error)]
     return options.problems

@@ -1,4 +1,4 @@
-"""What the paths of all protocols answer, as OpenAPI shows it."""
+"""The responses of all paths, for OpenAPI."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pydantic
 
 
 class Answer(pydantic.BaseModel):
-    """Fields of an answer; it has no others."""
+    """Fields of a response, without others."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Where the tokens of a translation stand in its text and in its source."""
+"""``POST /v1/pieces``: the text of each token of a source and of its translation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
@@ -12,15 +12,15 @@ from tfexport.errors import InputError
 from tfexport.serve.bodies import JSON, First, StrictFields, check_media_type, read_json
 from tfexport.serve.call import call_of
 from tfexport.serve.failures import spelled, wrong
-from tfexport.serve.model_choice import Choice, choose_named, use
+from tfexport.serve.model_choice import ModelChoice, choose_named, use
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, prepare
-from tfexport.serve.translating import aside, check_size
+from tfexport.serve.translating import check_size, in_thread
 
-UNDECIDED = "\ufffd"  # of bytes that do not make a character yet
-WINDOW = 16  # tokens before one that decide how it is written
+UNDECIDED = "\ufffd"  # from bytes that do not make a character yet
+WINDOW = 16  # tokens before one that affect its text
 
 
 _Rows = Annotated[list[Annotated[list[int], First()]], First()]
@@ -39,29 +39,29 @@ class PiecesCall(StrictFields):
 
 
 def routes(service: Service) -> APIRouter:
-    """The path."""
+    """The path of the protocol."""
     router = APIRouter(tags=["tfexport"])
 
     @router.post("/v1/pieces", **describe(PiecesCall, "Give the texts of tokens."))
     async def give_pieces(request: Request) -> Response:
         call = call_of(request.scope)
         check_media_type(request.scope, JSON)
-        body = await aside(call, lambda: read_json(PiecesCall, call.body))
+        body = await in_thread(call, lambda: read_json(PiecesCall, call.body))
         tokens = [token for row in body.tokens for token in row]
         check_size(service.settings, call, [body.text], [tokens])
         choice = choose_named(
             service.models, body.model, body.source_language, body.target_language
         )
         use(call, choice.model)
-        sentences = await aside(call, lambda: _sentences(choice, body))
+        sentences = await in_thread(call, lambda: _sentences(choice, body))
         return JSONResponse({"model": choice.model.name, "sentences": sentences})
 
     return router
 
 
-def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
+def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
     asked = Asked(
-        [body.text], spoken=choice.spoken, language=choice.source,
+        [body.text], language_pair=choice.language_pair, language=choice.source,
         split=body.split_sentences, divide=body.divide,
     )  # fmt: skip
     rows = prepare(choice.model, asked)
@@ -89,7 +89,7 @@ def _sentences(choice: Choice, body: PiecesCall) -> list[dict[str, Any]]:
 
 
 def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
-    """The text that each token adds to that of the tokens before it."""
+    """The text that each token adds to the tokens before it."""
     for place in range(len(tokens)):
         window = tokens[max(0, place - WINDOW) : place + 1]
         before = decode(window[:-1]).rstrip(UNDECIDED)

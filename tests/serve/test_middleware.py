@@ -1,4 +1,4 @@
-"""The gate and streams within this process: faults, clients that leave, silence."""
+"""The middleware and streams within this process: faults, clients that leave, silence."""
 
 import asyncio
 import gc
@@ -17,12 +17,12 @@ from tfexport.serve.app import make_app
 from tfexport.serve.bodies import FREE, BodyMemory
 from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError
-from tfexport.serve.middleware import Gate
+from tfexport.serve.middleware import RequestMiddleware
 from tfexport.serve.protocols import own
 from tfexport.serve.protocols.own import answer, translation
 from tfexport.serve.sentences import split_text
 from tfexport.serve.texts import Asked, Made, Rows, Translated, prepare
-from tfexport.serve.translating import LONG_BODY, aside, outcome
+from tfexport.serve.translating import LONG_BODY, in_thread, outcome
 
 Answer = tuple[int, Any]
 
@@ -64,7 +64,7 @@ def test_a_fault_costs_its_request_alone(
     async def faulty(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError("secret text")
 
-    status, body = asyncio.run(ask(Gate(faulty, service, [], None), path))
+    status, body = asyncio.run(ask(RequestMiddleware(faulty, service, [], None), path))
     assert (status, body[field]) == (500, "a fault of the server, which its log has")
     fault, line = map(json.loads, capsys.readouterr().err.splitlines())
     assert fault["event"] == "fault"
@@ -101,7 +101,10 @@ def test_what_a_call_holds_is_let_go_when_its_client_leaves(
         await asyncio.sleep(0.01)
         return next(messages)
 
-    assert asyncio.run(ask(Gate(app, service, ["/v1/x"], None), "/v1/x", receive))[0] == 400
+    assert (
+        asyncio.run(ask(RequestMiddleware(app, service, ["/v1/x"], None), "/v1/x", receive))[0]
+        == 400
+    )
     assert left == ["cancelled", "exit"]
     line = json.loads(capsys.readouterr().err)
     assert (line["status"], line["route"]) == (499, "/v1/x")
@@ -117,7 +120,7 @@ def test_long_bodies_have_a_common_bound(
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": str(size).encode()})
 
-    gate = Gate(app, service, ["/v1/x"], None)
+    middleware = RequestMiddleware(app, service, ["/v1/x"], None)
 
     def sending(size: int, ends: asyncio.Event) -> Callable[[], Awaitable[Any]]:
         """A body whose last byte comes when it may."""
@@ -136,12 +139,14 @@ def test_long_bodies_have_a_common_bound(
     async def run() -> list[Answer]:
         now, later = asyncio.Event(), asyncio.Event()
         now.set()
-        slow = asyncio.ensure_future(ask(gate, "/v1/x", sending(FREE + 90_000, later)))
+        slow = asyncio.ensure_future(ask(middleware, "/v1/x", sending(FREE + 90_000, later)))
         await asyncio.sleep(0.05)
-        found = [await ask(gate, "/v1/x", sending(size, now)) for size in (FREE, FREE + 20_000)]
+        found = [
+            await ask(middleware, "/v1/x", sending(size, now)) for size in (FREE, FREE + 20_000)
+        ]
         later.set()
         found.append(await slow)
-        return [*found, await ask(gate, "/v1/x", sending(FREE + 20_000, now))]
+        return [*found, await ask(middleware, "/v1/x", sending(FREE + 20_000, now))]
 
     short, refused, slow, after = asyncio.run(run())
     assert (short, slow) == ((200, FREE), (200, FREE + 90_000))
@@ -191,7 +196,7 @@ def test_work_for_a_call_that_has_ended_is_left() -> None:
     call, begun = Call.begin([], 60.0), list[str]()
     call.body, call.ended = b"x" * LONG_BODY, True
     with pytest.raises(RequestError, match="time"):
-        asyncio.run(aside(call, lambda: begun.append("work")))
+        asyncio.run(in_thread(call, lambda: begun.append("work")))
     assert begun == []
     with pytest.raises(RequestError, match="time"):
         answer("tiny", [Translated([], [])], call)
@@ -277,7 +282,7 @@ def test_the_application_is_ended_by_its_deadline(
 
     late = Service([tiny_bundle], Settings(threads=1, timeout=0.05))
     try:
-        status, body = asyncio.run(ask(Gate(app, late, ["/v1/x"], None), "/v1/x"))
+        status, body = asyncio.run(ask(RequestMiddleware(app, late, ["/v1/x"], None), "/v1/x"))
     finally:
         late.close()
     assert (status, ended) == (504, ["cancelled"])
