@@ -236,7 +236,7 @@ def missing_dependency(need: str, extra: str) -> MissingDependencyError:
 
 def _install_command(extra: str) -> str:
     # By the names of the extra's libraries: they are on package indexes, this package need not be.
-    import re
+    import re  # noqa: PLC0415 - seldom needed
     from importlib import metadata  # slow to import, and seldom needed
 
     try:

@@ -60,8 +60,8 @@ def open_model(
     """
     if engine == "native":
         return NativeModel(folder, manifest, threads)
-    # Here, since importing onnxruntime takes a while.
-    from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel
+    # Importing onnxruntime takes a while.
+    from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel  # noqa: PLC0415
 
     kind = OnnxModel if manifest.module is None else ModuleModel
     return kind(folder, manifest, threads)
