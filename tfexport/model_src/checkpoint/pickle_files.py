@@ -1,6 +1,6 @@
 """Files of ``pickle.dump`` and ``torch.save``, parsed to data without loading tensors.
 
-As in ``pickled``, nothing is called, imported or allocated: an object of any class becomes a
+As in ``pickle_parser``, nothing is called, imported or allocated: an object of any class becomes a
 ``Call`` with its state, and nothing is known of its class but the name.
 """
 

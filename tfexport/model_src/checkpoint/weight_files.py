@@ -1,6 +1,6 @@
 """Reading of files to a flat state dict, without running code from a file.
 
-Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
+Pickles are checked first (``pickle_checks``), then always loaded with ``weights_only=True``.
 """
 
 import dataclasses
