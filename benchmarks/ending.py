@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.configurations import REPOSITORY
-from benchmarks.models import NEVER, Size, make_random
+from benchmarks.configurations import REPOSITORY, Size
+from benchmarks.models import NEVER, make_random
 from tfexport.model_src import Transformer
 
 _GAIN, _STEEPNESS, _RAMP = 1.6, 2.0, 0.1

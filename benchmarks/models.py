@@ -4,27 +4,16 @@ Random weights never end a row, so that every system writes the same number of t
 """
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
+from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY, Size
 from tfexport.model_src import Transformer, TransformerConfig, load_checkpoint, save_checkpoint
 from tfexport.model_src.build import build_transformer
 
 DEMO = REPOSITORY / "examples" / "de-en"
 NEVER = -1e4  # added to the logit of the end token
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of a random model."""
-
-    d_model: int
-    layers: int
-    d_ff: int
-    vocab_size: int
 
 
 SIZES = {

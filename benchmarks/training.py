@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.models import DEMO, SIZES, Size, config_of
+from benchmarks.configurations import Size
+from benchmarks.models import DEMO, SIZES, config_of
 from benchmarks.systems import SPECIAL_IDS
 from tfexport.model_src import Transformer
 from tfexport.model_src.build import build_transformer

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -242,6 +241,8 @@ def _median_seconds(run: Callable[[], object]) -> float:
 
 def installed_size(requirements: Iterable[str]) -> int:
     """Bytes on disk of installed packages and all their dependencies."""
+    from importlib import metadata
+
     seen: set[str] = set()
     pending = list(requirements)
     total = 0

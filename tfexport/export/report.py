@@ -7,7 +7,6 @@ and reported, and the rest of that row is not compared.
 """
 
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -231,6 +230,8 @@ class ParityReport:
 
     def summary(self) -> dict[str, Any]:
         """The part that a manifest records."""
+        from importlib import metadata  # slow to import, and seldom needed
+
         tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
         worst = self.worst()
         return {
@@ -254,7 +255,7 @@ class ParityReport:
                 "most_allowed": MOST_ALLOWED,
                 "noise": max((c.noise for c in self.comparisons), default=0.0),
             },
-            "torch": version("torch").partition("+")[0],
+            "torch": metadata.version("torch").partition("+")[0],
             "onnxruntime": onnxruntime.__version__,
         }
 

@@ -91,4 +91,4 @@ def _marked(kind: type[nn.Module], methods: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for method in unmarked:
-            del method._torchscript_modifier
+            vars(method).pop("_torchscript_modifier", None)

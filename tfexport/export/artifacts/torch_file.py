@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from tfexport.atomic import new_file
 from tfexport.errors import BundleError, ExportError
+from tfexport.export import torch_names
 from tfexport.export.artifacts.checkpoint_source import (
     check_greedy_file,
     read_for_decoding,
@@ -68,9 +69,9 @@ def write_archive(
 def _without_sources(script: io.BytesIO) -> io.BytesIO:
     """Copy a TorchScript archive without its debug records, which contain local paths."""
     script.seek(0)
-    reader = torch._C.PyTorchFileReader(script)
+    reader = torch_names.need(torch_names.READ_ARCHIVE, "TorchScript")(script)
     copy = io.BytesIO()
-    writer = torch._C.PyTorchFileWriter(copy)
+    writer = torch_names.need(torch_names.WRITE_ARCHIVE, "TorchScript")(copy)
     own = {"version", "byteorder", ".data/serialization_id"}  # the writer adds these itself
     for name in reader.get_all_records():
         if name not in own and not name.endswith(".debug_pkl"):

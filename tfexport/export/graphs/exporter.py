@@ -122,7 +122,7 @@ def export_graph_module(
 def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[None]:
     """See ``torch_layers``, which reads parts of torch that only custom modules need."""
     try:
-        from tfexport.export.graphs.torch_layers import exportable_layers
+        from tfexport.export.graphs.torch_layers import exportable_layers  # noqa: PLC0415
     except (ImportError, AttributeError) as error:
         raise ExportError(
             f"torch {torch.__version__} lacks what the export of custom modules needs: "

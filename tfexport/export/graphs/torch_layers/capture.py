@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.fx.proxy import TracerBase
 
 from tfexport.errors import ExportError
+from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers.replaced import replaced
 from tfexport.export.named_code import is_users, library_of
 
@@ -47,7 +46,7 @@ class Baked:
     def __init__(self) -> None:
         self._locations: list[str] = []
 
-    def record(self, own: Any, env: ShapeEnv, symbol: Any, target: Any, message: str) -> None:
+    def record(self, own: Any, env: Any, symbol: Any, target: Any, message: str) -> None:
         """Replaces ``ShapeEnv._set_replacement``, which is ``own``."""
         if getattr(target, "is_number", False) and (location := _users_line()) is not None:
             self._locations.append(location)
@@ -94,17 +93,23 @@ def recorded_lines(baked: Baked) -> Iterator[None]:
         baked: where the size of an axis becomes a constant.
     """
     with (
-        _replaced_if_there(ShapeEnv, "_set_replacement", baked.record),
-        _replaced_if_there(TracerBase, "_filter_traceback_frames", _forward_frames),
+        replaced_if_there(torch_names.SET_SIZE, baked.record),
+        replaced_if_there(torch_names.CHOOSE_LINES, _forward_frames),
     ):
         yield
 
 
-def _replaced_if_there(
-    owner: Any, name: str, form: Callable[..., Any]
+def replaced_if_there(
+    name: str, form: Callable[..., Any]
 ) -> contextlib.AbstractContextManager[None]:
-    there = hasattr(owner, name)
-    return replaced(owner, name, form) if there else contextlib.nullcontext()
+    """As ``replaced``, of one of ``torch_names``; does nothing where torch has no such function.
+
+    Args:
+        name: of the function.
+        form: takes its place.
+    """
+    place = torch_names.owner_of(name)
+    return contextlib.nullcontext() if place is None else replaced(*place, form)
 
 
 # Conditions of an ``assert``, and of an ``if`` that raises, cannot change a result. A graph has no
@@ -131,9 +136,10 @@ def of_tensors(own: Any, *args: Any, **kwargs: Any) -> bool:
 
 def of_number(own: Any, value: Any) -> bool:
     """Replaces the truth value of a comparison of numbers, such as those of ``item()``."""
+    unknown = torch_names.find(torch_names.UNKNOWN_VALUE) or ()
     try:
         return bool(own(value))
-    except GuardOnDataDependentSymNode:
+    except unknown:
         found = _without_effect()
         if found is None:
             raise

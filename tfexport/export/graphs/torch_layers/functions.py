@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.capture import conditions
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, unlisted
@@ -123,8 +124,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         F.multi_head_attention_forward: attention.attention_function,
         F.max_pool1d: _without_own(max_pool1d),
         torch.max_pool1d: _without_own(max_pool1d),
-        torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
-        torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
+        # None in a torch without them; no function is None.
+        torch_names.find(torch_names.PACK): _without_own(lengths.pack),
+        torch_names.find(torch_names.UNPACK): _without_own(lengths.unpack),
         torch.as_tensor: unlisted,
         torch.tensor: unlisted,
         **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
