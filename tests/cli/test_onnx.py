@@ -77,3 +77,11 @@ def test_existing_output_is_kept_without_force(tmp_path: Path, tiny_bundle: Path
     done = invoke("onnx", "--checkpoint", "unread.pt", "-o", tmp_path / "file", "--force")
     assert done.exit_code == 1
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["m.ts", "m.pt", "m.pt2", "m.onnx"])
+def test_a_bundle_is_not_named_like_a_file(tmp_path: Path, name: str) -> None:
+    done = invoke("onnx", "--checkpoint", "unread.pt", "-o", tmp_path / name)
+    assert done.exit_code == 2
+    assert name in done.stderr
+    assert ("--graph" if name == "m.onnx" else "tfexport torchscript") in done.stderr

@@ -21,6 +21,8 @@ def test_new_bundle_decodes_and_what_was_not_compared_is_said(
     assert f"{weights} weights, not compared with the original" in done.stdout
     assert "Give --samples" in done.stderr
     assert (read_manifest(output).quantization or {})["weights"] == weights
+    shown = invoke("inspect", output).stdout
+    assert f"{weights}, not compared with float32; left in float32: none" in shown
     assert Translator(output).generate([[5, 6, 7]], max_length=4)[0].hypotheses[0].tokens
     again = invoke("quantize", output, "-o", tmp_path / "r.bundle")
     assert again.exit_code == 1

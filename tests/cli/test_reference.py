@@ -119,4 +119,4 @@ def test_reference_that_cannot_be_used_is_a_usage_error(
 def test_help_says_that_the_code_is_run() -> None:
     for command in ("onnx", "torchscript", "verify"):
         shown = " ".join(invoke(command, "--help").stdout.split())
-        assert "imported (from the current folder first) and run" in shown
+        assert "It is imported (from the current folder first) and run" in shown

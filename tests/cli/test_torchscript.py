@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.support.command import IDS, invoke
+from tfexport.export import read_info
 from tfexport.runtime import Translator
 
 
@@ -44,6 +45,20 @@ def test_wrong_use_says_so_and_leaves_nothing(
     assert done.exit_code == status, done.output
     assert message in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("name", "kind"), [("m", "torchscript"), ("m.pt2", "torch.export")])
+def test_name_says_what_is_written(
+    tmp_path: Path, tiny_checkpoint: Path, name: str, kind: str
+) -> None:
+    output = tmp_path / name
+    done = invoke("torchscript", "--checkpoint", tiny_checkpoint, "-o", output, "--no-verify",
+                  "--set=num_heads=2", *IDS)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    info = read_info(output)
+    assert info is not None
+    assert info.kind == kind
 
 
 def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_command_runs_where_torch_and_onnx_cannot_be_imported(command: str) -> N
     assert done.returncode == 0, done.stderr
 
 
+def test_quantising_imports_no_torch(tmp_path: Path) -> None:
+    output = str(tmp_path / "q.bundle")
+    code = "from tfexport.export import quantize\nprint(quantize(*sys.argv[1:]).weights)"
+    done = run(code, str(VERSION_1), output, blocked=("torch", "safetensors"))
+    assert done.stdout == "int8\n", done.stderr
+
+
 def test_runtime_imports_nothing_of_a_cluster() -> None:
     assert not modules_after("import tfexport.runtime") & {*CLUSTER}
 

@@ -435,7 +435,7 @@ def _weights(quantization: Any) -> str:
         kept = ", ".join(quantization.get("kept", ())) or "none"
         gate = quantization.get("gate")
         agreement = "not compared with float32"
-        if gate is not None:
+        if gate != "not gated":
             share = f"{gate['agreement']:.2%} of {gate['tokens']} tokens"
             agreement = f"{share} are those of float32"
         return f"{quantization.get('weights')}, {agreement}; left in float32: {kept}"

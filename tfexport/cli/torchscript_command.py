@@ -24,7 +24,8 @@ from tfexport.cli.module_option import MODULE, check_sources, refuse_others, scr
 @click.option(
     "--torch-export",
     is_flag=True,
-    help="Write the torch.export program of generate, TorchScript's successor.",
+    help="Write the torch.export program of generate, TorchScript's successor. A name that ends "
+    "with .pt2 does the same.",
 )
 @verify_options
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
@@ -51,6 +52,7 @@ def torchscript(
         --set bos_id=2 --set eos_id=3
     """
     from tfexport.atomic import check_new_file
+    from tfexport.export.artifacts.option_rules import TORCH_EXPORT, TORCHSCRIPT, kind_of
 
     check_sources(checkpoint, module)
     level = "none" if no_verify else verify
@@ -62,7 +64,8 @@ def torchscript(
     assert checkpoint is not None
     with needs("export"):
         from tfexport.export import export
-    graph = "torch.export" if torch_export else "torchscript"
+    program = torch_export or kind_of(output, None) == TORCH_EXPORT
+    graph = TORCH_EXPORT if program else TORCHSCRIPT
     with progress_bar() as tell:
         made = export(
             checkpoint, output, graph=graph, verify=level, force=force, progress=tell, **options

@@ -190,7 +190,8 @@ class Weights:
     def size(self) -> int:
         """In bytes; a tensor that is held twice counts once."""
         held = {id(t): t for each, _ in self._dicts for t in _tensors(each).values()}
-        return sum(t.nbytes for t in (*self._parameters.values(), *held.values()))
+        tensors = (*self._parameters.values(), *held.values())
+        return sum(t.numel() * t.element_size() for t in tensors)  # a sparse one has no nbytes
 
     @contextlib.contextmanager
     def in_float64(self) -> Iterator[None]:

@@ -47,15 +47,19 @@ def test_all_options_that_do_not_go_with_the_output_are_named(
     assert all(each in str(raised.value) for each in problems), str(raised.value)
 
 
-def test_options_of_a_module_and_of_a_checkpoint_are_not_mixed_in_verify() -> None:
+def test_arguments_of_a_module_and_of_a_checkpoint_are_not_mixed() -> None:
     with pytest.raises(ConfigError, match="examples is of a module of your own"):
         verify("a.bundle", "nothing.pt", examples=[{}])
     with pytest.raises(ConfigError) as raised:
         verify("a.bundle", "nothing.pt", inputs=[], layout="native", settings=["a=1"])
     assert "layout is of checkpoints" in str(raised.value)
     assert "settings is of checkpoints" in str(raised.value)
-    with pytest.raises(ConfigError, match=r"model: 'nothing\.pt' is not a torch\.nn\.Module"):
-        verify("a.bundle", "nothing.pt", inputs=[])
+    assert "model: 'nothing.pt' is not a torch.nn.Module" in str(raised.value)
+    given: dict[str, Any] = {"inputs": [], "bos_id": 1, "eos_id": 2, "max_length": 0}
+    with pytest.raises(ConfigError) as raised:
+        export("nothing.pt", "a.bundle", pad_id=-1, **given)
+    for problem in ("model: 'nothing.pt' is not a torch.nn.Module", "pad_id: -1", "max_length: 0"):
+        assert problem in str(raised.value)
 
 
 def test_keywords_become_values() -> None:

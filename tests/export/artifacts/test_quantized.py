@@ -159,7 +159,7 @@ def test_one_command_for_a_bundle(tmp_path: Path, wide: tutorial.TutorialModel) 
     assert done.exit_code == 0, done.output
     assert "equal to torch.nn.Transformer" in done.stdout
     assert "int4 weights, not compared with the original" in done.stdout
-    assert "Not gated" in done.stderr
+    assert "Quality not checked" in done.stderr
     manifest = json.loads((made / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["parity"]["passed"] is True
     assert manifest["quantization"]["weights"] == "int4"
@@ -180,7 +180,7 @@ def test_one_command_for_a_file(
     assert "q.onnx, before quantising: not compared with your code; equal to torch" in done.stdout
     assert "int8 weights, " in done.stdout
     assert "tokens agree" in done.stdout
-    assert "Not gated" not in done.stderr
+    assert "Quality not checked" not in done.stderr
 
 
 def test_a_quantised_file_takes_and_gives_text(

@@ -218,7 +218,7 @@ def test_command_needs_no_torch(tmp_path: Path, wide_bundle: Path, samples: Path
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "q.bundle")]).stdout
     assert "before quantising" in shown
     assert "int8, " in shown
-    assert "tokens are those of float32; kept in float32: " in shown
+    assert "tokens are those of float32; left in float32: " in shown
 
 
 @pytest.mark.parametrize("make", LINKS.values(), ids=LINKS.keys())

@@ -1,1 +1,1 @@
-"""The public export functions, one file for each kind of artifact; they only call other rooms."""
+"""What a user gets, one file for each kind of artifact; ``export`` and ``verify`` choose one."""

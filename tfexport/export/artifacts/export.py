@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from torch import nn
 
@@ -87,24 +88,12 @@ def export(
     out = Output(Path(output), kind, quantize, level, force, progress or silent)
     if is_module(options):
         write = script_module if kind == TORCHSCRIPT else export_module
-        return write(_module(model), out, options)
+        return write(cast(nn.Module, model), out, options)  # which checks its arguments
     if kind in TORCH_FILES:
         return export_torch_file(model, out, options)
     if kind == BUNDLE:
         return (export_bundle if quantize is None else export_quantized_bundle)(model, out, options)
     return (export_graph if quantize is None else export_quantized_graph)(model, out, options)
-
-
-def _module(model: CheckpointLike) -> nn.Module:
-    """The model, which has to be a module.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if not isinstance(model, nn.Module):
-        text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint takes no "
-        raise ConfigError(Message(Option("model"), text, Option("inputs"), "."))
-    return model
 
 
 def verify(
@@ -138,9 +127,9 @@ def verify(
     """
     check_keywords("verify", options, VerifyKeywords)
     level, tell, path = read_level(level), progress or silent, Path(artifact)
-    _check_verified(options)
+    _check_verified(model, options)
     if options.get("inputs") is not None:
-        return verify_module(path, _module(model), level, options, tell)
+        return verify_module(path, cast(nn.Module, model), level, options, tell)
     if path.suffix == ".onnx":
         return verify_graph(path, model, level, options, tell)
     if path.is_file():
@@ -148,7 +137,7 @@ def verify(
     return verify_bundle(path, model, level, options, tell)
 
 
-def _check_verified(options: VerifyKeywords) -> None:
+def _check_verified(model: CheckpointLike, options: VerifyKeywords) -> None:
     """Refuse options of checkpoints for modules, and those of modules for checkpoints.
 
     Raises:
@@ -160,6 +149,9 @@ def _check_verified(options: VerifyKeywords) -> None:
             text = " is of a module of your own, which is compared with "
             problems.append(Message(Option("examples"), text, Option("inputs"), "."))
     else:
+        if not isinstance(model, nn.Module):
+            text = f": {shown(model)} is not a torch.nn.Module, and a checkpoint takes no "
+            problems.append(Message(Option("model"), text, Option("inputs"), "."))
         for name in ("config", "settings", "layout", "reference", *LANGUAGES):
             if options.get(name):
                 text = " is of checkpoints, not of a module of your own."
