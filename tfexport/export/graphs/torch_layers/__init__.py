@@ -16,7 +16,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from tfexport.export.graphs.torch_layers import attention, encoder
+from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.attention import split_weights
 from tfexport.export.graphs.torch_layers.capture import Baked, of_number, recorded_lines
 from tfexport.export.graphs.torch_layers.functions import functions
@@ -27,9 +27,9 @@ _ONE_EXPORT = threading.RLock()
 # (class or module, attribute, its replacement)
 _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.MultiheadAttention, "forward", attention.attention_module),
-    (nn.TransformerEncoder, "forward", encoder.encoder),
-    (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
-    (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),
+    (nn.TransformerEncoder, "forward", attention.encoder),
+    (nn.TransformerEncoderLayer, "forward", attention.encoder_layer),
+    (transformer, "_detect_is_causal_mask", attention.is_causal_hint),
     # The classes of tensors while torch traces.
     (FakeTensor, "tolist", listed),
     (FunctionalTensor, "tolist", listed),
