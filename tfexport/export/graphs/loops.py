@@ -1,6 +1,6 @@
 """Exported graphs joined by ONNX's Loop into the graph of a search.
 
-Loop invariants and all weights are values of the outer graph; ``passes.place_weights`` later moves
+Loop invariants and all weights are values of the outer graph; ``PlaceWeights`` later moves
 weights to the subgraphs where onnxruntime can prepack them.
 """
 

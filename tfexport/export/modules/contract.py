@@ -184,7 +184,7 @@ class UserModule(nn.Module):
 
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode inside the block; every part gets its own mode back."""
+    """Put a module into eval mode inside the block, and restore the mode of every part."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:

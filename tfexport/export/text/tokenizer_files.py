@@ -1,6 +1,6 @@
 """Tokenizer files of an export: chosen, checked against the model, and copied into a bundle.
 
-It imports the runtime's tokenizers, so that a file is checked with the code that will read it.
+A file is checked with the runtime's tokenizers, the code that will read it.
 """
 
 import shutil

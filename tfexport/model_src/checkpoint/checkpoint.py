@@ -1,4 +1,4 @@
-"""A checkpoint that has been read, or as far as it could be."""
+"""A checkpoint that has been read, or the part of it that could be, with its problems."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -110,7 +110,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def share_tied_tables(weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Give tables that the config ties one tensor, also under names the file left out."""
+    """Make tables that the config ties one tensor, under all of their names."""
     pairs = [(SOURCE_TABLE, TARGET_TABLE)] if config.get("tie_embeddings") else []
     pairs += [(TARGET_TABLE, OUTPUT_TABLE)] if config.get("tie_output") else []
     for first, second in [*pairs, *reversed(pairs)]:
@@ -129,7 +129,7 @@ _EMBEDDINGS = {
 
 @dataclass(frozen=True)
 class Completion:
-    """A config, as far as it can be completed.
+    """A config, completed as far as possible.
 
     Attributes:
         config: with placeholder values where there are problems.
@@ -195,7 +195,7 @@ def complete_config(
 def stated_values(
     layout: Layout, defaults: Mapping[str, Any], overrides: Overrides
 ) -> dict[str, Any]:
-    """Config values before the weights are looked at."""
+    """Config values that do not depend on the weights."""
     return fold([(ASSUMED, layout.defaults), (FROM_BUNDLE, defaults), *overrides.layers])[0]
 
 

@@ -49,7 +49,7 @@ _LISTED = 8
 
 
 def listed(one: str, many: str, items: list[str]) -> list[str]:
-    """A sentence an item, or one for all of them where they are more than a few."""
+    """A sentence for each item, or one sentence for many items."""
     if len(items) > _LISTED:
         return [f"{len(items)} {many}: {join_some(items, _LISTED)}"]
     return [f"{item} {one}" for item in items]

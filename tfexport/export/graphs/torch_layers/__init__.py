@@ -67,7 +67,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):
-    """Calls of torch's functions, by whatever name the user's code imported them."""
+    """Calls of torch's functions, under any imported name."""
 
     def __init__(self, lengths: PackedLengths) -> None:
         super().__init__()
