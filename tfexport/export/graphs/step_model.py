@@ -244,8 +244,7 @@ class StepModel(Protocol):
         """
 
     def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
-        """Replace the placeholders of ``choose`` in an exported step; ``graph`` is the outer
-        one."""
+        """Replace placeholders of ``choose`` in a step; ``graph`` is the outer one."""
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec
