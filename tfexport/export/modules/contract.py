@@ -196,10 +196,8 @@ def in_eval(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Turn torch's fast path of attention off.
-
-    It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
-    """
+    """Turn torch's fast path of attention off."""
+    # It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -275,11 +275,7 @@ def _differ(runner: Runner, compute: Callable[[], Pair]) -> bool:
 
 
 def _check_length(runner: Runner, io: ModuleIO, sizes: Sizes, max_length: int) -> None:
-    """Refuse a module that cannot decode ``max_length`` tokens, or whose state grows otherwise.
-
-    Raises:
-        ExportError: naming the step.
-    """
+    """Refuse a module that cannot decode ``max_length`` tokens, or whose state grows otherwise."""
     module = runner.module
     given = as_tensors(runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1)))
     done = 0
