@@ -261,7 +261,7 @@ class _Quantized:
 def _quantise_until_accepted(
     original: _Original, check: QualityCheck, folder: Path, tell: Progress
 ) -> _Quantized:
-    """Quantise all weights but, until the check passes, more and more of the most sensitive."""
+    """Quantise; keep more of the most sensitive weights in float32 until the check passes."""
     keep: list[str] = []
     ranking: dict[str, float] = {}
     while True:
