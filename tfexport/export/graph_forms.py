@@ -1,8 +1,8 @@
 """The registry of graph forms: which graphs a bundle holds, and which are exported as one file.
 
 A form's torch modules, spec and export function are in its file of ``graphs``, its comparison with
-eager PyTorch in ``parity``. An entry here joins them; exporting, the manifest, verifying and
-comparing take the forms from here alone.
+eager PyTorch in ``parity``. An entry here joins them; export, manifest and comparison read only
+this registry.
 """
 
 from collections.abc import Callable, Collection
@@ -49,7 +49,7 @@ from tfexport.typing import Progress
 
 
 class GraphBuild:
-    """A checkpoint on its way to graphs: its models, each built once, and the graphs' options.
+    """A checkpoint to export: its models, each built once, and the graphs' options.
 
     Attributes:
         checkpoint: what is exported.

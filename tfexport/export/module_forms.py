@@ -31,7 +31,7 @@ from tfexport.typing import Progress
 
 @dataclass(frozen=True)
 class ModuleBuild:
-    """A user's module on its way to graphs.
+    """A user's module to export.
 
     Attributes:
         found: the module, examined.

@@ -1,9 +1,9 @@
-"""What float32 can do for one model on one input: the allowance of a comparison comes from it.
+"""The noise of float32 in one model on one input, from which comparisons derive their allowance.
 
-The reference's own code is run again on the same ids: in float64, which shows how far its float32
-values are from exact ones; or, where it does not run in float64, with its weights changed by one
-unit in the last place and with other orders of its sums, which shows how far such changes move
-them. Only the reference is measured, never the exported side.
+The reference's own code is run again on the same ids in float64, which gives the distance of its
+float32 values from exact ones. Code that does not run in float64 is run with its weights changed by
+one unit in the last place and with other orders of its sums, and the largest change is taken. Only
+the reference is measured, never the exported side.
 
 Its weights are found by searching the objects that the code refers to (modules, containers,
 closures and the global names of functions), and by watching what it computes with. Afterwards
@@ -168,7 +168,7 @@ class Weights:
     """All tensors of floats that a piece of code holds."""
 
     def __init__(self, code: Any) -> None:
-        """Look through a module, a function or another object."""
+        """Search a module, a function or another object."""
         self._parameters: dict[int, nn.Parameter] = {}
         # Dictionaries that hold tensors, and whether these are a module's own (buffers, caches).
         self._dicts: list[tuple[MutableMapping[Any, Any], bool]] = []
@@ -195,7 +195,7 @@ class Weights:
 
     @contextlib.contextmanager
     def in_float64(self) -> Iterator[None]:
-        """Hold them in float64; new tensors of floats are in float64 too."""
+        """Convert them to float64 inside the block; new tensors of floats are in float64 too."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
@@ -313,7 +313,7 @@ def _tensors(values: MutableMapping[Any, Any]) -> dict[Any, Tensor]:
 
 
 def _reached(function: types.FunctionType, code: types.CodeType) -> Iterator[Any]:
-    """The values that a function's body can name: its closure, and the globals it mentions."""
+    """The values that a function refers to: its closure, and its globals."""
     if (function.__module__ or "").startswith(_LIBRARIES):
         return
     for cell in function.__closure__ or ():

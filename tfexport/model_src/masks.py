@@ -18,7 +18,7 @@ def blocked_by_padding(attention_mask: Tensor) -> Tensor:
 
 
 def blocked_by_causality(target_length: int, past_length: int, device: torch.device) -> Tensor:
-    """(1, 1, T, P + T), True where a query would see a position after its own."""
+    """(1, 1, T, P + T), True where the key is after the query."""
     keys = torch.arange(past_length + target_length, device=device)
     queries = torch.arange(past_length, past_length + target_length, device=device)
     return (keys.unsqueeze(0) > queries.unsqueeze(1)).unsqueeze(0).unsqueeze(0)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.toolkits import opennmt_py
 from tfexport.errors import TokenizerError
 from tfexport.export.text.tokenizer_files import TokenizerFiles, kind_of
-from tfexport.export.text.vocabulary_reader import read_vocabulary_file
+from tfexport.export.text.vocabularies import read_vocabulary_file
 from tfexport.model_src import load_checkpoint
 
 

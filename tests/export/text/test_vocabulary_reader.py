@@ -22,11 +22,7 @@ import torch
 from tests.support.paths import REPOSITORY
 from tests.support.tutorial_text import SPECIALS
 from tfexport.errors import TokenizerError
-from tfexport.export.text.vocabulary_reader import (
-    holds_vocabulary,
-    read_vocabulary_file,
-    split_name,
-)
+from tfexport.export.text.vocabularies import holds_vocabulary, read_vocabulary_file, split_name
 
 FIXTURES = REPOSITORY / "tests" / "fixtures" / "torchtext"
 GERMAN = [*SPECIALS, *sorted(f"de{i}" for i in range(13))]  # equally frequent words are sorted

@@ -15,7 +15,7 @@ from tests.fuzz.bundles import command
 from tests.fuzz.mutate import allowed, any_type, dumps, mutate_bytes, mutate_json, number, text
 from tests.support.paths import REPOSITORY
 from tfexport.export.text.tokenizer_files import TokenizerFiles
-from tfexport.export.text.vocabulary_reader import holds_vocabulary, read_vocabulary_file
+from tfexport.export.text.vocabularies import holds_vocabulary, read_vocabulary_file
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.text.tokenizer import load_tokenizer
 from tfexport.runtime.text.vocabulary import Vocabulary

@@ -1,7 +1,7 @@
 """Beam search in one graph: the first state and one step from torch, joined by an ONNX Loop.
 
 The loop keeps no finished hypotheses. It records the candidates of every step, and the runtime
-backtraces hypotheses from that record: see ``runtime.search.backtrace``.
+backtraces hypotheses from that record: see ``runtime.search.graph_search``.
 
 Axes: B sentences, K beams, R = B * K rows, N = 2 K candidates, V vocabulary.
 At most K of the N candidates are end tokens, so at least K others remain for the next step.

@@ -158,7 +158,7 @@ def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -
 
 
 def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> dict[str, int]:
-    """The largest size of each axis for which the program is the code; without those of any size.
+    """The largest size of each axis up to which the program equals the code, where there is one.
 
     Where the code takes another branch from a size on, torch captures the branch of the example.
     """
@@ -178,7 +178,7 @@ def _largest_sizes(program: torch.export.ExportedProgram, spec: GraphSpec) -> di
 
 
 def _with_names(text: str, spec: GraphSpec) -> str:
-    """Torch's names of axes in a message, as those of the graph."""
+    """A message with the graph's names of axes instead of torch's."""
     for i, tensor in enumerate(spec.inputs):
         for place, axis in enumerate(tensor.axes):
             name = f"{tensor.name}'s {axis}"
@@ -236,7 +236,7 @@ def _array(tensor: Tensor) -> Any:
 
 
 def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:
-    """Replace negative ids by one that makes Gather fail; it would count them from the end."""
+    """Replace negative ids, which Gather counts from the end, by one that makes it fail."""
     assert vocab_size is not None
     return torch.where(ids < 0, vocab_size, ids)
 

@@ -1,7 +1,6 @@
 """Greedy decoding in one graph: encoder, cache and loop.
 
-``first_state`` and ``take_best`` are plain functions of tensors, so that the ONNX export (tracing)
-and TorchScript (scripting) share them.
+The ONNX export (tracing) and TorchScript (scripting) share ``first_state`` and ``take_best``.
 
 Axes: B batch, S source, T target, L layers, H heads, E width of the records.
 """

@@ -1,8 +1,8 @@
-"""A user's graph in onnxruntime, as soon as it is there: every operator has a kernel, and runs.
+"""Checks that onnxruntime has a kernel for every operator of a user's graph, and runs it.
 
 Torch's exporter writes operators for types that onnxruntime has no kernel for, such as ``Trilu`` of
 bytes. Integers and truth values that a wider integer holds are computed as that; half precision as
-float32. What has no form is refused, with the lines of the user's code that it comes from.
+float32. Other operators without a kernel are refused, with their lines in the user's code.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ def run_once(
 
 
 def _runs(module: nn.Module, tensors: tuple[Tensor, ...]) -> bool:
-    """Whether the code itself takes an example: its values are arbitrary."""
+    """Whether the module itself accepts an example, whose values are arbitrary."""
     try:
         with torch.no_grad():
             module(*(tensor.clone() for tensor in tensors))
@@ -186,7 +186,7 @@ def _load_failure(model: ir.Model) -> str | None:
 
 @dataclass(frozen=True)
 class _Wider:
-    """A node whose values of one type are of another.
+    """A node whose values of one type are replaced by a wider type.
 
     Attributes:
         kind: the type.

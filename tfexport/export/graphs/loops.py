@@ -1,6 +1,6 @@
 """Exported graphs joined by ONNX's Loop into the graph of a search.
 
-Loop invariants and all weights are values of the outer graph; ``passes.place_weights`` later moves
+Loop invariants and all weights are values of the outer graph; ``PlaceWeights`` later moves
 weights to the subgraphs where onnxruntime can prepack them.
 """
 
@@ -143,10 +143,8 @@ def set_outputs(graph: ir.Graph, outputs: Sequence[ir.Value], spec: graph_io.Gra
 
 
 def _lift_weights(graph: ir.Graph, inner: ir.Graph, prefix: str) -> None:
-    """Move the initializers of ``inner`` to ``graph``, which keeps one of equal ones.
-
-    The Transpose of a tied table moves too, so that onnxruntime transposes it once, not every step.
-    """
+    """Move the initializers of ``inner`` to ``graph``, which keeps one of equal ones."""
+    # The Transpose of a tied table moves too: onnxruntime then transposes it once, not every step.
     have = {value_key(value): value for value in graph.initializers.values()}
     for value in list(inner.initializers.values()):
         inner.initializers.pop(value.name or "")

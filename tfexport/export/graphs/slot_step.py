@@ -164,7 +164,7 @@ def _total(last: Tensor) -> Tensor:
 
 
 class SlotStep(nn.Module):
-    """See ``slot_io.step_graph``; gives the best token, the decoder's states and the buffers."""
+    """See ``graph_io.step_graph``; gives the best token, the decoder's states and the buffers."""
 
     def __init__(self, steps: TransformerSteps) -> None:
         """Take a model that was built with ``SlotAttention``."""
@@ -192,7 +192,7 @@ class SlotStep(nn.Module):
 
 
 def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
-    """Export ``step``: see ``slot_io.step_graph``.
+    """Export ``step``: see ``graph_io.step_graph``.
 
     Args:
         steps: a model that was built with ``SlotAttention``, and the rules of its greedy search.

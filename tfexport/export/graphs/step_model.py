@@ -167,7 +167,7 @@ class Decoded(NamedTuple):
 
 
 class StepModel(Protocol):
-    """A model on its way to the graphs of a search.
+    """A model as the graphs of a search use it.
 
     Attributes:
         module: with the weights.
@@ -244,7 +244,7 @@ class StepModel(Protocol):
         """
 
     def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
-        """Replace what ``choose`` left open in an exported step; ``graph`` is the outer one."""
+        """Replace placeholders of ``choose`` in a step; ``graph`` is the outer one."""
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec

@@ -184,7 +184,7 @@ class UserModule(nn.Module):
 
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode inside the block; every part gets its own mode back."""
+    """Put a module into eval mode inside the block, and restore the mode of every part."""
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:
@@ -196,10 +196,8 @@ def in_eval(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """Turn torch's fast path of attention off.
-
-    It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
-    """
+    """Turn torch's fast path of attention off."""
+    # It gives other values at padded positions, and NaN for masks of floats (pytorch issue 118628).
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -121,7 +121,7 @@ def examine(
 
 
 def _bounds(inputs: Sequence[Input], below: Mapping[str, float]) -> dict[str, int]:
-    """The smallest number that is too large, of inputs of integers that have one."""
+    """For integer inputs with a bound, the smallest number that is too large."""
     return {
         each.name: int(below[each.name])
         for each in inputs
@@ -199,7 +199,7 @@ def _is_causal(runner: Runner, sizes: Sizes, vocab_size: int) -> bool:
 
 
 def _may_be_padded(runner: Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> bool:
-    """Whether rows of ids may be padded: padding changes nothing, wherever the row is in a batch.
+    """Whether rows of ids may be padded: padding changes no result, at any index of the batch.
 
     A module without an ``attention_mask`` may mask ``pad_id`` itself.
     """
@@ -263,7 +263,7 @@ def _longest_source(runner: Runner, io: ModuleIO, settings: Sequence[Sizes]) -> 
 
 
 def _differ(runner: Runner, compute: Callable[[], Pair]) -> bool:
-    """Whether two ways to the same logits differ by more than float32 explains.
+    """Whether two computations of the same logits differ by more than float32 explains.
 
     What float32 explains is measured only where it is needed: beyond the least allowance.
     """
@@ -276,11 +276,7 @@ def _differ(runner: Runner, compute: Callable[[], Pair]) -> bool:
 
 
 def _check_length(runner: Runner, io: ModuleIO, sizes: Sizes, max_length: int) -> None:
-    """Refuse a module that cannot decode ``max_length`` tokens, or whose state grows otherwise.
-
-    Raises:
-        ExportError: naming the step.
-    """
+    """Refuse a module that cannot decode ``max_length`` tokens, or whose state grows otherwise."""
     module = runner.module
     given = as_tensors(runner.inputs, stack_rows(draw_rows(runner.inputs, runner.below, sizes, 1)))
     done = 0

@@ -180,7 +180,7 @@ def candidate_sizes(
 
 
 def further_sizes(inputs: Sequence[Input]) -> Iterator[Sizes]:
-    """Sizes unlike those of ``candidate_sizes``, which a module need not take."""
+    """Other sizes than those of ``candidate_sizes``; a module may refuse them."""
     axes = axes_of(inputs)
     if axes:
         yield from ({a: size + 2 * i for i, a in enumerate(axes)} for size in _FURTHER)

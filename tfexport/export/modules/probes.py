@@ -317,7 +317,7 @@ class Runner:
         return found
 
     def _advised(self, error: ModuleError) -> ModuleError:
-        """An error of a row number out of bounds, with what to do if drawn floats are these."""
+        """An error of an index out of bounds, with advice if random floats are the indices."""
         floats = [each.name for each in self.inputs if each.dtype.startswith("float")]
         drawn = [name for name in floats if name not in self.below]
         if not drawn or "index out of range" not in str(error):

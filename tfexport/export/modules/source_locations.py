@@ -76,10 +76,7 @@ def _holds(method: Any, location: tuple[str, int, str]) -> bool:
 
 
 def _lines_of(error: BaseException) -> list[tuple[str, int, str]]:
-    """The lines of code in an error's message and its causes: file, line, function.
-
-    They are the user's, and those of libraries other than torch.
-    """
+    """The user's lines, and other libraries', in an error and its causes: file, line, function."""
     found: list[tuple[str, int, str]] = []
     cause: BaseException | None = error
     while cause is not None:

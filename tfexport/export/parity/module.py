@@ -1,4 +1,4 @@
-"""The comparison of a user's module with its graphs: its own code, one row at a time, is the truth.
+"""The comparison of a user's module, run one row at a time, with its graphs.
 
 Axes: B batch, K beams, T target, V vocabulary.
 """
@@ -48,7 +48,7 @@ Rows = list[dict[str, Array]]
 
 @dataclass(frozen=True)
 class ModuleRun(Remembers):
-    """A module's own greedy decoding of a batch, each row alone.
+    """Greedy decoding of a batch by the module itself, each row alone.
 
     Attributes:
         rows: the inputs.

@@ -1,4 +1,4 @@
-"""How much a comparison runs, and on which real inputs besides drawn ones."""
+"""What a comparison runs: how many shapes, and which real inputs besides random ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -93,7 +93,7 @@ def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[
 
 
 def compare_native(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
-    """Compare states, logits, attention, tokens and beams; nothing without the engine."""
+    """Compare states, logits, attention, tokens and beams; skipped without the engine."""
     if bundle.native is None:
         return
     for stages in (_compare_steps, _compare_searches):

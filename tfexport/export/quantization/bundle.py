@@ -238,11 +238,7 @@ class _Quantized:
 def _quantise_until_accepted(
     original: _Original, check: QualityCheck, folder: Path, tell: Progress
 ) -> _Quantized:
-    """Quantise all weights; keep the most sensitive parameters in float32 until the check passes.
-
-    Raises:
-        QualityError: more than ``MOST_KEPT`` would have to stay float32.
-    """
+    """Quantise; keep more of the most sensitive weights in float32 until the check passes."""
     keep: list[str] = []
     ranking: dict[str, float] = {}
     while True:

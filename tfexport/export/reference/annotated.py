@@ -107,7 +107,7 @@ class AnnotatedReference:
 
 
 def is_annotated(config: TransformerConfig) -> bool:
-    """Whether the written-out form covers these settings."""
+    """Whether the formulas cover these settings."""
     return (
         config.norm == "annotated"
         and config.norm_placement in ("pre", "res_post")

@@ -180,7 +180,7 @@ def tensor2tensor(first: int, length: int, width: int) -> Tensor:
 
 
 def is_bart_like(config: TransformerConfig) -> bool:
-    """Whether the written-out form covers these settings; those of the class are never others."""
+    """Whether the formulas cover these settings; the class fixes the others."""
     return (
         not (config.share_encoder_layers or config.share_decoder_layers)
         and not config.positions_every_layer

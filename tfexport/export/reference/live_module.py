@@ -1,4 +1,4 @@
-"""Live modules as functions of unpadded rows: evaluated, and left as they were."""
+"""Live modules as functions of unpadded rows; a call leaves the module unchanged."""
 
 import contextlib
 import copy
@@ -268,7 +268,7 @@ class PlainModule:
         self._module = in_single_precision(module)
 
     def __call__(self, source: Tensor, target: Tensor) -> Tensor:
-        """Source (B, S) and target (B, T) to whatever the module gives."""
+        """Source (B, S) and target (B, T) to the module's output."""
         with evaluated(self._module):
             found: Tensor = self._module(*like_parameters(self._module, source, target))
         return found
@@ -276,7 +276,7 @@ class PlainModule:
 
 @contextlib.contextmanager
 def evaluated(module: nn.Module) -> Iterator[None]:
-    """Run a module in eval mode without gradients, then give every part its mode back."""
+    """Run a module in eval mode without gradients, then restore the mode of every part."""
     modes = [(part, part.training) for part in module.modules()]
     try:
         module.eval()

@@ -224,7 +224,7 @@ class RebuiltReference:
 
 
 def is_rebuilt(config: TransformerConfig) -> bool:
-    """Whether the written-out form covers these settings."""
+    """Whether the formulas cover these settings."""
     return (
         config.norm == "layer"
         and config.norm_placement == "post"

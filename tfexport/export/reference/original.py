@@ -41,7 +41,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Original:
-    """The original mathematics of a layout, under the name ORIGINAL in the layout's module.
+    """The original mathematics of a layout, as ``ORIGINALS`` lists it.
 
     Attributes:
         build: gives it the tensors of a checkpoint of the layout.

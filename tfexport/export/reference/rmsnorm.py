@@ -76,7 +76,7 @@ class RMSNormReference:
 
 
 def is_rmsnorm(config: TransformerConfig) -> bool:
-    """Whether the written-out form covers these settings."""
+    """Whether the formulas cover these settings."""
     return (
         config.norm == "rms"
         and config.norm_placement == "post"

@@ -1,4 +1,4 @@
-"""The formulas of T5, MT5 and UMT5 on a checkpoint's own tensors, and buckets by their logarithm.
+"""The formulas of T5, MT5 and UMT5, on a checkpoint's own tensors.
 
 Source: Raffel et al. 2020; transformers, models/t5/modeling_t5.py.
 """
@@ -19,7 +19,7 @@ _LAST_NORM = "decoder.final_layer_norm.weight"
 
 
 class T5LikeReference:
-    """Pre-norm without means and biases, scores that are not scaled, biases of distances."""
+    """Pre-norm RMSNorm without biases, unscaled scores, a bias for each distance."""
 
     title = "T5 (reference formulas)"
     no_original: str | None = None
@@ -35,7 +35,7 @@ class T5LikeReference:
         self._scale = self._output_scale(checkpoint.weights["decoder.norm.weight"])
 
     def _output_scale(self, folded: Tensor) -> float:
-        """The factor of the states before the projection; whether there is one, reading decided."""
+        """The factor of the states before the projection, recovered from the last norm."""
         norm, scale = self._state[_LAST_NORM], self._config.d_model**-0.5
         for factor in (1.0, scale):
             if torch.allclose(folded, norm * factor, rtol=1e-6, atol=0.0):

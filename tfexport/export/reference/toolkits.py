@@ -1,6 +1,6 @@
 """The formulas of the toolkits' Transformers, on a checkpoint's own tensors.
 
-``ToolkitReference`` computes what all share; a subclass a toolkit finds its tensors.
+``ToolkitReference`` computes what all share; each subclass finds the tensors of one toolkit.
 """
 
 import math
@@ -166,7 +166,7 @@ _FAIRSEQ_NORMS = {
 
 
 class FairseqReference(ToolkitReference):
-    """Positions count from the padding id, and a table of sinusoids has its halves apart."""
+    """Positions count from the padding id; sinusoids are all sines, then all cosines."""
 
     title = "fairseq's Transformer (reference formulas)"
 
@@ -464,7 +464,7 @@ class OpenNMTReference(ToolkitReference):
 
 
 def _turned(x: Tensor) -> Tensor:
-    """Queries or keys, neighbours of which are one complex number, turned by their position."""
+    """Queries or keys, each pair of neighbouring values turned by its position's angle."""
     size = x.size(-1)
     angle = torch.arange(x.size(2))[:, None] / 10000 ** (torch.arange(0, size, 2) / size)
     turn = torch.polar(torch.ones_like(angle), angle)

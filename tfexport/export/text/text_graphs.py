@@ -196,11 +196,7 @@ def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]
 
 
 def _tokenizer_attributes(tokenizer: TokenizerContent) -> dict[str, dict[str, Any]]:
-    """Operator to its attributes.
-
-    Raises:
-        TokenizerError: there is no operator for this kind of tokenizer.
-    """
+    """The attributes of each operator of a tokenizer."""
     if tokenizer.kind == "sentencepiece":
         model = {"model": tokenizer.data}
         return {"SentencepieceTokenizer": model, "SentencepieceDecoder": model}

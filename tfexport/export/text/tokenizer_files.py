@@ -1,6 +1,6 @@
 """Tokenizer files of an export: chosen, checked against the model, and copied into a bundle.
 
-It imports the runtime's tokenizers, so that a file is checked with the code that will read it.
+A file is checked with the runtime's tokenizers, the code that will read it.
 """
 
 import shutil
@@ -19,12 +19,10 @@ from tfexport.errors import (
 )
 from tfexport.export.text.families.built import BuiltTokenizer, ModelTokenizers
 from tfexport.export.text.model_tokenizers import find_beside
-from tfexport.export.text.vocabulary_checks import (
+from tfexport.export.text.vocabularies import (
     find_doubts,
     find_vocabulary_problems,
     find_word_problems,
-)
-from tfexport.export.text.vocabulary_reader import (
     holds_vocabulary,
     is_file,
     read_vocabulary_file,

@@ -14,7 +14,12 @@ from tfexport.errors import CheckpointError, Message, Option, join_some
 from tfexport.model_src.build import build_transformer
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint as Checkpoint
 from tfexport.model_src.checkpoint.checkpoint import Examination as Examination
-from tfexport.model_src.checkpoint.checkpoint import complete_config, stated_values
+from tfexport.model_src.checkpoint.checkpoint import (
+    complete_config,
+    computed_tables,
+    share_tied_tables,
+    stated_values,
+)
 from tfexport.model_src.checkpoint.detect import Detected, detect_layout
 from tfexport.model_src.checkpoint.generation_config import GENERATION_FILE
 from tfexport.model_src.checkpoint.keymap import KeyTable, convert_weights
@@ -33,7 +38,6 @@ from tfexport.model_src.checkpoint.rename_tables import (
     rename_keys,
     unknown_config_keys,
 )
-from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
@@ -45,7 +49,7 @@ _LISTED = 8
 
 
 def listed(one: str, many: str, items: list[str]) -> list[str]:
-    """A sentence an item, or one for all of them where they are more than a few."""
+    """A sentence for each item, or one sentence for many items."""
     if len(items) > _LISTED:
         return [f"{len(items)} {many}: {join_some(items, _LISTED)}"]
     return [f"{item} {one}" for item in items]

@@ -93,7 +93,7 @@ class Options:
 def refused_keys(
     names: Iterable[str], reasons: Mapping[str, str]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Tensors of what is not supported: those names as read, and a sentence on each kind.
+    """Tensors of unsupported features: their names as read, and a sentence on each kind.
 
     Args:
         names: of all tensors.

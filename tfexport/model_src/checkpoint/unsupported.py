@@ -1,4 +1,4 @@
-"""Checkpoints that are not read: each with the reason, and where to go with it."""
+"""Checkpoints that are not read: each with the reason and an alternative."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ CTRANSLATE2 = "CTranslate2 converts it"
 
 
 def as_message(text: str) -> Message:
-    """A text as a message, in which ``MODULE`` names the option that does it."""
+    """A text as a message, in which ``MODULE`` names the option ``module``."""
     first, *others = text.split(_PAGE)
     named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
     return Message(first, *named)

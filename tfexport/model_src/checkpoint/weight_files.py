@@ -315,12 +315,7 @@ def _describe_archive(names: list[str]) -> str:
 
 
 def _refuse_unusual(contents: Contents, path: Path) -> None:
-    """Refuse files with other contents than plain tensors.
-
-    Raises:
-        CheckpointError: naming objects or tensors.
-        PickleError: the declared sizes contradict the file's.
-    """
+    """Refuse files with other contents than plain tensors."""
     found = pickle_checks.survey(contents)
     if found.objects:
         names = list(dict.fromkeys(found.objects))

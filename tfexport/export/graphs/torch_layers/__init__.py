@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tfexport.export import torch_names
-from tfexport.export.graphs.torch_layers import attention, encoder
+from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.attention import split_weights
 from tfexport.export.graphs.torch_layers.capture import (
     Baked,
@@ -29,11 +29,11 @@ _ONE_EXPORT = threading.RLock()
 # (class or module, attribute, its replacement)
 _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.MultiheadAttention, "forward", attention.attention_module),
-    (nn.TransformerEncoder, "forward", encoder.encoder),
-    (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
+    (nn.TransformerEncoder, "forward", attention.encoder),
+    (nn.TransformerEncoderLayer, "forward", attention.encoder_layer),
 )
 _PRIVATE: Mapping[str, Callable[..., Any]] = {
-    torch_names.CAUSAL_HINT: encoder.is_causal_hint,
+    torch_names.CAUSAL_HINT: attention.is_causal_hint,
     **dict.fromkeys(torch_names.TENSOR_LISTS, listed),
     torch_names.TRUTH: of_number,
 }
@@ -71,7 +71,7 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):
-    """Calls of torch's functions, by whatever name the user's code imported them."""
+    """Calls of torch's functions, under any imported name."""
 
     def __init__(self, lengths: PackedLengths) -> None:
         super().__init__()

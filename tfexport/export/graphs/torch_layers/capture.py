@@ -77,10 +77,7 @@ def _users_line() -> str | None:
 
 
 def _forward_frames(own: Any, tracer: Any, stack: Any) -> Any:
-    """Replaces the function that chooses the lines which torch records for an operator.
-
-    It takes those of functions called ``forward`` only.
-    """
+    """Replaces torch's choice of an operator's lines: those in functions called ``forward``."""
     frames = [frame for frame in stack if is_users(frame.filename) or library_of(frame.filename)]
     return traceback.StackSummary.from_list(frames) if frames else own(tracer, stack)
 

@@ -261,7 +261,7 @@ def _repeat_interleave(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _isin(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """By comparing with each: ONNX has no sorted search."""
+    """Compare with each element: ONNX has no sorted search."""
     given = _by_name(("elements", "test_elements"), args, kwargs)
     elements, wanted = (torch.as_tensor(given[name]) for name in ("elements", "test_elements"))
     found = (elements.unsqueeze(-1) == wanted.flatten()).any(-1)

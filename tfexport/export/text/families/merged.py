@@ -1,4 +1,4 @@
-"""Vocabularies with merges of words: blenderbot-small and FSMT."""
+"""Tokenizers of byte pair encoding with vocab.json and merges.txt: blenderbot-small and FSMT."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The registry of layouts: all that detection, the option ``layout`` and the docs know of.
+"""The registry of layouts, used by detection and the option ``layout``.
 
 Every ``Layout`` that a file of this folder defines is registered. The command line lists their
 names without torch, in ``tfexport.cli.console.LAYOUTS``.

@@ -121,7 +121,7 @@ def _placement(stack: Options) -> str:
 
 
 def prepare_sockeye(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
-    """Part keys from values, which are saved in turns, a head at a time; cut unequal tables."""
+    """Separate keys from values, which alternate by head; cut tables of unequal length."""
     read, problems = refused_keys(tensors, _REFUSED_KEYS)
     read |= {name: () for name in tensors if name.startswith("length_ratio.")}
     kept = without(tensors, read)
@@ -150,7 +150,7 @@ def prepare_sockeye(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) ->
 
 
 def _part(rows: Tensor, heads: int) -> list[Tensor]:
-    """Rows of keys and values that alternate by head, (2 E, E), to those of all of each."""
+    """Keys and values, (E, E) each, from rows that alternate by head, (2 E, E)."""
     both = rows.unflatten(0, (heads, 2, -1))
     return [both[:, i].flatten(0, 1) for i in (0, 1)]
 

@@ -29,7 +29,7 @@ _TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens
 
 
 def share_one_table(made: dict[str, Tensor], read: dict[str, tuple[str, ...]]) -> list[str]:
-    """Leave the table of tokens under its first name alone; sentences about others that differ."""
+    """Keep the table of tokens under its first name only; sentences about others that differ."""
     there = [name for name in _TOKENS if name in made]
     if not there:
         return []
@@ -144,7 +144,7 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class T5Family:
-    """One of the families, which differ in little.
+    """One of the three families.
 
     Attributes:
         name: of the layout, and the ``model_type``.
