@@ -125,7 +125,7 @@ class Engine:
             ids = self.texts.encode(cast("str", source), *most, options.framing)
         if not ids:
             return None
-        prefix = options.begin(prefix)
+        prefix = options.with_first_token(prefix)
         candidates = None
         if self._map is not None:
             candidates = self._map.candidates(ids, options.always_allowed)
@@ -156,8 +156,8 @@ class Engine:
         if graph_io.INPUT_IDS in arrays:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
         group = shape_key(arrays, self._io.padded)
-        whole = options.begin(prefix)
-        return Request([], number, whole, inputs=arrays, group=("arrays", *group))
+        full = options.with_first_token(prefix)
+        return Request([], number, full, inputs=arrays, group=("arrays", *group))
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
         """Decode rows; return the hypotheses of each, an empty one without a request."""

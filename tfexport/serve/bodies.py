@@ -186,18 +186,18 @@ def problems_of(kind: type[Fields], error: pydantic.ValidationError) -> Iterator
             yield f"{where}: {text}" if where else text
 
 
-def _path(places: tuple[int | str, ...]) -> str:
+def _path(location: tuple[int | str, ...]) -> str:
     text = ""
-    for place in places:
+    for place in location:
         text += f"[{place}]" if isinstance(place, int) else f".{place[:60]}"
     return text.removeprefix(".").encode(errors="replace").decode()
 
 
-def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
+def _hint(kind: type[Fields], location: tuple[int | str, ...]) -> str:
     known = list(kind.model_fields)
-    if len(places) != 1:
+    if len(location) != 1:
         return "omit it"
-    near = nearest_name(str(places[0]), known)
+    near = nearest_name(str(location[0]), known)
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
 
 

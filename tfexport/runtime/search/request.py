@@ -121,7 +121,7 @@ class ResolvedOptions(DecodingOptions):
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
         suppress_first_tokens: ids that are never chosen first.
-        first_token: the id that every row starts with, or None; ``begin`` puts it before prefixes.
+        first_token: the id that every row starts with, or None; see ``with_first_token``.
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
@@ -217,7 +217,7 @@ class ResolvedOptions(DecodingOptions):
         """Ids that every shortlist has to contain."""
         return self.end_tokens + (() if self.last_token is None else (self.last_token,))
 
-    def begin(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
+    def with_first_token(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
         """Put the forced first token before a prefix, if there is one and the prefix lacks it.
 
         Raises:
