@@ -20,7 +20,7 @@ def read_row(
     """Convert one row to arrays of the inputs' types.
 
     Args:
-        inputs: of the module.
+        inputs: the inputs of the module.
         row: input to array, without the batch axis. A missing ``attention_mask`` is all 1.
         below: for each input that holds ids, the smallest number that is too large.
 

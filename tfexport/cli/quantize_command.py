@@ -52,9 +52,9 @@ def print_quantized(output: str, size: int, weights: str, result: "QuantizeResul
 
     Args:
         output: the bundle or file that was written.
-        size: of the output, in bytes.
+        size: the size of the output, in bytes.
         weights: "int8" or "int4".
-        result: with the comparison; None if there was none.
+        result: the result of the comparison; None if there was none.
     """
     if result is not None and result.kept:
         click.echo(f"left in float32: {', '.join(result.kept)}", err=True)

@@ -185,10 +185,10 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
     """Write a parity report as a page of one file, without scripts and external resources.
 
     Args:
-        report: of the comparison.
-        name: of the artifact.
-        signature: of the comparison.
-        path: of the page; it is replaced if it exists.
+        report: the report of the comparison.
+        name: the name of the artifact.
+        signature: the signature of the comparison.
+        path: the path of the page; it is replaced if it exists.
     """
     said = [
         report.doubt,

@@ -155,7 +155,7 @@ def connected(address: str | None) -> Iterator[bool]:
     A connection that the program has made with ``ray.init`` stays.
 
     Args:
-        address: of a running cluster; None for a new one with this process' cores.
+        address: the address of a running cluster; None for a new one with this process' cores.
 
     Raises:
         ConfigError: there is no cluster at the address.

@@ -30,9 +30,9 @@ class Task:
 
     Attributes:
         options: decoding options by name, as given.
-        source_language: of rows that name none.
-        target_language: of rows that name none.
-        target_prefix: of rows that have none.
+        source_language: the language of rows that name none.
+        target_language: the language of rows that name none.
+        target_prefix: the prefix of rows that have none.
         vocabulary_map: the content of a lexical shortlist's file; None without one.
         spell: writes options in the error of a row.
     """
@@ -111,9 +111,9 @@ class Decoded:
 
     Attributes:
         translation: None with an error.
-        score: of the translation; None with an error.
+        score: the score of the translation; None with an error.
         error: a sentence; None for a row that was decoded.
-        tokens: that were decoded.
+        tokens: the number of decoded tokens.
         cut: the translation was cut at its longest length, before its end.
         unknown: tokens of the source that the model does not know.
     """
@@ -170,7 +170,7 @@ class RowDecoder:
         """Decode rows in batches of similar length; results are in the order of the rows.
 
         Args:
-            rows: of any length and languages.
+            rows: rows of any length and languages.
             scores: without them greedy search is faster, and every score is None.
 
         Raises:

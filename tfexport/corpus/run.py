@@ -78,7 +78,7 @@ def translate_corpus(
         source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes can
             read.
         output: a path or URI of the same kind; each file is complete, or absent.
-        column: with the texts, of all formats but text; "text" by default. See
+        column: the column with the texts, of all formats but text; "text" by default. See
             ``translate_dataset``.
         output_column: see ``translate_dataset``.
         include: shell patterns of the files of a folder that are translated, by name or by path in
@@ -88,8 +88,8 @@ def translate_corpus(
         engine: "local" for threads of this process; "ray" for processes that Ray starts, here or on
             a cluster; "auto" for Ray if there is an address, or if the program has called
             ``ray.init``, and for threads otherwise.
-        address: of a running cluster; None for this machine only, or for the cluster of the
-            program's own ``ray.init``.
+        address: the address of a running cluster; None for this machine only, or for the cluster of
+            the program's own ``ray.init``.
         workers: see ``translate_dataset``. If threads of this process decode, there are as many as
             the most workers would have.
         threads_per_worker: see ``translate_dataset``.

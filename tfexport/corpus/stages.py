@@ -25,12 +25,12 @@ class Step:
     """A piece between two stages, or the result of a partition without pieces.
 
     Attributes:
-        name: of the partition.
+        name: the name of the partition.
         pieces: how many it has.
-        digest: of its content.
-        version: of its file when it was scanned.
+        digest: the digest of its content.
+        version: the version of its file when it was scanned.
         partition: the file to read; None after translation.
-        piece: to translate; None of a partition without any.
+        piece: the piece to translate; None of a partition without any.
         outcome: the result of its rows.
         reused: whether an earlier run has made it.
         outdated: whether an output of another input, bundle or options is replaced.

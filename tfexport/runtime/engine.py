@@ -51,11 +51,11 @@ class Engine:
     """An open bundle with its tokenizers and workers. Safe to call from several threads.
 
     Attributes:
-        path: of the bundle.
-        manifest: of the bundle.
+        path: the path of the bundle.
+        manifest: the manifest of the bundle.
         model: its graphs.
         texts: its tokenizers.
-        layout: of workers and threads.
+        layout: the numbers of workers and threads.
         reason: why the native engine is not used; empty if it is.
         pool_size: threads of onnxruntime's pool, 0 for its own choice; or of a native call.
     """
@@ -230,7 +230,7 @@ class Engine:
         twice as large, so that the first results come soon.
 
         Args:
-            jobs: to decode.
+            jobs: the jobs to decode.
             options: how to decode all of them.
             chunk: jobs that are batched together.
             decoded: see ``submit``.

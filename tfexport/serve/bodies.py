@@ -95,7 +95,7 @@ def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) 
 
     Args:
         kind: the class of its fields.
-        body: of the request.
+        body: the body of the request.
         lists: fields that may be given several times.
         most: fields, of these names and others.
 

@@ -50,7 +50,7 @@ class Wanted:
     Attributes:
         source: language of the texts; None to find it.
         target: language of the translations.
-        options: of decoding, by name.
+        options: the options of decoding, by name.
         split: see ``Asked``.
     """
 

@@ -28,9 +28,9 @@ class RequestError(Exception):
     """A request that is refused or failed.
 
     Attributes:
-        status: of the response; ``WRONG`` for a wrong request.
+        status: the status of the response; ``WRONG`` for a wrong request.
         problems: sentences, at least one.
-        headers: of the response.
+        headers: the headers of the response.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class ModelChoice:
     """A model, and the languages between which it translates.
 
     Attributes:
-        model: that serves the request.
+        model: the model that serves the request.
         source: code of the texts' language; "und" if unknown.
         target: code of the translations' language; "und" if unknown.
         language_pair: the language tokens for the model.

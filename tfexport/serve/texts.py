@@ -31,7 +31,7 @@ class Asked:
 
     Attributes:
         texts: in the order of the results.
-        options: of decoding, by name.
+        options: the options of decoding, by name.
         prefixes: the start of each translation; None for none.
         language_pair: the language tokens for the model.
         language: code of the texts' language, for splitting; empty if unknown.
@@ -64,7 +64,7 @@ class Rows:
     """The rows of a request, which a model decodes.
 
     Attributes:
-        options: of all rows.
+        options: the options of all rows.
         requests: one for each row; None if a row has nothing to translate.
         split_texts: one for each text; their sentences, in order, are the rows.
         unknown: tokens of each row that the model does not know.
@@ -81,10 +81,10 @@ class Made:
     """One translation of a text.
 
     Attributes:
-        text: with the white space of the source around its sentences.
-        tokens: of all sentences.
+        text: the translation, with the white space of the source around its sentences.
+        tokens: the tokens of all sentences.
         score: the score of a single sentence, or the mean of several, weighted by tokens.
-        token_scores: of all sentences; None if not requested.
+        token_scores: the scores of all sentences; None if not requested.
         finished: whether all sentences ended by themselves, not at the longest length.
     """
 

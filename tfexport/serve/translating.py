@@ -28,10 +28,10 @@ def check_size(
     """Count the texts of a call, and refuse too many.
 
     Args:
-        settings: of the server.
+        settings: the settings of the server.
         call: the call, which gets the numbers.
         *texts: lists of texts, or of rows of ids.
-        prefixes: of translations, which count towards the limit of the texts.
+        prefixes: the prefixes of translations, which count towards the limit of the texts.
 
     Raises:
         RequestError: naming what is too large.

@@ -35,7 +35,7 @@ class LongLine:
     """Replaces a line that is too long to be kept in memory.
 
     Attributes:
-        size: of the line in bytes.
+        size: the size of the line in bytes.
     """
 
     def __init__(self, size: int) -> None:

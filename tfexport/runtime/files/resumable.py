@@ -335,7 +335,7 @@ def translate_file(
     """Translate a file line by line.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once; ``resume``
             needs a file, otherwise a pipe is possible.
         output: written line by line; an incomplete last line is discarded on resuming.
@@ -497,7 +497,7 @@ def translate_stream(
     """Translate lines into a stream that is open, such as a pipe or a terminal.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         source: UTF-8 lines: a path, or a binary stream.
         sink: flushed after every line.
         task: how to decode and write the lines.

@@ -96,7 +96,7 @@ def read_json(path: Path, noun: str) -> Any:
     """The value of a JSON file.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         noun: for messages.
 
     Raises:

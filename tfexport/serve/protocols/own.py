@@ -134,8 +134,8 @@ class LiveText:
         """Start without text.
 
         Args:
-            model: that decodes.
-            rows: of one text.
+            model: the model that decodes.
+            rows: the rows of one text.
         """
         (self._parts,) = rows.split_texts
         self._options, texts = rows.options, model.engine.texts
