@@ -155,7 +155,6 @@ _AXIS = integer(0)
 
 
 def _axis(name: str, value: Any) -> Iterator[str]:
-    """A size, or the name of an axis."""
     if not (isinstance(value, str) and value):
         yield from _AXIS(name, value)
 

@@ -243,7 +243,7 @@ def _page_cell(found: "list[Comparison]") -> str:
 
 
 def _heat(used: float) -> float:
-    """0 up to half of the allowance, 1 where all of it is taken, linear between."""
+    """0 up to half of the tolerance, 1 at the tolerance, linear in between."""
     return min(1.0, max(0.0, 2 * used - 1))
 
 

@@ -220,11 +220,7 @@ def _hint(address: str | None) -> str:
 
 
 def _check_listening(address: str) -> None:
-    """Check that a process listens at HOST:PORT: Ray itself would retry for minutes.
-
-    Raises:
-        OSError: no process listens there.
-    """
+    """Check that a process listens at HOST:PORT: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -138,11 +138,6 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
-    """Format and compression of a single file.
-
-    Raises:
-        InputError: its suffix is unknown.
-    """
     try:
         return _kind(PurePosixPath(public(place)).name, file_format)
     except InputError as error:
@@ -170,11 +165,6 @@ def _suffixes() -> str:
 
 
 def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
-    """Format and compression of a file.
-
-    Raises:
-        InputError: its suffix is unknown or unsupported.
-    """
     path = PurePosixPath(name)
     last = path.suffix.lower()
     if last in _NOT_READ:

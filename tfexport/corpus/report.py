@@ -212,7 +212,6 @@ class Progress:
         return self.report
 
     def _fail(self, name: str, reason: str, pieces: int) -> None:
-        """Count a failure, the first one of its partition."""
         if name in self._failed:
             return
         self._failed.add(name)

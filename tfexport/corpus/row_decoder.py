@@ -225,11 +225,7 @@ class RowDecoder:
     def _resolve(
         self, language_pair: LanguagePair, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
-        """Resolve the options of rows in these languages.
-
-        Raises:
-            ConfigError: options are wrong, or the model does not know a language.
-        """
+        """Resolve the options of rows in these languages."""
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
         options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, language_pair)
@@ -256,12 +252,7 @@ class RowDecoder:
         return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
-        """The hypotheses of each request, or the exception that its decoding raised.
-
-        Raises:
-            MemoryError: there was not enough; the request itself is not the cause.
-            StartError: the threads have ended; the request itself is not the cause.
-        """
+        """The hypotheses of each request, or its exception; MemoryError and StartError are raised."""
         try:
             yield from self._engine.decode(requests, options)
             return

@@ -151,11 +151,7 @@ def translate_corpus(
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
-    """Refuse options of columns if all files are text.
-
-    Raises:
-        ConfigError: naming them.
-    """
+    """Refuse options of columns if all files are text."""
     if any(FORMATS[found.format].has_scores for found in partitions):
         return
     problems = [
@@ -168,12 +164,7 @@ def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | No
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
-    """Whether to use Ray.
-
-    Raises:
-        ConfigError: the engine is unknown, or has no address.
-        MissingDependencyError: Ray is to be used, and is not installed.
-    """
+    """Whether to use Ray."""
     if engine not in get_args(CorpusEngine):
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
         raise ConfigError(Message(Option("engine"), f": {shown(engine)} is not one of {choices}."))

@@ -116,11 +116,7 @@ def _digest(folder: Path) -> str | None:
 
 
 def _cache() -> Path:
-    """A folder for bundles that only this user can write to.
-
-    Raises:
-        BundleError: another user has made it.
-    """
+    """A folder for bundles that only this user can write to."""
     owner = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir(), f"tfexport-bundles-{owner}")
     folder.mkdir(mode=0o700, exist_ok=True)

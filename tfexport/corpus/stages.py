@@ -96,11 +96,7 @@ def _version(source: Source) -> Version:
 
 
 def _check_unchanged(source: Source, version: Version) -> None:
-    """Check that a file is unchanged since it was scanned.
-
-    Raises:
-        PartitionError: it was changed.
-    """
+    """Check that a file is unchanged since it was scanned."""
     if _version(source) != version:
         raise PartitionError("was changed while it was read. Run the command again")
 

@@ -308,11 +308,7 @@ class Engine:
                 continue
 
     def _check_process(self) -> None:
-        """Refuse to decode in a fork, which has none of the engine's threads.
-
-        Raises:
-            ForkError: the process was forked after the bundle was opened.
-        """
+        """Refuse to decode in a fork, which has none of the engine's threads."""
         threaded = self.pool_size != 1 or (self._workers is not None and not self._workers.are_here)
         if threaded and os.getpid() != self._process:
             raise ForkError(

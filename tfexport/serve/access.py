@@ -149,7 +149,6 @@ def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
 
 
 def _name(host: str) -> str:
-    """The name of a host, without its port."""
     if host.startswith("["):
         return host.partition("]")[0][1:].lower()
     return host.partition(":")[0].lower()

@@ -155,11 +155,7 @@ def check_amount(body: bytes) -> Any:
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse longer lists and words than options need; prefixes are counted separately.
-
-    Raises:
-        RequestError: naming the number.
-    """
+    """Refuse longer lists and words than options need; prefixes are counted separately."""
     waiting = [value for key, value in options.items() if key != "target_prefix"]
     count = 0
     while waiting:

@@ -179,7 +179,6 @@ def _confidence(text: str, source: str) -> float:
 
 
 def _name(code: str) -> str:
-    """The library's name of a language."""
     return Code.of(code).language
 
 

@@ -98,7 +98,6 @@ def as_failure(error: TfexportError) -> RequestError | None:
 
 
 def _listed(text: str) -> list[str]:
-    """The problems of a message of the library, one by one."""
     head, *problems = text.split(_ITEM)
     return problems or [head]
 

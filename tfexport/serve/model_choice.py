@@ -126,7 +126,6 @@ def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice
 
 
 def _only_target(model: Model) -> str | None:
-    """The language that a model writes if the request names none."""
     known = model.engine.manifest.languages
     default = None if known is None else known.target
     targets = model.languages.targets

@@ -95,11 +95,6 @@ class Model:
             )  # fmt: skip
 
     def _resolver(self) -> Resolver:
-        """Make the attribute ``resolver``.
-
-        Raises:
-            ConfigError: the defaults are wrong.
-        """
         given = self.settings.decoding
         if not given:
             return self.engine.resolver

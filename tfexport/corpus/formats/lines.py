@@ -284,11 +284,6 @@ class JsonLines:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """The object of a line.
-
-    Raises:
-        InputError: it is none.
-    """
     try:
         values = json.loads(text, parse_constant=_not_json, parse_int=_whole)
     except RecursionError:

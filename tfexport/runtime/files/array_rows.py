@@ -58,7 +58,6 @@ _DAMAGED = (
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file, by name."""
     with path.open("rb"):  # an error of the system names the file
         pass
     problem: object = "it holds one array"

@@ -468,11 +468,7 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
 
 
 def _check_complete(sink: BinaryIO, output: Path, size: int) -> None:
-    """Flush an output to disk, and check that it is complete.
-
-    Raises:
-        OutputExistsError: another program, which ignores locks, has written or removed it.
-    """
+    """Flush an output to disk, and check that it is complete."""
     os.fsync(sink.fileno())
     status = os.fstat(sink.fileno())
     try:

@@ -164,7 +164,6 @@ class StepwiseChoice:
         return sequences
 
     def _choose(self, logits: Floats) -> Ids:
-        """The next token of every row, (R,)."""
         if self._options.sampling:
             generators = [sequence.generator for sequence in self._active]
             return draw(logits, generators, self._options)

@@ -89,7 +89,6 @@ def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
 
 
 def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
-    """The text that each token adds to the tokens before it."""
     for place in range(len(tokens)):
         window = tokens[max(0, place - WINDOW) : place + 1]
         before = decode(window[:-1]).rstrip(UNDECIDED)
