@@ -252,7 +252,7 @@ class RowDecoder:
         return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
-        """The hypotheses of each request, or its exception; MemoryError and StartError are raised."""
+        """The hypotheses of each request, or its exception; a MemoryError is raised."""
         try:
             yield from self._engine.decode(requests, options)
             return

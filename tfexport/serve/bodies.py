@@ -97,7 +97,7 @@ def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) 
         kind: the class of its fields.
         body: the body of the request.
         lists: fields that may be given several times.
-        most: fields, of these names and others.
+        most: the largest number of fields.
 
     Raises:
         RequestError: naming everything that is wrong with it.

@@ -53,7 +53,7 @@ class Call:
         return cls(number, now + timeout, now)
 
     def check(self) -> None:
-        """Stop work for a call that has ended or is too late; safe from any thread.
+        """Stop work for a call that has ended or is too late; callable from any thread.
 
         Raises:
             RequestError: its deadline has passed, or it has ended.

@@ -48,7 +48,7 @@ class Wanted:
     """A request that names languages instead of a model.
 
     Attributes:
-        source: language of the texts; None to find it.
+        source: language of the texts; None to detect it.
         target: language of the translations.
         options: the options of decoding, by name.
         split: see ``Asked``.

@@ -26,7 +26,7 @@ from tfexport.serve.settings import Settings
 
 loggable(DEFAULTS)
 SUFFIX = ".bundle"
-_SHORT = 32  # tokens, beyond which most sentences end by themselves
+_SHORT = 32  # tokens, enough for most sentences
 Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
@@ -118,7 +118,7 @@ class Model:
             self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the model when no one uses it any more."""
+        """Close the model as soon as it is unused."""
         self._retired = True
         self._close_if_unused()
 

@@ -44,10 +44,10 @@ _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if reques
 
 
 def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
-    """The JSON of translations. The event loop serves other requests between two of them.
+    """The JSON of translations.
 
     Raises:
-        RequestError: the call's time is over, or its client has left.
+        RequestError: the deadline has passed, or the client has gone.
     """
     made = list[bytes]()
     for one in found:
@@ -68,7 +68,7 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
     under ``sentences``.
 
     Raises:
-        RequestError: the call's time is over, or its client has left.
+        RequestError: the deadline has passed, or the client has gone.
     """
     made = list[dict[str, Any]]()
     for place in range(len(found.made)):
