@@ -24,6 +24,16 @@ QUICK = ("tfexport", "CTranslate2", "tfexport int8", "CTranslate2 int8")
 
 
 @dataclass(frozen=True)
+class Size:
+    """Dimensions of a random model."""
+
+    d_model: int
+    layers: int
+    d_ff: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
 class Configuration:
     """One way to set a system up.
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import torch
 
 from benchmarks.startup import MODEL, machine
-from tfexport.export import export_bundle, export_graph
+from tfexport.export import export
 from tfexport.export.reference import StockReference
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
@@ -64,8 +64,8 @@ def main() -> None:
     texts = [line.partition("\t")[0] for line in lines]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        export_bundle(MODEL, folder / "de-en.bundle", verify=False)
-        export_graph(MODEL, folder / "portable.onnx", "generate", portable=True, verify=False)
+        export(MODEL, folder / "de-en.bundle", verify=False)
+        export(MODEL, folder / "portable.onnx", graph="generate", portable=True, verify=False)
         portable = ort.InferenceSession(folder / "portable.onnx")
         translator = Translator(folder / "de-en.bundle")
         model = OnnxModel(folder / "de-en.bundle", translator.manifest)

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import torch
 
-from benchmarks.configurations import REPOSITORY
-from benchmarks.models import NEVER, Size, make_random
+from benchmarks.configurations import REPOSITORY, Size
+from benchmarks.models import NEVER, make_random
 from tfexport.model_src import Transformer
 
 _GAIN, _STEEPNESS, _RAMP = 1.6, 2.0, 0.1
@@ -95,7 +95,7 @@ def _logits(model: Any, rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tens
 def prepare_ending(name: str, size: Size, folder: Path) -> None:
     """Write the bundle and CTranslate2's models, unless they are there."""
     from benchmarks.peers import save_ctranslate2
-    from tfexport.export import export_bundle
+    from tfexport.export import export
     from tfexport.model_src import load_checkpoint, save_checkpoint
 
     ready = folder / "ready.json"
@@ -104,7 +104,7 @@ def prepare_ending(name: str, size: Size, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "model.safetensors"
     save_checkpoint(make_ending(size), checkpoint)
-    export_bundle(checkpoint, folder / f"{name}.bundle", verify=False, force=True)
+    export(checkpoint, folder / f"{name}.bundle", verify=False, force=True)
     loaded = load_checkpoint(checkpoint)
     save_ctranslate2(loaded, folder / "ctranslate2")
     save_ctranslate2(loaded, folder / "ctranslate2-int8", "int8")

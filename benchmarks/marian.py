@@ -3,17 +3,16 @@
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from benchmarks.models import Size
+from benchmarks.configurations import Size
 
 NEVER = -1e4  # added to the logits of tokens that end a row, or fill it
 
 
-def save_marian(size: "Size", folder: Path) -> None:
+def save_marian(size: Size, folder: Path) -> None:
     """Write the folder, and the ids that systems need beside it.
 
     The tokens are called as CTranslate2's are elsewhere: t2, t3 and so on.

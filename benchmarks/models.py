@@ -4,27 +4,16 @@ Random weights never end a row, so that every system writes the same number of t
 """
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY
+from benchmarks.configurations import OPTIMUM_PYTHON, REPOSITORY, Size
 from tfexport.model_src import Transformer, TransformerConfig, load_checkpoint, save_checkpoint
 from tfexport.model_src.build import build_transformer
 
 DEMO = REPOSITORY / "examples" / "de-en"
 NEVER = -1e4  # added to the logit of the end token
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of a random model."""
-
-    d_model: int
-    layers: int
-    d_ff: int
-    vocab_size: int
 
 
 SIZES = {
@@ -77,17 +66,17 @@ def make_random(size: Size) -> Transformer:
 
 def prepare(name: str, folder: Path) -> Path:
     """Write everything that the systems load, unless it is there; the checkpoint's path."""
-    from tfexport.export import export_bundle, export_graph, export_torchscript, quantize_bundle
+    from tfexport.export import export, quantize
 
     checkpoint = DEMO if name == "demo" else _save_checkpoint(name, folder)
     if not (folder / "a.bundle").exists():
-        export_bundle(checkpoint, folder / "a.bundle", verify=False)
+        export(checkpoint, folder / "a.bundle", verify=False)
     if not (folder / "int8.bundle").exists():
-        quantize_bundle(folder / "a.bundle", folder / "int8.bundle")
+        quantize(folder / "a.bundle", folder / "int8.bundle")
     if not (folder / "generate.onnx").exists():
-        export_graph(checkpoint, folder / "generate.onnx", "generate", verify=False)
+        export(checkpoint, folder / "generate.onnx", graph="generate", verify=False)
     if not (folder / "model.ts").exists():
-        export_torchscript(checkpoint, folder / "model.ts", verify=False)
+        export(checkpoint, folder / "model.ts", verify=False)
     if name != "demo":  # whose final norms behind post-norm layers neither peer has
         _save_peers(checkpoint, folder)
     return checkpoint

@@ -22,7 +22,7 @@ from torch import Tensor
 from tfexport.export.named_code import load_named
 from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import Eager, EagerRun, grid
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.model_src.config import BUNDLE_IDS

@@ -15,7 +15,7 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.models import Size
+from benchmarks.configurations import Size
 
 READ = 640  # MB, beyond what caches hold for long
 SIDE = 2048  # of the square matrices

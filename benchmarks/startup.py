@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime.parallel.cpu import processor
 
 REPOSITORY = Path(__file__).parents[1]
@@ -45,8 +45,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "de-en.bundle"
         start = time.perf_counter()
-        export_bundle(MODEL, bundle)
-        export = time.perf_counter() - start
+        export(MODEL, bundle)
+        exporting = time.perf_counter() - start
         commands = {
             "eager PyTorch": ([sys.executable, "-c", EAGER, str(MODEL), LINE.strip()], ""),
             "tfexport translate": (
@@ -63,10 +63,10 @@ def main() -> None:
                     found[name].append(duration)
     medians = {name: sorted(values)[len(values) // 2] for name, values in found.items()}
     if args.json:
-        print(json.dumps({"machine": machine(), "export": export, "runs": found}, indent=2))
+        print(json.dumps({"machine": machine(), "export": exporting, "runs": found}, indent=2))
         return
     print(machine())
-    print(f"export and comparison with eager PyTorch: {export:.1f} s")
+    print(f"export and comparison with eager PyTorch: {exporting:.1f} s")
     print(f"process start to first translation, {args.runs} runs: median (min to max)")
     for name, values in found.items():
         print(f"  {name:<20}{medians[name]:6.2f} s  ({min(values):.2f} to {max(values):.2f})")

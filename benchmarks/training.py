@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.models import DEMO, SIZES, Size, config_of
+from benchmarks.configurations import Size
+from benchmarks.models import DEMO, SIZES, config_of
 from benchmarks.systems import SPECIAL_IDS
 from tfexport.model_src import Transformer
 from tfexport.model_src.build import build_transformer
@@ -65,7 +66,7 @@ def train(seconds: float) -> Transformer:
 def prepare_trained(folder: Path, seconds: float) -> Path:
     """Write what the systems load, unless it is there; the checkpoint's path."""
     from benchmarks.peers import save_ctranslate2
-    from tfexport.export import export_bundle, quantize_bundle
+    from tfexport.export import export, quantize
     from tfexport.model_src import load_checkpoint, save_checkpoint
 
     checkpoint, ready = folder / "model.safetensors", folder / SPECIAL_IDS
@@ -73,8 +74,8 @@ def prepare_trained(folder: Path, seconds: float) -> Path:
         return checkpoint
     folder.mkdir(parents=True, exist_ok=True)
     save_checkpoint(train(seconds), checkpoint, force=True)
-    export_bundle(checkpoint, folder / "a.bundle", force=True)
-    quantize_bundle(folder / "a.bundle", folder / "int8.bundle", force=True)
+    export(checkpoint, folder / "a.bundle", force=True)
+    quantize(folder / "a.bundle", folder / "int8.bundle", force=True)
     loaded = load_checkpoint(checkpoint)
     save_ctranslate2(loaded, folder / "ctranslate2")
     save_ctranslate2(loaded, folder / "ctranslate2-int8", "int8")

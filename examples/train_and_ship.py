@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer, save_checkpoint
 
 PAD, BOS, EOS, DIGITS = 0, 1, 2, 10
@@ -125,7 +125,7 @@ def main() -> None:
         trained = time.perf_counter() - start
         with tempfile.TemporaryDirectory() as folder:
             save_checkpoint(model, Path(folder) / "model.safetensors")
-            result = export_bundle(Path(folder), Path(folder) / "model.bundle")
+            result = export(Path(folder), Path(folder) / "model.bundle")
             source, mask, _, _ = batch(200)
             rows = [row[:n].tolist() for row, n in zip(source, mask.sum(1).tolist(), strict=True)]
             decoded = decode_without_torch(result.path, rows)

@@ -16,7 +16,7 @@ from torch import nn
 from tests.support import tutorial
 from tests.support.paths import REPOSITORY
 from tests.support.traces import trace_key
-from tfexport.export import export_bundle, export_graph
+from tfexport.export import export
 from tfexport.export.graphs import exporter
 from tfexport.export.parity import eager_run
 from tfexport.graph_io import GraphSpec
@@ -154,7 +154,7 @@ def tiny_bundle(
     target.write_text("\n".join([*words, "w17", "w18"]) + "\n", encoding="utf-8")
 
     def make(path: Path) -> None:
-        export_bundle(
+        export(
             tutorial_model, path, config=CONFIG, source_tokenizer=source, target_tokenizer=target
         )
 
@@ -170,7 +170,7 @@ def tiny_graph(
 
     def make(path: Path) -> None:
         portable = request.param == "portable"
-        export_graph(tutorial_model, path, "generate", config=CONFIG, portable=portable)
+        export(tutorial_model, path, graph="generate", config=CONFIG, portable=portable)
 
     return once(f"tiny/{request.param}.onnx", make)
 

@@ -1,5 +1,10 @@
+import ast
 import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from packaging.version import Version
 
 import tfexport
@@ -14,6 +19,8 @@ from tfexport.errors import (
     TfexportError,
     join_problems,
 )
+
+FLAG = re.compile(r"(?<![\w-])--[a-z]")
 
 
 def all_errors() -> list[type[TfexportError]]:
@@ -64,3 +71,40 @@ def test_version_is_a_version() -> None:
     found = Version(tfexport.__version__)  # raises if it is none; of a tag, or before the next one
     assert found >= Version("0.1.0.dev0")
     assert found.local is None
+
+
+def with_flags(text: str) -> Iterator[str]:
+    """Strings of a module that name a flag of the command line; docstrings may."""
+    if not FLAG.search(text):
+        return
+    tree = ast.parse(text)
+    described = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in described:
+            value = node.value
+            if isinstance(value, str) and FLAG.search(value):
+                yield value
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def b():\n  raise E(f'{c}: pass --force')", [": pass --force"]),
+        ("def b():\n  '''As --force.'''\n  return 'a--b -- --'", []),
+        ("# --force\nx = 1", []),
+    ],
+)
+def test_flags_are_found(text: str, found: list[str]) -> None:
+    assert [*with_flags(text)] == found
+
+
+def test_library_names_options_as_python_does() -> None:
+    root = Path(tfexport.__file__).parent
+    paths = [path for path in root.rglob("*.py") if root / "cli" not in path.parents]
+    assert len(paths) > 100
+    found = {str(path): [*with_flags(path.read_text(encoding="utf-8"))] for path in paths}
+    assert {path: strings for path, strings in found.items() if strings} == {}

@@ -237,7 +237,7 @@ def missing_dependency(need: str, extra: str) -> MissingDependencyError:
 
 def _install_command(extra: str) -> str:
     # The extra's libraries are named: package indexes have them, but may not have this package.
-    import re
+    import re  # noqa: PLC0415 - seldom needed
     from importlib import metadata  # slow to import, and seldom needed
 
     try:

@@ -31,7 +31,7 @@ def module_ways(
         file: its name as a module; it has the factories ``prefix`` and ``steps``.
         prefix: the module with ``encode`` and ``decode``.
         steps: a kind of it, with ``start`` and ``step`` too.
-        arguments: of ``export_module``, which both factories give.
+        arguments: of ``export``, which both factories give.
     """
     return (
         Way("`encode`, `decode`", ("--module", f"{file}:prefix"), (prefix, arguments)),

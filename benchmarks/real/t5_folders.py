@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.errors import TfexportError
-from tfexport.export import Input, export_bundle, export_module
-from tfexport.export.parity.report import ParityReport
+from tfexport.export import Input, export
+from tfexport.export.report import ParityReport
 
 FAMILIES = {"t5": ("T5 v1.1", "T5"), "mt5": ("mT5", "MT5"), "umt5": ("umT5", "UMT5")}
 SIZES = {
@@ -160,7 +160,7 @@ def _attend(attention: Any, x: Tensor, source: Tensor, bias: Any) -> Any:
 
 def _module(module: nn.Module, output: Path) -> ParityReport | None:
     axes = ("batch", "length")
-    return export_module(
+    return export(
         module, output, inputs=[Input("input_ids", "int64", axes),
         Input("attention_mask", "int64", axes)], pad_id=PAD, bos_id=PAD, eos_id=END, max_length=64,
         force=True,
@@ -170,19 +170,19 @@ def _module(module: nn.Module, output: Path) -> ParityReport | None:
 def _folder(model: Any, output: Path) -> ParityReport | None:
     folder = output.with_name("folder")
     model.save_pretrained(folder)
-    return export_bundle(folder, output, force=True).report
+    return export(folder, output, force=True).report
 
 
 def _folder_with_code(model: Any, output: Path) -> ParityReport | None:
     folder = output.with_name("folder")
     model.save_pretrained(folder)
-    return export_bundle(folder, output, reference=code_of(model), force=True).report
+    return export(folder, output, reference=code_of(model), force=True).report
 
 
 WAYS: dict[str, Callable[[Any, Path], ParityReport | None]] = {
     "`--checkpoint`": _folder,
     "`--checkpoint`, `--reference`": _folder_with_code,
-    "the live module": lambda model, out: export_bundle(model, out, force=True).report,
+    "the live module": lambda model, out: export(model, out, force=True).report,
     "`encode`, `decode`": lambda model, out: _module(Prefix(model), out),
     "the same, `start`, `step`": lambda model, out: _module(Steps(model), out),
 }

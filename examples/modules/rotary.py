@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
@@ -242,10 +242,10 @@ def greedy(model: Recomputing, ids: list[int]) -> list[int]:
     return tokens[1:]
 
 
-def export(model: Recomputing, bundle: Path, tokenizer: Path) -> None:
+def write_bundle(model: Recomputing, bundle: Path, tokenizer: Path) -> None:
     """Write the bundle, whose graphs are compared with the model's own methods."""
     shape = ("batch", "source_length")
-    export_module(
+    export(
         model,
         bundle,
         inputs=[Input(name, "int64", shape) for name in ("input_ids", "attention_mask")],
@@ -280,7 +280,7 @@ def main() -> None:
     else:
         train(model, tokenizer, arguments.steps, draw)
         torch.save(model.state_dict(), arguments.output.with_suffix(".pt"))
-    export(model.eval(), arguments.output, tokenizer_file)
+    write_bundle(model.eval(), arguments.output, tokenizer_file)
 
     # From here on nothing needs torch, but what PyTorch finds is compared.
     translator = Translator(arguments.output, threads=1)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 PAD, BOS, EOS = range(3)
@@ -178,12 +178,12 @@ def greedy(model: Listener, frames: Frames) -> list[int]:
     return found
 
 
-def export(model: Listener, bundle: Path) -> None:
+def write_bundle(model: Listener, bundle: Path) -> None:
     """Write the bundle, whose graphs are compared with the model's own methods."""
     words = bundle.with_suffix(".txt")
     words.write_text("".join(f"{name}\n" for name in [*SPECIAL, *NAMES]), encoding="utf-8")
     draw = np.random.default_rng(1)
-    export_module(
+    export(
         model,
         bundle,
         inputs=[Input("frames", "float32", ("batch", "frames", CHANNELS))],
@@ -211,7 +211,7 @@ def main() -> None:
     model = Listener()
     train(model, arguments.steps, draw)
     torch.save(model.state_dict(), arguments.output.with_suffix(".pt"))
-    export(model, arguments.output)
+    write_bundle(model, arguments.output)
 
     # From here on nothing needs torch, but what PyTorch finds is compared.
     said = [draw_phonemes(draw) for _ in range(100)]

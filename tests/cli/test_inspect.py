@@ -23,7 +23,7 @@ from tfexport.bundle import MANIFEST
 from tfexport.cli import inspect_command
 from tfexport.cli.inspect_command import compact
 from tfexport.errors import TfexportError
-from tfexport.export import export_graph, export_torchscript
+from tfexport.export import export
 from tfexport.manifest import digest_of
 
 
@@ -271,9 +271,9 @@ def test_inspect_of_a_single_file(
 ) -> None:
     path = tmp_path / ("g.onnx" if kind == "generate" else "m.ts")
     if kind == "generate":
-        export_graph(tutorial_model, path, "generate", config=CONFIG, verify=False)
+        export(tutorial_model, path, graph="generate", config=CONFIG, verify=False)
     else:
-        export_torchscript(tutorial_model, path, config=SETTINGS, verify=False)
+        export(tutorial_model, path, graph="torchscript", config=SETTINGS, verify=False)
     shown = invoke("inspect", str(path))
     assert shown.exit_code == 0, shown.output
     assert f"{kind}, of tfexport" in shown.output

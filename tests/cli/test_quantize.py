@@ -1,4 +1,4 @@
-"""``tfexport quantize``. How weights are rounded and judged is tested in tests/export/quantize."""
+"""``tfexport quantize``; tests/export/quantization tests how weights are rounded and judged."""
 
 import shutil
 from pathlib import Path

@@ -8,7 +8,7 @@ import torch
 
 from tests.conftest import SETTINGS, Once
 from tests.support import tutorial
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import Transformer, TransformerConfig, build_transformer
 
 SIZES: dict[str, Any] = {
@@ -63,7 +63,7 @@ def wide() -> tutorial.TutorialModel:
 @pytest.fixture(scope="session")
 def wide_bundle(once: Once, wide: tutorial.TutorialModel) -> Path:
     """In float32. Do not change it."""
-    return once("wide.bundle", lambda path: export_bundle(wide, path, config=SETTINGS))
+    return once("wide.bundle", lambda path: export(wide, path, config=SETTINGS))
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def tied_bundle(once: Once) -> Path:
     """Of the wide model with one table for all. Do not change it."""
 
     def make(path: Path) -> None:
-        export_bundle(make_wide(tied=True), path, config=SETTINGS, verify=False)
+        export(make_wide(tied=True), path, config=SETTINGS, verify=False)
 
     return once("tied.bundle", make)
 

@@ -14,14 +14,14 @@ from tests.support import tutorial
 from tfexport.bundle import read_manifest
 from tfexport.cli.onnx_command import onnx
 from tfexport.errors import BundleError, ConfigError, ExportError, ParityError
-from tfexport.export import export_bundle, export_graph, graph_forms, verify_bundle, verify_graph
+from tfexport.export import export, graph_forms, verify
 from tfexport.export.graph_forms import BundleForm, Extras, FileForm, GraphBuild
 from tfexport.export.graphs import exporter
 from tfexport.export.parity.bundle import OpenBundle
 from tfexport.export.parity.compare import compare_values
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.graph_io import ATTENTION_MASK, BATCH, INPUT_IDS, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.config import TransformerConfig
@@ -97,7 +97,7 @@ def bundle_with_toy(
     few_shapes: None,
 ) -> Path:
     monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, TOY))
-    export_bundle(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
+    export(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
     return tmp_path / "toy.bundle"
 
 
@@ -109,7 +109,7 @@ def test_form_is_exported_listed_and_compared_through_the_registry_alone(
     assert "toy.onnx" in manifest.files
     assert manifest.parity is not None
     assert manifest.parity["largest_difference"]["toy mean"] < 1e-4
-    report = verify_bundle(bundle_with_toy, tutorial_model, config=CONFIG)
+    report = verify(bundle_with_toy, tutorial_model, config=CONFIG)
     assert report.passed
     assert report.stages()[-1] == "toy mean"
     assert "toy mean" in json.dumps(report.to_dict())
@@ -127,7 +127,7 @@ def test_bundle_with_a_graph_of_an_unknown_role_decodes_and_is_not_called_equal(
     expected = Translator(tiny_bundle).generate(rows, max_length=9)
     assert Translator(bundle_with_toy).generate(rows, max_length=9) == expected
     with pytest.raises(BundleError, match="cannot compare with eager PyTorch: toy"):
-        verify_bundle(bundle_with_toy, tutorial_model, config=CONFIG)
+        verify(bundle_with_toy, tutorial_model, config=CONFIG)
 
 
 @pytest.mark.usefixtures("few_shapes")
@@ -137,7 +137,7 @@ def test_wrong_graph_of_a_form_fails_the_export(
     wrong = BundleForm("toy", lambda build: export_toy(build, error=0.01), compare_toy)
     monkeypatch.setattr(graph_forms, "BUNDLE_FORMS", (*graph_forms.BUNDLE_FORMS, wrong))
     with pytest.raises(ParityError, match="toy mean: differs by"):
-        export_bundle(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
+        export(tutorial_model, tmp_path / "toy.bundle", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,16 +147,16 @@ def test_form_of_a_file_is_exported_and_verified_through_the_registry_alone(
 ) -> None:
     path = tmp_path / "toy.onnx"
     with pytest.raises(ConfigError, match="'toy' is not one of 'generate', 'forward'"):
-        export_graph(tutorial_model, path, "toy", config=CONFIG)
+        export(tutorial_model, path, graph="toy", config=CONFIG)
     monkeypatch.setattr(graph_forms, "FILE_FORMS", (*graph_forms.FILE_FORMS, TOY_FILE))
-    export_graph(tutorial_model, path, "toy", config=CONFIG)
-    report = verify_graph(path, tutorial_model, config=CONFIG)
+    export(tutorial_model, path, graph="toy", config=CONFIG)
+    report = verify(path, tutorial_model, config=CONFIG)
     assert report.passed
     assert report.stages() == ["toy mean"]
     other = tutorial.make(
         seed=1, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
     )
-    assert not verify_graph(path, other, config=CONFIG).passed
+    assert not verify(path, other, config=CONFIG).passed
 
 
 def test_command_line_offers_every_form_of_a_file() -> None:

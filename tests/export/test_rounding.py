@@ -14,18 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tfexport.export import rounding
-from tfexport.export.rounding import (
-    CHANGED,
-    FLOAT64,
-    LEAST_ALLOWED,
-    MOST_ALLOWED,
-    MULTIPLE,
-    ORDERS,
-    Rounding,
-    Weights,
-    allow,
-    suited_threads,
-)
+from tfexport.export.report import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allow
+from tfexport.export.rounding import CHANGED, FLOAT64, ORDERS, Rounding, Weights, suited_threads
 
 IDS = torch.arange(6)
 

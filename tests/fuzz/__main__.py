@@ -49,7 +49,7 @@ def make_bundle() -> Path:
 
 def _export(path: Path) -> None:
     from tests.support import tutorial
-    from tfexport.export import export_bundle
+    from tfexport.export import export
 
     model = tutorial.make(
         seed=38, scale=3.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12
@@ -57,7 +57,7 @@ def _export(path: Path) -> None:
     words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(4, 19))]
     for side, size in (("source", 17), ("target", 19)):
         path.with_name(f"{side}.txt").write_text("\n".join(words[:size]) + "\n")
-    export_bundle(
+    export(
         model,
         path,
         config={"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3, "add_source_eos": True},

@@ -202,9 +202,9 @@ def test_bundle_without_tokenizer_takes_ids_only(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     from tests.conftest import CONFIG
-    from tfexport.export import export_bundle
+    from tfexport.export import export
 
-    export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG, verify=False)
+    export(tutorial_model, tmp_path / "a.bundle", config=CONFIG, verify=False)
     translator = Translator(tmp_path / "a.bundle")
     assert len(translator.generate([[5, 6]], max_length=3)) == 1
     with pytest.raises(TokenizerError, match="holds no tokenizer"):

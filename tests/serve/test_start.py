@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import inspect
 import json
 import os
 import socket
@@ -9,9 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
+import granian.server.common
 import pytest
+from packaging.requirements import Requirement
 
 from tests.serve.servers import serving, wait_until
 from tfexport.errors import ConfigError
@@ -47,6 +51,18 @@ def _start(folder: Path, *args: object, before: Callable[[], object] | None = No
 
 def _lines(folder: Path) -> list[str]:
     return (folder / "log").read_text().splitlines()
+
+
+def test_granian_takes_a_socket_in_the_way_that_the_server_knows() -> None:
+    # Private names: an update of granian that has moved one would bind another address.
+    source = inspect.getsource(granian.server.common.AbstractServer)
+    assert "_init_shared_socket" in vars(granian.server.common.AbstractServer)
+    assert {name for name in ("_ssp", "_shd", "_sfd") if f"self.{name} = " not in source} == set()
+    assert callable(granian._granian.SocketHolder)
+    (pinned,) = (each for each in metadata.requires("tfexport") or () if each.startswith("granian"))
+    version = metadata.version("granian")
+    assert Requirement(pinned).specifier.contains(version)
+    assert not Requirement(pinned).specifier.contains("2.9.0")
 
 
 def test_it_listens_on_a_path(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from tests.support.paths import VERSION_1
 from tfexport.bundle import WEIGHTS, read_manifest
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.weight_table import read_weight_table
 
@@ -30,9 +30,7 @@ def make() -> None:
             Path(shutil.copy(VERSION_1 / manifest.tokenizers[side].file, folder))
             for side in ("source", "target")
         )
-        export_bundle(
-            model, VERSION_1, source_tokenizer=source, target_tokenizer=target, force=True
-        )
+        export(model, VERSION_1, source_tokenizer=source, target_tokenizer=target, force=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Tokens(nn.Module):
 class TutorialModel(nn.Module):
     """Stock nn.Transformer with token embeddings, positions and a generator."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each size
         self,
         source_size: int = 17,
         target_size: int = 19,

@@ -143,7 +143,7 @@ def test_export_without_torch_says_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("code", "named"),
     [
-        ("from tfexport.export import export_bundle", "export_bundle needs "),
+        ("from tfexport.export import export", "export needs "),
         ("from tfexport.model_src import Transformer", "tfexport.model_src needs torch."),
         ("import tfexport.model_src.checkpoint.read", "tfexport.model_src needs torch."),
     ],

@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from onnxruntime import InferenceSession
 from tests.conftest import Once
 from tests.support.browser import open_page, wait_for_status
 from tests.support.paths import REPOSITORY
-from tfexport.export import export_module
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 pytestmark = pytest.mark.slow
@@ -142,11 +141,13 @@ def test_rotary_without_its_cache_writes_the_same(
     texts, expected = rotary_texts(example, folder)
     model = example.Recomputing(1)
     model.load_state_dict(torch.load(folder / "model.pt"))
-    monkeypatch.setattr(
-        example, "export_module", partial(export_module, graph="generate", verify=False)
-    )
+
+    def export_graph(*arguments: Any, tokenizer: Path, **options: Any) -> None:
+        export(*arguments, graph="generate", verify=False, **options)
+
+    monkeypatch.setattr(example, "export", export_graph)
     tokenizer_file = folder / "model.tokenizer.json"
-    example.export(model.eval(), tmp_path / "recompute.onnx", tokenizer_file)
+    example.write_bundle(model.eval(), tmp_path / "recompute.onnx", tokenizer_file)
     tokenizer = example.Tokenizer.from_file(str(tokenizer_file))
     session = InferenceSession(tmp_path / "recompute.onnx")
     found = []

@@ -24,7 +24,7 @@ from tests.support.documents import read_blocks, run_in_shell
 from tests.support.paths import REPOSITORY
 from tests.support.tutorial_text import SPECIALS, longest
 from tests.system.test_imports import run
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 PAGE = REPOSITORY / "docs" / "tutorial.md"
@@ -105,7 +105,7 @@ def test_vocabulary_in_every_form_gives_the_tutorials_translations(
         else:
             both = PAIR.with_suffix(Path(form).suffix)
             files[f"{side}_tokenizer"] = f"{both}:{'de' if side == 'source' else 'en'}"
-    export_bundle(
+    export(
         tmp_path / "model.pt",
         tmp_path / "a.bundle",
         settings=SETTINGS,
@@ -137,7 +137,7 @@ def test_text_is_split_by_spacy(tmp_path: Path, model: tutorial.TutorialModel) -
     spacy = importlib.import_module("spacy")
     files: dict[str, Any] = {"source_tokenizer": f"{PAIR}:de", "target_tokenizer": f"{PAIR}:en"}
     files |= {"source_split": "spacy:de", "target_split": "spacy:en"}
-    export_bundle(model, tmp_path / "a.bundle", settings=SETTINGS, verify=False, **files)
+    export(model, tmp_path / "a.bundle", settings=SETTINGS, verify=False, **files)
     own = spacy.blank("de").tokenizer
     check(model, tmp_path / "a.bundle", lambda text: [token.text for token in own(text)])
 
@@ -225,7 +225,7 @@ AWKWARD = ["de1 De2,(DE3)!", "it's de4; de5", "de6\x85de7\x1cde8", "\ufeffde9 de
 @pytest.fixture(scope="module")
 def word_bundle(model: tutorial.TutorialModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.bundle"
-    export_bundle(
+    export(
         model, path, settings=SETTINGS, split="basic_english", output_attentions=True,
         source_tokenizer=f"{PAIR}:de", target_tokenizer=f"{PAIR}:en", verify=False,
     )  # fmt: skip
@@ -283,7 +283,7 @@ def test_web_example_says_how_to_export_what_it_cannot_read(
     model: tutorial.TutorialModel, tmp_path: Path
 ) -> None:
     bundle = tmp_path / "plain.bundle"
-    export_bundle(
+    export(
         model, bundle, settings=SETTINGS, split="whitespace", verify=False,
         source_tokenizer=f"{PAIR}:de", target_tokenizer=f"{PAIR}:en",
     )  # fmt: skip

@@ -4,8 +4,6 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -212,11 +210,32 @@ def _bars(console: "Console") -> Iterator[Progress]:
         end()
 
 
-def _layout_names() -> str:
-    """Every layout by its file name: listing them may not load torch."""
-    folder = Path(__file__).parents[1] / "model_src" / "checkpoint" / "layouts"
-    names = sorted(found.name.replace("_", "-") for found in iter_modules([str(folder)]))
-    return " or ".join([", ".join(names[:-1]), *names[-1:]])
+# The layouts that ``tfexport.model_src`` registers. Importing it would load torch.
+LAYOUTS = (
+    "annotated",
+    "bart",
+    "blenderbot",
+    "blenderbot-small",
+    "fairseq",
+    "fsmt",
+    "joeynmt",
+    "m2m-100",
+    "marian",
+    "marian-nmt",
+    "mbart",
+    "mt5",
+    "native",
+    "nn-transformer",
+    "nn-transformer-rebuilt",
+    "opennmt-py",
+    "pegasus",
+    "plbart",
+    "rmsnorm",
+    "sockeye",
+    "t5",
+    "umt5",
+)
+_LAYOUT_NAMES = ", ".join(LAYOUTS[:-1]) + f" or {LAYOUTS[-1]}"
 
 
 def checkpoint_options(command: Command) -> Command:
@@ -226,7 +245,7 @@ def checkpoint_options(command: Command) -> Command:
             "--format",
             "layout",
             metavar="NAME",
-            help=f"Force a checkpoint layout instead of detecting it: {_layout_names()}.",
+            help=f"Force a checkpoint layout instead of detecting it: {_LAYOUT_NAMES}.",
         ),
         click.option(
             "--set",

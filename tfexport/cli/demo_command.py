@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,11 +54,11 @@ def _export(files: "DemoFiles", output: str) -> "ExportResult":
     """Export the checkpoint to a bundle and print the comparison with eager PyTorch."""
     with needs("export"):
         from tfexport.cli.reports import print_parity, verdict
-        from tfexport.export import export_bundle
+        from tfexport.export import export
 
     click.echo(f"1. Export {files.model} to {output} and compare with eager PyTorch\n")
     with progress_bar() as tell:
-        exported = export_bundle(files.model, output, force=True, progress=tell)
+        exported = export(files.model, output, force=True, progress=tell)
     assert exported.report is not None
     print_parity(exported.report, output)
     click.echo(f"{output}: {verdict(exported.report)}\n")
@@ -95,6 +94,7 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     from rich.table import Table
 
     from tfexport.cli.reports import print_table
+    from tfexport.model_src import load_checkpoint
 
     click.echo("3. What torch costs\n")
     with progress_bar() as tell:
@@ -112,7 +112,7 @@ def _compare_costs(files: "DemoFiles", exported: "ExportResult", torch_free: "To
     )
     costs.add_row(
         "model on disk (fp32)",
-        human_size(sum(t.numel() * 4 for t in exported.checkpoint.state_dict.values())),
+        human_size(sum(t.numel() * 4 for t in load_checkpoint(files.model).state_dict.values())),
         human_size(bundle_size(exported.path)),
     )
     costs.add_row("process start to first translation", f"{with_torch:.2f} s", f"{without:.2f} s")
@@ -241,6 +241,8 @@ def _median_seconds(run: Callable[[], object]) -> float:
 
 def installed_size(requirements: Iterable[str]) -> int:
     """Bytes on disk of installed packages and all their dependencies."""
+    from importlib import metadata
+
     seen: set[str] = set()
     pending = list(requirements)
     total = 0

@@ -2,15 +2,24 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tfexport.cli.console import needs, plain_warnings, print_result, progress_bar
-from tfexport.cli.quantize_command import print_quantized
+from tfexport.cli.quantize_command import print_export
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, Message, Option, TfexportError, join_problems, shown
+from tfexport.export.artifacts.option_rules import (
+    FRAMING,
+    NEEDED,
+    OF_CHECKPOINTS,
+    SPLITS,
+    TOKENIZERS,
+    TORCHSCRIPT,
+    kind_of,
+    takes,
+)
 from tfexport.typing import Progress
 
 if TYPE_CHECKING:
@@ -20,25 +29,28 @@ MODULE = click.option(
     "--module",
     metavar="PACKAGE.FILE:FACTORY",
     help="Instead of --checkpoint: a function without parameters that returns the arguments of "
-    "export_module, 'model' among them, as a dict. It is looked up in the current folder first, "
-    "and its code is imported and run.",
+    "tfexport.export.export, 'model' among them, as a dict. It is looked up in the current folder "
+    "first, and its code is imported and run.",
 )
 # Options of ``tfexport onnx`` that a module has too.
 _TAKEN = (
     "tokenizer", "source_tokenizer", "split", "source_split", "target_split", "graph", "quantize",
     "samples", "expect", "portable", "opset", "reads",
 )  # fmt: skip
-_NEEDED = ("model", "inputs", "pad_id", "bos_id", "eos_id", "max_length")
+_NEEDED = ("model", *NEEDED)
+_OF_EXPORT = ("graph", "quantize", "verify", "force", "progress")
+# Values of a factory that are left out where an output has no use for them.
+_OF_TEXT = (*TOKENIZERS, *SPLITS, *FRAMING, "reads")
 
 
 def read_factory(name: str) -> dict[str, Any]:
-    """Import and call a factory, and check that it returns the arguments of ``export_module``.
+    """Import and call a factory, and check that it gives the arguments of ``export``.
 
     Raises:
         ConfigError: there is no such function, it raised an error, or returned something else.
     """
     with needs("export"):
-        from tfexport.export.artifacts.module_source import ModuleKeywords
+        from tfexport.export.artifacts.keywords import ExportKeywords
         from tfexport.export.named_code import load_named, one_line
     factory = load_named(name, "module")
     try:
@@ -47,14 +59,14 @@ def read_factory(name: str) -> dict[str, Any]:
         raise ConfigError(f"--module: {name} raised {one_line(error)}.") from error
     if not isinstance(found, Mapping):
         raise ConfigError(
-            f"--module: {name} gave {shown(found)}; expected a dict of export_module's arguments, "
+            f"--module: {name} gave {shown(found)}; expected a dict of export's arguments, "
             f"such as dict({', '.join(f'{key}=…' for key in _NEEDED)})."
         )
-    known = {*_NEEDED, *ModuleKeywords.__annotations__}
+    known = {*_NEEDED, *_OF_EXPORT, *ExportKeywords.__annotations__} - {*OF_CHECKPOINTS}
     problems = [f"{key!r} is missing" for key in _NEEDED if key not in found]
     problems += [f"{shown(key)} is not one of them" for key in found if key not in known]
     if problems:
-        subject = f"--module: {name} has to give the arguments of export_module"
+        subject = f"--module: {name} has to give the arguments of export"
         raise ConfigError(join_problems(subject, problems))
     return dict(found)
 
@@ -85,17 +97,13 @@ def export_named_module(
     refuse_others(options)
     arguments = read_factory(name)
     given = {key: options[key] for key in _TAKEN if options.get(key)}
+    kind = kind_of(output, given.get("graph", arguments.get("graph")))
+    used = {k: v for k, v in arguments.items() if k not in _OF_TEXT or takes(kind, k)}
     with needs("export"):
-        from tfexport.export import export_module
+        from tfexport.export import export
     with _as_arguments(), plain_warnings(), progress_bar() as tell:
-        made = export_module(output=output, **{**arguments, **given, **flags, "progress": tell})
-    if made.quantized is None:
-        size = made.bundle_manifest.size if made.bundle_manifest else Path(output).stat().st_size
-        print_result(output, size, made.report)
-        return
-    print_result(f"{output}, before quantising", None, made.report)
-    weights = (made.manifest.quantization or {})["weights"]
-    print_quantized(output, made.manifest.size, weights, made.quantized)
+        made = export(output=output, **{**used, **given, **flags, "progress": tell})
+    print_export(output, made)
 
 
 @contextlib.contextmanager
@@ -115,11 +123,12 @@ def _as_arguments() -> Iterator[None]:
 def script_named_module(name: str, output: str, flags: Mapping[str, bool | str]) -> None:
     """``tfexport torchscript --module``; ``flags`` are ``verify`` and ``force``."""
     arguments = read_factory(name)
+    used = {k: v for k, v in arguments.items() if takes(TORCHSCRIPT, k)} | {"graph": TORCHSCRIPT}
     with needs("export"):
-        from tfexport.export import export_module_torchscript
+        from tfexport.export import export
     with _as_arguments(), progress_bar() as tell:
-        made = export_module_torchscript(output=output, **{**arguments, **flags, "progress": tell})
-    print_result(output, Path(output).stat().st_size, made.report)
+        made = export(output=output, **{**used, **flags, "progress": tell})
+    print_result(output, made.size, made.report)
 
 
 def verify_named_module(
@@ -128,9 +137,9 @@ def verify_named_module(
     """``tfexport verify --module``."""
     arguments = read_factory(name)
     with needs("export"):
-        from tfexport.export.artifacts.module import verify_module
+        from tfexport.export import verify
     with _as_arguments():
-        return verify_module(
+        return verify(
             artifact, arguments["model"], inputs=arguments["inputs"],
             examples=arguments.get("examples", ()), progress=tell, **options,
         )  # fmt: skip

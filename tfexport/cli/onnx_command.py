@@ -9,14 +9,13 @@ from tfexport.cli.console import (
     expect_option,
     needs,
     plain_warnings,
-    print_result,
     progress_bar,
     reference_option,
     verify_options,
 )
 from tfexport.cli.decoding_options import language_options
 from tfexport.cli.module_option import MODULE, check_sources, export_named_module
-from tfexport.cli.quantize_command import print_quantized
+from tfexport.cli.quantize_command import print_export
 
 if TYPE_CHECKING:
     from tfexport.export import ExportResult
@@ -129,40 +128,33 @@ def onnx(
     tfexport onnx --checkpoint model.pt -o de-en.bundle --set num_heads=8 --set pad_id=1 \\
         --set bos_id=2 --set eos_id=3 --tokenizer tokenizer.json
     """
-    from tfexport.export.artifacts.option_rules import check_onnx_export
+    from tfexport.export.artifacts.option_rules import TORCH_FILES, check_export, kind_of
 
     check_sources(checkpoint, module)
     level = "none" if no_verify else verify
+    if kind_of(output, options["graph"]) in TORCH_FILES:
+        written = "is the name of a file of torch, which tfexport torchscript writes"
+        raise click.UsageError(f"{output}: {written}. A bundle is a folder.")
     if module is not None:
         export_named_module(module, output, {"verify": level, "force": force}, options)
         return
-    check_onnx_export(output, force, options)  # before torch is loaded, which takes a second
+    check_export(output, options["graph"], options, force)  # before torch is loaded, a second
     with needs("export"):
         import torch  # noqa: F401 - so that torch is named first if several are missing
 
-        from tfexport.export.artifacts.onnx import export_onnx
+        from tfexport.export import export
     assert checkpoint is not None
     with plain_warnings(), progress_bar() as tell:
-        made = export_onnx(checkpoint, output, verify=level, force=force, progress=tell, **options)
-    kind, exported = options["quantize"], made.exported
+        made = export(checkpoint, output, verify=level, force=force, progress=tell, **options)
     if options["graph"] is None:
-        _print_tokenizers(exported)
-        _print_generation(exported)
-    if kind is None:
-        print_result(output, made.size, exported.report)
-        return
-    exact = exported.manifest.size if options["graph"] is None else None
-    print_result(f"{output}, before quantising", exact, exported.report)
-    print_quantized(output, made.size, kind, made.quantized)
+        _print_tokenizers(made)
+        for note in made.notes:
+            click.echo(f"Note: {note}.", err=True)
+    print_export(output, made)
 
 
-def _print_tokenizers(exported: "ExportResult") -> None:
-    for path in exported.tokenizers:
+def _print_tokenizers(made: "ExportResult") -> None:
+    for path in made.tokenizers:
         click.echo(f"tokenizer: {path}", err=True)
-    if not exported.tokenizers:
+    if not made.tokenizers:
         click.echo("no tokenizer: the bundle takes and gives ids only (translate --ids)", err=True)
-
-
-def _print_generation(exported: "ExportResult") -> None:
-    for note in exported.checkpoint.read_generation().notes:
-        click.echo(f"Note: {note}.", err=True)

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tfexport.bundle import check_output
-from tfexport.cli.console import human_size, needs, progress_bar
+from tfexport.cli.console import human_size, needs, print_result, progress_bar
 from tfexport.cli.decoding_options import language_options
 
 if TYPE_CHECKING:
-    from tfexport.export import QuantizeResult
+    from tfexport.export import ExportResult
 
 
 @click.command(short_help="Make a bundle with int8 or int4 weights. Needs no torch.")
@@ -38,31 +38,32 @@ def quantize(
     """
     check_output(output, force)
     with needs("quantize"):
-        from tfexport.export.quantize.bundle import quantize_bundle
+        from tfexport.export import quantize as quantize_bundle
     with progress_bar() as tell:
         result = quantize_bundle(
             bundle, output, weights, samples=samples, source_language=source_language,
             target_language=target_language, force=force, progress=tell,
         )  # fmt: skip
-    print_quantized(output, result.size, weights, result)
+    print_quantized(output, result)
 
 
-def print_quantized(output: str, size: int, weights: str, result: "QuantizeResult | None") -> None:
-    """Print the size of a quantised output, and how far it differs from the original.
+def print_export(output: str, made: "ExportResult") -> None:
+    """Print the size of what was exported and the result of its comparisons."""
+    if made.weights == "float32":
+        print_result(output, made.size, made.report)
+        return
+    print_result(f"{output}, before quantising", made.float32_size, made.report)
+    print_quantized(output, made)
 
-    Args:
-        output: the bundle or file that was written.
-        size: the size of the output, in bytes.
-        weights: "int8" or "int4".
-        result: the result of the comparison; None if there was none.
-    """
-    if result is not None and result.kept:
-        click.echo(f"left in float32: {', '.join(result.kept)}", err=True)
-    quality = result.quality if result is not None else None
-    if quality is None:
+
+def print_quantized(output: str, made: "ExportResult") -> None:
+    """Print the size of a quantised output, and how far it differs from the original."""
+    if made.kept:
+        click.echo(f"left in float32: {', '.join(made.kept)}", err=True)
+    if made.quality is None:
         click.echo(
             "Quality not checked. Give --samples to compare the weights with the original.",
             err=True,
         )
-    verdict = quality or "not compared with the original"
-    click.echo(f"{output}: {human_size(size)}, {weights} weights, {verdict}")
+    verdict = made.quality or "not compared with the original"
+    click.echo(f"{output}: {human_size(made.size)}, {made.weights} weights, {verdict}")

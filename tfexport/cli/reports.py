@@ -52,7 +52,7 @@ def by_shape(report: "ParityReport") -> "dict[tuple[str, int, int], list[Compari
 
 def notes(report: "ParityReport") -> list[str]:
     """The lines below a report's table: the allowed differences and why, and what was not run."""
-    from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
+    from tfexport.export.report import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE
 
     allowed = [c.allowed for c in report.comparisons if c.allowed]
     least, most = min(allowed, default=LEAST_ALLOWED), max(allowed, default=LEAST_ALLOWED)

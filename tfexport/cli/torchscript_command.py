@@ -1,6 +1,5 @@
 """``tfexport torchscript``."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -35,6 +34,7 @@ def torchscript(
     output: str,
     verify: str,
     no_verify: bool,
+    torch_export: bool,
     force: bool,
     **options: Any,
 ) -> None:
@@ -56,14 +56,15 @@ def torchscript(
     level = "none" if no_verify else verify
     check_new_file(output, force)  # before torch is loaded, which takes a second
     if module is not None:
-        refuse_others(options)
+        refuse_others({**options, "torch_export": torch_export})
         script_named_module(module, output, {"verify": level, "force": force})
         return
     assert checkpoint is not None
     with needs("export"):
-        from tfexport.export import export_torchscript
+        from tfexport.export import export
+    graph = "torch.export" if torch_export else "torchscript"
     with progress_bar() as tell:
-        result = export_torchscript(
-            checkpoint, output, verify=level, force=force, progress=tell, **options
+        made = export(
+            checkpoint, output, graph=graph, verify=level, force=force, progress=tell, **options
         )
-    print_result(output, Path(output).stat().st_size, result.report)
+    print_result(output, made.size, made.report)

@@ -75,7 +75,7 @@ def verify(
         import torch  # noqa: F401 - so that torch is named first if several are missing
 
         from tfexport.cli.reports import print_parity, save_report, verdict
-        from tfexport.export import verify_artifact
+        from tfexport.export import verify as compare
     from tfexport.runtime.benchmark import of_artifact
 
     with progress_bar() as tell:
@@ -85,7 +85,8 @@ def verify(
             result = verify_named_module(artifact, module, tell, real)
         else:
             assert checkpoint is not None
-            result = verify_artifact(artifact, checkpoint, progress=tell, level=level, **options)
+            result = compare(artifact, checkpoint, progress=tell, level=level, **options)
+    # Comparisons run in one thread.
     libraries = {"torch": result.summary()["torch"]}
     signed = of_artifact(artifact, "auto", threads=1, libraries=libraries)
     if result.compared_native:

@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow  # noqa: F401, PLC0415 - to name the extra if it is missing
     except ImportError:
         raise missing_dependency("a corpus needs pyarrow", "corpus-local") from None
     return getattr(import_module(f"tfexport.corpus.{_HOMES[name]}"), name)

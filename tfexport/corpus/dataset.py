@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import ray.data
 
 
-def translate_dataset(
+def translate_dataset(  # noqa: PLR0913 - one keyword for each option of the command
     dataset: "ray.data.Dataset",
     bundle: str | os.PathLike[str],
     column: str = "text",

@@ -107,7 +107,7 @@ class RayWorkers:
             yield from self._wave(partitions[first : first + _WAVE])
 
     def _wave(self, partitions: list[Partition]) -> Iterator[Step]:
-        import ray.data
+        import ray.data  # noqa: PLC0415 - processes of Ray need only some of it
 
         items = [{"step": pickle.dumps(found)} for found in partitions]
         dataset: ray.data.Dataset

@@ -43,7 +43,7 @@ _JOINS = 8  # partitions that may be joined at a time before the next piece is a
 CorpusEngine = Literal["auto", "local", "ray"]
 
 
-def translate_corpus(
+def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the command
     bundle: str | os.PathLike[str],
     source: str | os.PathLike[str],
     output: str | os.PathLike[str],
@@ -144,7 +144,7 @@ def translate_corpus(
                 report = _run(threads, found, tell)
             report.cores = min(report.cores, usable_cores())
             return report
-        from tfexport.corpus.ray_workers import RayWorkers, running
+        from tfexport.corpus.ray_workers import RayWorkers, running  # noqa: PLC0415 - imports Ray
 
         with running():
             return _run(RayWorkers(plan, job, shipped, task, alone), found, tell)

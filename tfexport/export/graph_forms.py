@@ -18,8 +18,8 @@ from tfexport.export.graphs.beam import export_beam
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import beam_attention
 from tfexport.export.graphs.greedy import export_generate
-from tfexport.export.graphs.greedy_rules import GreedyRules
 from tfexport.export.graphs.slot_step import SlotAttention, export_slot_step
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.graphs.transformer_graphs import (
     export_decoder,
     export_encoder,
@@ -30,7 +30,6 @@ from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.export.parity import compare_forward, compare_generate
 from tfexport.export.parity.bundle import CompareGraph
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import NATIVE, ParityReport
 from tfexport.export.parity.search import compare_beam, compare_generate_in_bundle
 from tfexport.export.parity.steps import (
     compare_decoder,
@@ -39,6 +38,7 @@ from tfexport.export.parity.steps import (
     compare_shortlist,
     compare_slots,
 )
+from tfexport.export.report import NATIVE, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -64,7 +64,7 @@ class GraphBuild:
         self._models: dict[type[Attention], Transformer] = {}
 
     def model(self, attention_class: type[Attention] | None = None) -> Transformer:
-        """The model with this class of attention; by default the one that the options ask for."""
+        """The model with this class of attention; by default that of the options."""
         chosen = attention_class or self.options.attention_class
         if chosen not in self._models:
             self._models[chosen] = self.checkpoint.build(chosen)
@@ -97,7 +97,7 @@ class BundleForm:
 
 @dataclass(frozen=True)
 class Extras:
-    """Inputs and outputs that a graph file has only if they are asked for.
+    """Inputs and outputs that a graph file has only on request.
 
     Attributes:
         output_attentions: an output, the cross-attention weights.
@@ -124,7 +124,7 @@ class FileForm:
     """A graph that is exported as one self-contained file.
 
     Attributes:
-        name: what the export is asked for; in the file's metadata.
+        name: as the option of the export takes it; in the file's metadata.
         decodes: whether it gives tokens. Then the model needs special tokens and embeddings, and
             the file may take and give text, and hold quantised weights.
         spec: inputs and outputs.
@@ -195,7 +195,7 @@ def _export_forward(build: GraphBuild, extras: Extras) -> ir.Model:
     return export_forward(build.model(), build.opset, extras.attention_biases, extras.log_probs)
 
 
-# In the order of export, which is that of comparison: a form stands after what it needs.
+# In the order of export and comparison: a form comes after those that it needs.
 BUNDLE_FORMS: tuple[BundleForm, ...] = (
     BundleForm("encoder", _export_encoder, compare_encoder),
     BundleForm("decoder", _export_decoder, compare_decoder),
@@ -215,7 +215,7 @@ def export_bundle_forms(build: GraphBuild, progress: Progress) -> dict[BundleFor
     """Export every graph of a bundle, in memory.
 
     Raises:
-        ExportError: torch's exporter gave up, or a form stands before one that it needs.
+        ExportError: torch's exporter failed, or a form is listed before one that it needs.
     """
     graphs: dict[BundleForm, ir.Model] = {}
     by_name: dict[str, ir.Model] = {}

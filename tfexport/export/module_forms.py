@@ -110,7 +110,7 @@ def export_module_forms(build: ModuleBuild, progress: Progress) -> dict[ModuleFo
     """Export every graph of a bundle, in memory.
 
     Raises:
-        ExportError: torch's exporter gave up; the message names the method and the line.
+        ExportError: torch's exporter failed; the message names the method and the line.
     """
     graphs: dict[ModuleForm, ir.Model] = {}
     encoder = None

@@ -49,13 +49,13 @@ def load_named(name: str, option: str | None = None) -> Callable[..., Any]:
 def one_line(error: BaseException) -> str:
     """An exception of a user's own code as one line: its type, its message, and where it arose.
 
-    The place is the innermost line outside Python, its installed libraries and this package.
+    It is the innermost line outside Python, its installed libraries and this package.
     """
     text = " ".join(str(error).split())
     text = text if len(text) <= _MOST else f"{text[:_MOST]}…"
     kind = type(error).__name__
-    place = _place(error)
-    return f"{kind}{f': {text}' if text else ''}{f' ({place})' if place else ''}"
+    location = _location(error)
+    return f"{kind}{f': {text}' if text else ''}{f' ({location})' if location else ''}"
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -98,7 +98,7 @@ def _import(module_name: str, folder: Path) -> ModuleType:
             )
     try:
         return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
             raise ConfigError(
@@ -126,7 +126,7 @@ def _owner(found: Any) -> str:
     return str(getattr(found, "__name__", type(found).__name__))
 
 
-def _place(error: BaseException) -> str | None:
+def _location(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

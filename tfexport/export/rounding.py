@@ -5,9 +5,9 @@ values are from exact ones; or, where it does not run in float64, with its weigh
 unit in the last place and with other orders of its sums, which shows how far such changes move
 them. Only the reference is measured, never the exported side.
 
-Its weights are found by looking through what the code holds (modules, containers, closures and the
-global names of functions), and by watching what it computes with. Afterwards everything is as
-it was, caches that the code filled meanwhile too.
+Its weights are found by searching the objects that the code refers to (modules, containers,
+closures and the global names of functions), and by watching what it computes with. Afterwards
+everything is as it was, caches that the code filled meanwhile too.
 """
 
 import contextlib
@@ -29,30 +29,16 @@ LEAST_LOG_PROB = -80.0  # e^-87 is the least that float32 holds as a probability
 FLOAT64 = "float64"
 CHANGED = "weights changed by one unit in the last place, and other orders of the sums"
 ORDERS = "other orders of the sums"
-LEAST_ALLOWED = 1e-4
-MULTIPLE = 5  # of the noise; docs/parity.md has the measurements
-MOST_ALLOWED = 1e-2  # whatever the noise
 MOST_VALUES = 2**24  # that are held in float64 at once
 _SEEDS = [1, 2, 3, 4]  # of changes: on some ids the noise of one draw is a third of another's
 _PATTERN = 8191  # a prime, so that no two rows of a matrix are changed alike
-MOST_VISITED = 200_000  # objects; what holds more is looked through no further
-MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones are not held in float64 beside them
+MOST_VISITED = 200_000  # objects; the search for weights stops there
+MOST_DOUBLED = 2**31  # bytes of weights in float32; larger ones get no copy in float64
 # Bytes of weights. Code with fewer computes a token in less than a millisecond, and torch's threads
 # wait for each other longer than that where cores are shared: docs/modules.md has measurements.
 LEAST_SHARED = 2**24
 _LIBRARIES = ("torch", "numpy", "builtins", "tfexport.model_src.checkpoint", "tfexport.runtime")
 Convert = Callable[[Tensor], Tensor]
-
-
-def allow(noise: float) -> float:
-    """The largest difference that passes where float32 itself has this much noise.
-
-    It is ``MULTIPLE`` times the noise, at least ``LEAST_ALLOWED`` and at most ``MOST_ALLOWED``, so
-    that no model widens it without bound.
-    """
-    if not np.isfinite(noise):
-        return min(LEAST_ALLOWED, MOST_ALLOWED)
-    return float(min(MOST_ALLOWED, max(LEAST_ALLOWED, MULTIPLE * noise)))
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Noise:
     Attributes:
         hidden: of encoder states, or of each tensor of a module's memory.
         logits: as they are compared.
-        log_probs: of the whole vocabulary.
+        log_probs: of the complete vocabulary.
     """
 
     hidden: tuple[float, ...] = (0.0,)
@@ -99,7 +85,7 @@ class Rounding:
             others: compute the same in float32 with the sums in other orders. None for a
                 computation that costs so much that its weights are changed only once.
         """
-        if self.by is None:  # what else the code holds may have weights too
+        if self.by is None:  # other objects of the code may have weights too
             self._weights.watch(compute)
         exact = self.exact(compute)
         draws = [_arrays(other()) for other in others or ()]
@@ -133,7 +119,7 @@ class Rounding:
         try:
             with self._weights.in_float64():
                 found = list(compute())
-        except Exception:  # whatever code that was written for float32 raises
+        except Exception:  # code that was written for float32 may raise anything
             return None
         if any(each.dtype != torch.float64 for each in found if each.is_floating_point()):
             return None

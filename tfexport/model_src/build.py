@@ -64,9 +64,9 @@ def build_transformer(
     Args:
         config: the mathematics. Without vocabulary sizes the model takes vectors and gives the
             decoder's states.
-        encoder: stands in for the encoder that the config describes; called with (B, S, E) and a
+        encoder: replaces the encoder that the config describes; called with (B, S, E) and a
             bias that broadcasts to (B, H, S, S). Its weights are left as they are.
-        decoder: stands in for the decoder that the config describes, likewise.
+        decoder: replaces the decoder that the config describes.
         attention_class: of every attention; a subclass that computes the same in another way.
     """
     model = Transformer(
@@ -245,7 +245,7 @@ def _norm(config: TransformerConfig) -> nn.Module:
 
 
 def initialise(part: nn.Module) -> None:
-    """Draw matrices anew, Xavier-uniform, and zero the biases of projections."""
+    """Draw matrices again, Xavier-uniform, and zero the biases of projections."""
     for module in part.modules():
         for parameter in module.parameters(recurse=False):
             if parameter.dim() > 1:

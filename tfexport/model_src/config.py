@@ -8,11 +8,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, join_problems, join_some, nearest_name, shown
 
-# Checks of a TransformerConfig's values: types and bounds first, then contradictions.
-#
-# The config itself runs them, so that its class is not named here.
-
-
 # The largest value of every integer, far above those of published models: a larger one is a mistake
 # or an attack, which would otherwise show only when memory runs out.
 BOUNDS = {
@@ -170,7 +165,7 @@ class TransformerConfig:
         d_ff: width inside the feed-forward sublayers.
         source_vocab_size: rows of the source embedding; None for a model without embeddings.
         target_vocab_size: V, rows of the target embedding and of the output projection, or None.
-        head_dim: D; 0 stands for d_model / num_heads.
+        head_dim: D; 0 for d_model / num_heads.
         norm: "layer" (torch.nn.LayerNorm), "annotated" (unbiased deviation, eps outside the root)
             or "rms".
         norm_eps: added under the root, or to the deviation for "annotated".
@@ -203,7 +198,7 @@ class TransformerConfig:
         first_position: row of a computed table that belongs to the first token.
         source_embedding_norm: a norm of the source's embeddings: of the "tokens" alone, or of the
             "sum" of tokens and positions.
-        target_embedding_norm: likewise of the target's.
+        target_embedding_norm: the same for the target.
         scale_target_embeddings: ``scale_embeddings`` acts on the target's side too.
         gated_feed_forward: the feed-forward is down(activation(gate(x)) * up(x)).
         scale_scores: attention scores are divided by sqrt(head_dim).
@@ -212,7 +207,7 @@ class TransformerConfig:
             pair of neighbouring values is turned).
         relative_buckets: rows of a table of buckets.
         relative_max_distance: the distance from which on all share the last bucket; for "shaw" the
-            largest distance that is told apart.
+            largest distance with its own value.
         decoder_num_heads: heads of the decoder; 0 for as many as the encoder has.
         decoder_d_ff: width inside the decoder's feed-forward; 0 for the encoder's.
         decoder_norm_placement: of the decoder's layers, or "same" as in the encoder.
@@ -323,7 +318,7 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> "DecoderSizes":
-        """Sizes of the decoder, which the encoder's stand for where none are given."""
+        """Sizes of the decoder; by default those of the encoder."""
         heads = self.decoder_num_heads or self.num_heads
         head_dim = self.num_heads * self.head_dim // heads
         placement = self.decoder_norm_placement
@@ -393,3 +388,41 @@ def _to_json(value: Any) -> Any:
 
 def _from_json(value: Any) -> Any:
     return float(value) if value in ("-inf", "inf") else value
+
+
+# Templates of special tokens: ``framing=tutorial`` among the settings, or ``"framing": "tutorial"``
+# in a config, sets the special ids and which of them surround a source text.
+
+
+FRAMING = "framing"  # a key of configs, besides those of the model
+FRAMINGS: dict[str, dict[str, Any]] = {
+    # "Language Translation with nn.Transformer and torchtext", of pytorch.org/tutorials.
+    "tutorial": {
+        "unk_id": 0,
+        "pad_id": 1,
+        "bos_id": 2,
+        "eos_id": 3,
+        "add_source_bos": True,
+        "add_source_eos": True,
+    },
+}
+
+
+def read_framing(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The template of special tokens that a config names: its origin, and its values.
+
+    Returns:
+        None if they name none.
+
+    Raises:
+        ValueError: an unknown name; the message is a problem of the config.
+    """
+    if FRAMING not in given:
+        return None
+    name = given[FRAMING]
+    if not isinstance(name, str) or name not in FRAMINGS:
+        near = nearest_name(name, FRAMINGS) if isinstance(name, str) else None
+        hint = "" if near is None else f"; did you mean {near!r}?"
+        known = ", ".join(map(repr, FRAMINGS))
+        raise ValueError(f"framing: {shown(name)} is not known{hint}; known are: {known}")
+    return f"{FRAMING}={name}", FRAMINGS[name]

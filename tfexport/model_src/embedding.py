@@ -10,8 +10,9 @@ from torch.nn import functional as F
 class Embedding(nn.Module):
     """norm(token_norm(scale * table[id]) + position).
 
-    The token ``unplaced_id`` gets no position; those behind it are counted as if it had one.
-    Source: Vaswani et al. 2017, sections 3.4 and 3.5; the norms are those of BART and its kin.
+    The token ``unplaced_id`` gets no position; those after it are counted as if it had one.
+    Source: Vaswani et al. 2017, sections 3.4 and 3.5; the norms are those of BART and similar
+        models.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Embedding(nn.Module):
         self.unplaced_id = unplaced_id
 
     def forward(self, inputs: Tensor, start: int) -> Tensor:
-        """Embed ids whose first column stands at position ``start``: (B, T) to (B, T, E)."""
+        """Embed ids whose first column is at position ``start``: (B, T) to (B, T, E)."""
         x: Tensor = self.token_norm(self.tokens(inputs) * self.scale)
         return self.placed(inputs, x, self.positions(x, start))
 
@@ -51,14 +52,11 @@ class Embedding(nn.Module):
 
 
 class NoEmbedding(nn.Module):
-    """Stands where a model takes vectors instead of ids: the caller has embedded them."""
+    """Replaces an embedding in a model that takes vectors instead of ids."""
 
     def forward(self, inputs: Tensor, start: int) -> Tensor:
         """(B, T, E) to (B, T, E)."""
         return inputs
-
-
-# Absolute positions: one table, looked up by index and added.
 
 
 def sinusoidal_table(max_positions: int, d_model: int) -> Tensor:

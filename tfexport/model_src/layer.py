@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from tfexport.model_src.attention import Attention
 
-# The position-wise feed-forward sublayer.
-
 
 class FeedForward(nn.Module):
     """down(dropout(activation(up(x)))). Source: Vaswani et al. 2017, section 3.3."""
@@ -215,9 +213,6 @@ class DecoderLayer(nn.Module):
         y = self.feed_forward(self.feed_forward_residual.enter(x))
         x = self.feed_forward_residual.leave(x, y)
         return x, key, value, weights
-
-
-# Normalisation over the last axis, in the three forms that checkpoints use.
 
 
 class AnnotatedLayerNorm(nn.Module):

@@ -97,7 +97,7 @@ class TorchTransformer(nn.Module):
     applies one layer several times and adds positions at the start of every encoder layer.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - torch's own signature
         self,
         d_model: int = 512,
         nhead: int = 8,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class RelativePositions(nn.Module):
-    """None; and the places of an attention in which the other kinds act.
+    """No relative positions; and the hooks of an attention that the other kinds override.
 
     Attributes:
         only_bias: ``forward`` is all that the kind changes, so that any operator that adds a bias
@@ -47,7 +47,7 @@ class RelativePositions(nn.Module):
 class RelativeBias(RelativePositions):
     """A trained bias of each head for each bucket of distances between key and query.
 
-    Only as many distances differ as the last bucket is far away: their buckets are looked up, not
+    Distances beyond the last bucket share it, so there are few: their buckets are looked up, not
     computed, and the biases of all scores are gathered from one strip of (H, distances).
     Source: Raffel et al. 2020 (T5), section 2.1.
     """
@@ -170,7 +170,8 @@ def bucket_lookup(num_buckets: int, max_distance: int, bidirectional: bool) -> T
     """The bucket of every distance, key minus query, from -M to M or, in one direction, to 0.
 
     Half of a direction's buckets hold one distance each, the others ever more, up to M. With the
-    logarithm in float32, as there: some distances at a boundary are in another bucket otherwise.
+    logarithm in float32, as there: float64 would put some distances at a boundary in another
+    bucket.
 
     Args:
         num_buckets: of both directions together.

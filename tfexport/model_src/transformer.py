@@ -136,7 +136,7 @@ class Transformer(nn.Module):
     """Embeddings, encoder, decoder and output projection, joined by additive masks.
 
     Build one with ``build_transformer(config)``. Masks are 1 = keep; padding is on the right. A
-    model without embeddings has ``NoEmbedding`` in their place: its ids are then vectors,
+    model without embeddings has ``NoEmbedding`` instead: its ids are then vectors,
     (B, T, E), and its logits are the decoder's states.
     Source: Vaswani et al. 2017.
     """
@@ -225,7 +225,7 @@ class Transformer(nn.Module):
         decoder_input_ids: Tensor,
         decoder_attention_mask: Tensor,
     ) -> Tensor:
-        """Score a whole target at once (teacher forcing), with a causal mask.
+        """Compute the logits of a given target (teacher forcing), with a causal mask.
 
         Args:
             input_ids: (B, S) source ids.
@@ -266,7 +266,7 @@ class Transformer(nn.Module):
         decoder_bias: Tensor,
         cross_bias: Tensor,
     ) -> Tensor:
-        """Score a whole target with the caller's masks alone.
+        """Compute the logits of a given target with the caller's masks alone.
 
         Args:
             input_ids: (B, S) source ids.

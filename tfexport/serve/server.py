@@ -133,7 +133,7 @@ def url_of(bound: socket.socket) -> str:
 def most_connections(wanted: int) -> int:
     """Raise the system's limit of open files if needed; return the connections that fit."""
     try:
-        import resource
+        import resource  # noqa: PLC0415
     except ImportError:  # on Windows
         return min(wanted, 8192)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 HERE = Path(__file__).parent
@@ -138,7 +138,7 @@ def write_tokenizer(path: Path) -> None:
     tokenizer.save(str(path))
 
 
-def export(model: Reader, bundle: Path) -> None:
+def write_bundle(model: Reader, bundle: Path) -> None:
     """Write the bundle, whose graphs are compared with the model's own methods.
 
     Beside it stands its generate.onnx as one file with its weights, which is what the page reads.
@@ -147,7 +147,7 @@ def export(model: Reader, bundle: Path) -> None:
     write_tokenizer(tokenizer)
     draw = np.random.default_rng(1)
     texts = [draw_formula(draw) for _ in range(4)]
-    export_module(
+    export(
         model,
         bundle,
         inputs=[Input("image", "float32", ("batch", 1, HEIGHT, "width"))],
@@ -181,7 +181,7 @@ def main() -> None:
     model = Reader()
     train(model, arguments.steps, draw)
     torch.save(model.state_dict(), arguments.output.with_suffix(".pt"))
-    export(model, arguments.output)
+    write_bundle(model, arguments.output)
 
     # From here on nothing needs torch, but what PyTorch finds is compared.
     texts = [draw_formula(draw) for _ in range(100)]

@@ -17,7 +17,7 @@ from tests.support.hf_models import (
 )
 from tests.system.peers.test_bart_like import TOLERANCE, draw_config
 from tfexport.errors import InputError
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
@@ -49,7 +49,7 @@ def test_bundle(family: str, seed: int, tmp_path: Path) -> None:
     model = make_model(family, seed, untied=untied, **values)
     folder = save_folder(model, tmp_path / "model", "bin" if seed % 2 else "safetensors")
     # The third is of standard operators alone.
-    made = export_bundle(folder, tmp_path / "m.bundle", portable=seed == 2)
+    made = export(folder, tmp_path / "m.bundle", portable=seed == 2)
     assert made.report is not None
     assert made.bundle_manifest is not None
     assert "of Hugging Face" in made.report.reference

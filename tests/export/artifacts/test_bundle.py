@@ -21,7 +21,7 @@ from tfexport.errors import (
     ConfigError,
     OutputExistsError,
 )
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
@@ -55,7 +55,7 @@ def test_stock_model_of_any_shape_exports_with_one_call(
     folder = tmp_path_factory.mktemp("stock")
     model = tutorial.make(**{**options, "scale": 1.0})
     torch.save(model.state_dict(), folder / "model.pt")
-    result = export_bundle(
+    result = export(
         folder / "model.pt", folder / "a.bundle", settings=[*to_settings(options), *IDS]
     )
     assert result.report is not None
@@ -66,7 +66,7 @@ def test_stock_model_of_any_shape_exports_with_one_call(
 @pytest.mark.usefixtures("few_shapes")
 def test_training_script_ends_with_a_bundle(tmp_path: Path) -> None:
     model = pre_norm().train()
-    result = export_bundle(model, tmp_path / "a.bundle", config=CONFIG)
+    result = export(model, tmp_path / "a.bundle", config=CONFIG)
     assert model.training, "the caller's module is left as it was"
     assert result.manifest.parity is not None
     assert result.manifest.parity["passed"]
@@ -77,7 +77,7 @@ def test_config_of_a_live_module_may_be_a_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     (tmp_path / "ids.json").write_text(json.dumps(CONFIG))
-    result = export_bundle(
+    result = export(
         tutorial_model, tmp_path / "a.bundle", config=tmp_path / "ids.json", verify=False
     )
     assert result.manifest.special_ids.eos == 2
@@ -85,7 +85,7 @@ def test_config_of_a_live_module_may_be_a_file(
 
 def test_bundle_needs_its_special_ids(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pad_id, bos_id, eos_id"):
-        export_bundle(tutorial.make(), tmp_path / "a.bundle")
+        export(tutorial.make(), tmp_path / "a.bundle")
 
 
 def test_force_replaces_and_its_absence_refuses(
@@ -94,8 +94,8 @@ def test_force_replaces_and_its_absence_refuses(
     output = tmp_path / "a.bundle"
     shutil.copytree(tiny_bundle, output)
     with pytest.raises(OutputExistsError, match="Use force=True"):
-        export_bundle(tutorial_model, output, config=CONFIG)
-    result = export_bundle(tutorial_model, output, config=CONFIG, verify=False, force=True)
+        export(tutorial_model, output, config=CONFIG)
+    result = export(tutorial_model, output, config=CONFIG, verify=False, force=True)
     assert result.manifest.tokenizers == {}
     assert open_bundle(tmp_path / "a.bundle") == result.manifest
 
@@ -103,7 +103,7 @@ def test_force_replaces_and_its_absence_refuses(
 def test_failing_import_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"no checkpoint")
     with pytest.raises(CheckpointError):
-        export_bundle(tmp_path / "model.pt", tmp_path / "a.bundle")
+        export(tmp_path / "model.pt", tmp_path / "a.bundle")
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tfexport.errors import ConfigError, TokenizerError
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 IDS = [f"{key}={json.dumps(value)}" for key, value in CONFIG.items()]
@@ -50,7 +50,7 @@ def test_tokenizer_of_every_kind_travels_in_the_bundle(
     for side, size in (("source", 17), ("target", 19)):
         (tmp_path / side).mkdir()
         sides[side] = make_tokenizers(tmp_path / side, size)[kind]
-    export_bundle(
+    export(
         tutorial_model,
         tmp_path / "a.bundle",
         config=CONFIG,
@@ -72,7 +72,7 @@ def test_each_side_may_have_its_own_tokenizer(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     files = make_tokenizers(tmp_path, 17)
-    result = export_bundle(
+    result = export(
         tutorial_model,
         tmp_path / "a.bundle",
         config=CONFIG,
@@ -88,9 +88,7 @@ def test_each_side_may_have_its_own_tokenizer(
 def test_tokenizer_beside_the_checkpoint_is_taken(tmp_path: Path, tiny_checkpoint: Path) -> None:
     make_tokenizers(tmp_path, 17)["tokenizers"].rename(tmp_path / "tokenizer.json")
     shutil.copy(tiny_checkpoint, tmp_path / "model.pt")
-    result = export_bundle(
-        tmp_path, tmp_path / "a.bundle", settings=["num_heads=2", *IDS], verify=False
-    )
+    result = export(tmp_path, tmp_path / "a.bundle", settings=["num_heads=2", *IDS], verify=False)
     assert result.tokenizers == (tmp_path / "tokenizer.json",)
 
 
@@ -123,5 +121,5 @@ def test_tokenizer_that_does_not_fit_is_refused_before_the_export(
     (tmp_path / "twice").write_text("a\nb\na\n")
     files: dict[str, Any] = {key: tmp_path / name for key, name in choice.items()}
     with pytest.raises(error, match=message):
-        export_bundle(tutorial.make(), tmp_path / "a.bundle", config=SETTINGS, **files)
+        export(tutorial.make(), tmp_path / "a.bundle", config=SETTINGS, **files)
     assert not (tmp_path / "a.bundle").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import SETTINGS
 from tests.support.originals.weights import shake
-from tfexport.export import export_bundle, export_graph, export_torchscript
+from tfexport.export import export
 from tfexport.export.parity import eager_run
 from tfexport.model_src import TransformerConfig, build_transformer, save_checkpoint
 
@@ -80,14 +80,14 @@ def test_combinations_are_equal_through_onnx_and_torchscript(
     )  # fmt: skip
     model = shake(build_transformer(config))
     save_checkpoint(model, tmp_path / "model.safetensors")
-    reports = [export_torchscript(tmp_path, tmp_path / "model.ts").report]
+    reports = [export(tmp_path, tmp_path / "model.ts").report]
     if i % 2:
-        made = export_bundle(tmp_path, tmp_path / "a.bundle")
+        made = export(tmp_path, tmp_path / "a.bundle")
         assert made.manifest.config == config.to_dict()
         reports.append(made.report)
     else:
         file = tmp_path / "g.onnx"
-        reports.append(export_graph(tmp_path, file, "generate", portable=True).report)
+        reports.append(export(tmp_path, file, graph="generate", portable=True).report)
     for report in reports:
         assert report is not None
         assert report.passed

@@ -12,13 +12,13 @@ from tfexport.bundle import read_manifest
 from tfexport.errors import BundleError
 from tfexport.export.artifacts.info import (
     METADATA,
-    TORCHSCRIPT,
     ArtifactInfo,
     info_of_bundle,
     read_graph_info,
     read_info,
     read_torch_info,
 )
+from tfexport.export.artifacts.option_rules import TORCHSCRIPT
 
 INFO = ArtifactInfo(
     "generate", {"eos_id": 2}, parity={"passed": True}, needs={"onnxruntime": "1.21"}

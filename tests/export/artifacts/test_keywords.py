@@ -5,32 +5,57 @@ from typing import Any
 
 import pytest
 
-from tfexport.export import (
-    export_bundle,
-    export_graph,
-    export_quantized_bundle,
-    export_quantized_graph,
-    export_torchscript,
-    verify_artifact,
-)
+from tfexport.errors import ConfigError
+from tfexport.export import export, verify
 from tfexport.export.artifacts.keywords import graph_options, read_options, tokenizer_files
 
-EXPORTS = [export_bundle, export_graph, export_torchscript, verify_artifact]
 
-
-@pytest.mark.parametrize("export", EXPORTS, ids=lambda export: export.__name__)
+@pytest.mark.parametrize("function", [export, verify], ids=lambda function: function.__name__)
 def test_unknown_keyword_is_refused_by_name_with_the_one_that_was_meant(
-    export: Any, tmp_path: Path
+    function: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(TypeError, match=rf"{export.__name__}\(\) got .*'setings'; did you mean 's"):
-        export("nothing.pt", tmp_path / "out", setings=["pad_id=0"])
+    name = function.__name__
+    with pytest.raises(TypeError, match=rf"{name}\(\) got .*'setings'; did you mean 's"):
+        function("nothing.pt", tmp_path / "out", setings=["pad_id=0"])
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
+        function("nothing.pt", tmp_path / "out", speed=3)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("export", [export_quantized_bundle, export_quantized_graph])
-def test_unknown_keyword_of_a_quantised_export_is_refused(export: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'speed'$"):
-        export("nothing.pt", tmp_path / "out", "int8", speed=3)
+@pytest.mark.parametrize(
+    ("name", "given", "problems"),
+    [
+        ("m.ts", {"quantize": "int8", "portable": True, "reads": "texts"},
+         ["quantize goes with", "portable goes with", "reads goes with", "leave portable out"]),
+        ("m.pt2", {"log_probs": True, "tokenizer": "t.json", "samples": "s.txt"},
+         ["log_probs goes with", "tokenizer goes with", "samples goes with"]),
+        ("m.bundle", {"examples": [{}], "add_source_eos": True, "log_probs": True},
+         ["examples is of a module", "add_source_eos is of a module", "log_probs goes with"]),
+        ("m.bundle", {"pad_id": 0, "bos_id": 1, "log_probs": True},
+         ["inputs is missing", "eos_id is missing", "max_length is missing",
+          "log_probs is of checkpoints"]),
+        ("m.onnx", {}, ["m.onnx: a bundle is a folder"]),
+        ("m", {"graph": "backward"}, ["graph: 'backward' is not one of", "'torchscript'"]),
+    ],
+    ids=["torchscript", "torch.export", "module's options", "checkpoint's", "suffix", "graph"],
+)  # fmt: skip
+def test_all_options_that_do_not_go_with_the_output_are_named(
+    tmp_path: Path, name: str, given: dict[str, Any], problems: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        export("nothing.pt", tmp_path / name, **given)
+    assert all(each in str(raised.value) for each in problems), str(raised.value)
+
+
+def test_options_of_a_module_and_of_a_checkpoint_are_not_mixed_in_verify() -> None:
+    with pytest.raises(ConfigError, match="examples is of a module of your own"):
+        verify("a.bundle", "nothing.pt", examples=[{}])
+    with pytest.raises(ConfigError) as raised:
+        verify("a.bundle", "nothing.pt", inputs=[], layout="native", settings=["a=1"])
+    assert "layout is of checkpoints" in str(raised.value)
+    assert "settings is of checkpoints" in str(raised.value)
+    with pytest.raises(ConfigError, match=r"model: 'nothing\.pt' is not a torch\.nn\.Module"):
+        verify("a.bundle", "nothing.pt", inputs=[])
 
 
 def test_keywords_become_values() -> None:

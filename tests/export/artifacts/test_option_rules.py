@@ -1,4 +1,4 @@
-"""Which options of an ONNX export go together."""
+"""What an export writes, and which options go together."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tfexport.cli.spelling import spell
 from tfexport.errors import ConfigError, OutputExistsError
-from tfexport.export.artifacts.option_rules import check_onnx_export, check_options
+from tfexport.export.artifacts.option_rules import check_export, kind_of
 
 
 @pytest.mark.parametrize(
@@ -32,53 +32,71 @@ def test_option_that_does_not_go_with_a_graph_is_named(
     graph: str | None, given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        check_options(graph, given)
+        check_export("out", graph, given)
     assert str(raised.value) == message
 
 
 def test_all_contradictions_are_told_at_once_and_spelled_as_flags() -> None:
     with pytest.raises(ConfigError) as raised:
-        check_options("generate", {"log_probs": True, "text": True, "output_attentions": True})
+        check_export(
+            "out", "generate", {"log_probs": True, "text": True, "output_attentions": True}
+        )
     told = raised.value.message.spelled(spell)
     assert "--log-probs goes with --graph forward." in told
     assert "leave --attention out" in told
 
 
 def test_options_that_are_not_given_contradict_nothing(tmp_path: Path) -> None:
-    given = {"graph": "forward", "text": False, "quantize": None, "samples": None}
-    check_onnx_export(tmp_path / "f.onnx", False, given)
+    given = {"text": False, "quantize": None, "samples": None}
+    check_export(tmp_path / "f.onnx", "forward", given)
 
 
 def test_samples_and_tokenizers_need_a_use(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="samples goes with a bundle, text or quantize"):
-        check_onnx_export(tmp_path / "g.onnx", False, {"samples": "s.txt", "graph": "generate"})
-    check_onnx_export(tmp_path / "b.bundle", False, {"samples": "s.txt", "expect": "e.tsv"})
+        check_export(tmp_path / "g.onnx", "generate", {"samples": "s.txt"})
+    check_export(tmp_path / "b.bundle", None, {"samples": "s.txt", "expect": "e.tsv"})
     with pytest.raises(ConfigError, match="expect goes with a bundle; leave graph out"):
-        check_onnx_export(tmp_path / "g.onnx", False, {"expect": "e.tsv", "graph": "generate"})
-    of_ids = {"graph": "generate", "tokenizer": "t.json", "quantize": "int8"}
+        check_export(tmp_path / "g.onnx", "generate", {"expect": "e.tsv"})
+    of_ids = {"tokenizer": "t.json", "quantize": "int8"}
     with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer"):
-        check_onnx_export(tmp_path / "g.onnx", False, of_ids)
-    check_onnx_export(tmp_path / "g.onnx", False, {**of_ids, "samples": "s.txt"})
+        check_export(tmp_path / "g.onnx", "generate", of_ids)
+    check_export(tmp_path / "g.onnx", "generate", {**of_ids, "samples": "s.txt"})
     with pytest.raises(ConfigError, match="a graph of ids holds no tokenizer; leave split out"):
-        check_onnx_export(tmp_path / "g.onnx", False, {"graph": "forward", "source_split": "a"})
+        check_export(tmp_path / "g.onnx", "forward", {"source_split": "a"})
 
 
 def test_output_is_looked_at_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a bundle is a folder"):
-        check_onnx_export(tmp_path / "b.onnx", False, {})
+        check_export(tmp_path / "b.onnx", None, {})
     (tmp_path / "g.onnx").write_bytes(b"")
     with pytest.raises(OutputExistsError, match="already exists"):
-        check_onnx_export(tmp_path / "g.onnx", False, {"graph": "generate"})
+        check_export(tmp_path / "g.onnx", "generate", {})
 
 
 def test_languages_need_samples_and_something_that_decodes_them(tmp_path: Path) -> None:
     told = {"source_language": "de", "target_language": "en"}
     with pytest.raises(ConfigError) as raised:
-        check_onnx_export(tmp_path / "b.bundle", False, told)
+        check_export(tmp_path / "b.bundle", None, told)
     message = raised.value.message.spelled(spell)
     assert "--source-language is of the samples; name them with --samples" in message
     assert "--target-language is of the samples" in message
-    check_onnx_export(tmp_path / "b.bundle", False, {**told, "expect": "e.tsv"})
-    of_text = {**told, "graph": "generate", "text": True, "samples": "s.txt"}
+    check_export(tmp_path / "b.bundle", None, {**told, "expect": "e.tsv"})
+    of_text = {**told, "text": True, "samples": "s.txt"}
     with pytest.raises(ConfigError, match="target_language goes with a bundle or with quantize"):
-        check_onnx_export(tmp_path / "g.onnx", False, of_text)
+        check_export(tmp_path / "g.onnx", "generate", of_text)
+
+
+@pytest.mark.parametrize(
+    ("output", "graph", "kind"),
+    [
+        ("a.bundle", None, "bundle"),
+        ("a", None, "bundle"),
+        ("a.ts", None, "torchscript"),
+        ("a.pt", None, "torchscript"),
+        ("a.pt2", None, "torch.export"),
+        ("a.onnx", "forward", "forward"),
+        ("a", "torchscript", "torchscript"),
+    ],
+)
+def test_name_and_graph_say_what_is_written(output: str, graph: str | None, kind: str) -> None:
+    assert kind_of(output, graph) == kind

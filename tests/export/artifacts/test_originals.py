@@ -21,7 +21,7 @@ from tests.support.originals import annotated, rebuilt, rmsnorm
 from tests.support.originals.weights import shake
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError
-from tfexport.export import export_graph, verify_graph
+from tfexport.export import export, verify
 from tfexport.model_src import (
     TransformerConfig,
     build_transformer,
@@ -121,7 +121,9 @@ def test_forward_graph_gives_the_originals_log_probabilities(family: str, tmp_pa
     model, scores, settings, _ = FAMILIES[family]
     torch.save(model.state_dict(), tmp_path / "model.pt")
     words = [word.removeprefix("--set=") for word in settings]
-    export_graph(tmp_path / "model.pt", tmp_path / "f.onnx", settings=words, log_probs=True)
+    export(
+        tmp_path / "model.pt", tmp_path / "f.onnx", graph="forward", settings=words, log_probs=True
+    )
     session = ort.InferenceSession(tmp_path / "f.onnx")
     source, target = torch.randint(0, 17, (1, 6)), torch.randint(0, 17, (1, 5))
     feeds = {
@@ -159,7 +161,7 @@ def test_rebuilt_transformer_goes_through_forward_with_its_masks(
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "equal to nn.Transformer rebuilt" in done.stdout
-    report = verify_graph(path, tmp_path / "model.pt")
+    report = verify(path, tmp_path / "model.pt")
     assert report.passed
     assert {c.stage for c in report.comparisons} == {
         "eager modules",
@@ -234,7 +236,7 @@ def test_forward_file_is_whole_and_says_what_it_is(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     model, path = tutorial_model, tmp_path / "f.onnx"
-    export_graph(model, path, config=SETTINGS)
+    export(model, path, graph="forward", config=SETTINGS)
     assert [p.name for p in tmp_path.iterdir()] == ["f.onnx"]
     metadata = ort.InferenceSession(path).get_modelmeta().custom_metadata_map
     assert metadata["tfexport_graph"] == "forward"
@@ -243,7 +245,7 @@ def test_forward_file_is_whole_and_says_what_it_is(
     state = {key: value.clone() for key, value in model.state_dict().items()}
     state["generator.bias"] += 0.01
     torch.save(state, tmp_path / "other.pt")
-    report = verify_graph(path, tmp_path / "other.pt")
+    report = verify(path, tmp_path / "other.pt")
     failure = report.first_failure()
     assert failure is not None
     assert failure.stage == "forward"
@@ -256,6 +258,6 @@ def test_table_that_the_projection_is_tied_to_is_in_the_file_once(tmp_path: Path
         max_positions=40,
     )  # fmt: skip
     model = build_transformer(config)
-    export_graph(model, tmp_path / "f.onnx", verify=False)
+    export(model, tmp_path / "f.onnx", graph="forward", verify=False)
     weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 64 * 4
     assert (tmp_path / "f.onnx").stat().st_size < 1.05 * weights + 256 * 1024

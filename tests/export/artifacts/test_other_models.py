@@ -10,7 +10,7 @@ from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tests.support.command import invoke
 from tfexport.errors import BundleError
-from tfexport.export import export_graph, export_torchscript, verify_artifact
+from tfexport.export import export, verify
 
 SIZES: dict[str, Any] = {
     "d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 12,
@@ -28,7 +28,7 @@ OTHERS = [
 def test_other_sizes_are_named(tiny_bundle: Path, sizes: dict[str, Any], message: str) -> None:
     other = tutorial.make(**{**SIZES, **sizes})
     with pytest.raises(BundleError, match=message) as caught:
-        verify_artifact(tiny_bundle, other, config=SETTINGS)
+        verify(tiny_bundle, other, config=SETTINGS)
     assert "this bundle is not of that checkpoint" in str(caught.value)
 
 
@@ -36,7 +36,7 @@ def test_other_special_ids_are_named(
     tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     with pytest.raises(BundleError, match="eos_id is 2 there and 5 in the checkpoint"):
-        verify_artifact(tiny_bundle, tutorial_model, config={**SETTINGS, "eos_id": 5})
+        verify(tiny_bundle, tutorial_model, config={**SETTINGS, "eos_id": 5})
 
 
 @pytest.mark.parametrize("kind", ["generate.onnx", "forward.onnx", "torchscript.ts"])
@@ -45,12 +45,12 @@ def test_single_files_name_them_too(
 ) -> None:
     path = tmp_path / kind
     if path.suffix == ".onnx":
-        export_graph(tutorial_model, path, path.stem, verify=False, config=CONFIG)
+        export(tutorial_model, path, graph=path.stem, verify=False, config=CONFIG)
     else:
-        export_torchscript(tutorial_model, path, verify=False, config=CONFIG)
+        export(tutorial_model, path, graph="torchscript", verify=False, config=CONFIG)
     other = tutorial.make(**{**SIZES, "encoder_layers": 2})
     with pytest.raises(BundleError, match=f"this {path.stem} is not of that checkpoint"):
-        verify_artifact(path, other, config=SETTINGS)
+        verify(path, other, config=SETTINGS)
 
 
 def test_command_line_says_it_in_one_message(tiny_bundle: Path, tmp_path: Path) -> None:

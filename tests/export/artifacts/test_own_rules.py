@@ -9,7 +9,7 @@ import pytest
 from tests.support.hf_models import change_json, make_model, save_folder
 from tests.support.tokenizer_folders import m2m100_folder
 from tfexport.errors import ConfigError
-from tfexport.export import export_graph, export_torchscript
+from tfexport.export import export
 from tfexport.export.artifacts.checkpoint_source import (
     check_greedy_file,
     needs_language,
@@ -43,9 +43,9 @@ def test_rules_that_a_file_would_lose_are_named(
 ) -> None:
     change_json(bart / "generation_config.json", **settings)
     with pytest.raises(ConfigError, match=rf"a single file cannot contain .*: {message}"):
-        export_graph(bart, tmp_path / "out", "generate")
+        export(bart, tmp_path / "out", graph="generate")
     with pytest.raises(ConfigError, match=rf"a single file cannot contain .*: {message}"):
-        export_torchscript(bart, tmp_path / "out")
+        export(bart, tmp_path / "out", graph="torchscript")
     assert not (tmp_path / "out").exists()
 
 

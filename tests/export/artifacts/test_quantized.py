@@ -15,14 +15,9 @@ from tests.export.conftest import TEXT_SIZE, make_wide
 from tests.support import tutorial
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, QualityError
-from tfexport.export import (
-    export_quantized_graph,
-    quantize_bundle,
-    verify_artifact,
-)
-from tfexport.export.artifacts.onnx import export_onnx
+from tfexport.export import export, quantize, verify
 from tfexport.export.ir_tools.quantization import quantize_per_row
-from tfexport.export.quantize.quality import Quality
+from tfexport.export.quantization.quality import Quality
 from tfexport.runtime.text.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.usefixtures("few_shapes")
@@ -52,11 +47,16 @@ def test_file_says_what_the_bundle_says(
     tmp_path: Path, wide: tutorial.TutorialModel, wide_bundle: Path
 ) -> None:
     file = tmp_path / "q.onnx"
-    written, judged = export_quantized_graph(wide, file, "int4", config=SETTINGS)
-    assert judged is None
+    written = export(wide, file, graph="generate", quantize="int4", config=SETTINGS)
+    assert written.quality is None
+    assert (written.kind, written.weights, written.size) == (
+        "generate",
+        "int4",
+        file.stat().st_size,
+    )
     assert written.report is not None
     assert written.report.passed
-    quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int4")
+    quantize(wide_bundle, tmp_path / "q.bundle", "int4")
     found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
     assert (found[0] == wanted[0]).all()
     assert found[1] == pytest.approx(wanted[1], abs=1e-5)
@@ -64,12 +64,12 @@ def test_file_says_what_the_bundle_says(
     names = [value.name for value in ort.InferenceSession(file).get_overridable_initializers()]
     assert not names, "onnxruntime warns of inputs that need not be fed"
     with pytest.raises(BundleError, match=r"holds int4 weights.*verify a float32 export"):
-        verify_artifact(file, wide, config=SETTINGS)
+        verify(file, wide, config=SETTINGS)
 
 
 def test_a_tied_table_is_in_the_file_once(tmp_path: Path) -> None:
     file, model = tmp_path / "q.onnx", make_wide(tied=True)
-    export_quantized_graph(model, file, "int8", config=SETTINGS, verify=False)
+    export(model, file, graph="generate", quantize="int8", config=SETTINGS, verify=False)
     table = model.tgt_tok_emb.embedding.weight.detach().numpy()
     rows = quantize_per_row(table)[0]
     content = file.read_bytes()
@@ -94,13 +94,18 @@ def test_what_hurts_stays_float32_in_the_file_too(
 
     monkeypatch.setattr(Quality, "passed", property(passed))
     file = tmp_path / "q.onnx"
-    _, judged = export_quantized_graph(
-        wide, file, "int8", samples=samples, config=SETTINGS, verify=False
+    judged = export(
+        wide,
+        file,
+        graph="generate",
+        quantize="int8",
+        samples=samples,
+        config=SETTINGS,
+        verify=False,
     )
-    assert judged is not None
     assert len(judged.kept) == 2
     rounds.clear()
-    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples)
+    made = quantize(wide_bundle, tmp_path / "q.bundle", samples=samples)
     assert made.kept == judged.kept
     found, wanted = decode(file), decode(tmp_path / "q.bundle" / "generate.onnx")
     assert (found[0] == wanted[0]).all()
@@ -115,21 +120,28 @@ def test_what_hurts_stays_float32_in_the_file_too(
 def test_failing_the_gate_leaves_nothing(
     tmp_path: Path, wide: tutorial.TutorialModel, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.export.quantize.quality.LEAST_AGREEMENT", 1.1)
-    monkeypatch.setattr("tfexport.export.quantize.bundle.MOST_KEPT", 1)
+    monkeypatch.setattr("tfexport.export.quantization.quality.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("tfexport.export.quantization.bundle.MOST_KEPT", 1)
     with pytest.raises(QualityError, match="int8 weights change too much"):
-        export_quantized_graph(wide, tmp_path / "q.onnx", "int8", samples=samples,
+        export(wide, tmp_path / "q.onnx", graph="generate", quantize="int8", samples=samples,
                                config=SETTINGS)  # fmt: skip
     assert list(tmp_path.iterdir()) == [samples]
 
 
 def test_what_cannot_be_quantised_is_refused(tmp_path: Path, wide: tutorial.TutorialModel) -> None:
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
-        export_quantized_graph(wide, tmp_path / "q.onnx", "int3", config=SETTINGS)
+        export(wide, tmp_path / "q.onnx", graph="generate", quantize="int3", config=SETTINGS)
     with pytest.raises(ConfigError, match="quantize goes with a bundle or with graph='generate'"):
-        export_onnx(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
+        export(wide, tmp_path / "q.onnx", graph="forward", quantize="int8", config=SETTINGS)
     with pytest.raises(ConfigError, match="own operators; leave portable out"):
-        export_quantized_graph(wide, tmp_path / "q.onnx", "int8", config=SETTINGS, portable=True)
+        export(
+            wide,
+            tmp_path / "q.onnx",
+            graph="generate",
+            quantize="int8",
+            config=SETTINGS,
+            portable=True,
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -178,13 +190,19 @@ def test_a_quantised_file_takes_and_gives_text(
     from tests.export.text.test_wrap import CONFIG, lines, pieces
 
     made, tokenizer = tmp_path / "q.onnx", pieces(tmp_path / "tokenizer.model")
-    written, _ = export_quantized_graph(
-        text_model, made, "int8", text=True, config=CONFIG, tokenizer=tokenizer
+    written = export(
+        text_model,
+        made,
+        graph="generate",
+        quantize="int8",
+        text=True,
+        config=CONFIG,
+        tokenizer=tokenizer,
     )
     assert written.report is not None
     assert any("text" in found.stage for found in written.report.comparisons)
     of_ids = tmp_path / "ids.onnx"
-    export_quantized_graph(text_model, of_ids, "int8", config=CONFIG, verify=False)
+    export(text_model, of_ids, graph="generate", quantize="int8", config=CONFIG, verify=False)
     library = load_tokenizer(tokenizer, "sentencepiece", TEXT_SIZE, 0)
     loaded = ort.SessionOptions()
     loaded.log_severity_level = 3

@@ -9,7 +9,7 @@ from tests.support.paths import VERSION_1
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError
 from tfexport.export.artifacts.keywords import reads_texts
-from tfexport.export.artifacts.option_rules import check_options
+from tfexport.export.artifacts.option_rules import check_export
 from tfexport.manifest import Manifest
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -53,7 +53,7 @@ def test_what_no_model_reads_is_refused() -> None:
     with pytest.raises(ConfigError, match="reads: 'words' is not sentences or texts"):
         reads_texts({"reads": "words"}, False)
     with pytest.raises(ConfigError, match="reads goes with a bundle"):
-        check_options("generate", {"reads": "texts"})
+        check_export("a.onnx", "generate", {"reads": "texts"})
 
 
 def test_a_manifest_keeps_it(tmp_path: Path) -> None:

@@ -17,28 +17,18 @@ from tests.export.text.test_wrap import byte_level
 from tests.support import own_forwards, tutorial
 from tfexport.bundle import read_manifest
 from tfexport.errors import ConfigError, ParityError
-from tfexport.export import (
-    ExportResult,
-    export_bundle,
-    export_graph,
-    export_quantized_bundle,
-    export_torchscript,
-    read_info,
-    verify_artifact,
-    verify_bundle,
-)
-from tfexport.export.artifacts.onnx import export_onnx
+from tfexport.export import ExportResult, export, read_info, verify
 from tfexport.export.parity import STAGES
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
+from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 
 Export = Callable[..., ExportResult]
 EXPORTS: dict[str, Export] = {
-    "a.bundle": export_bundle,
-    "generate.onnx": partial(export_graph, graph="generate"),
-    "forward.onnx": export_graph,
-    "model.ts": export_torchscript,
-    "model.pt2": partial(export_torchscript, torch_export=True),
+    "a.bundle": export,
+    "generate.onnx": partial(export, graph="generate"),
+    "forward.onnx": partial(export, graph="forward"),
+    "model.ts": export,
+    "model.pt2": export,
 }
 SENTENCE = (
     "Your own forward was not run: compared with torch.nn.Transformer built from the checkpoint. "
@@ -97,7 +87,7 @@ def test_config_that_says_what_the_code_does_makes_them_equal(
     tmp_path: Path, wrong: own_forwards.Seq2SeqTransformer
 ) -> None:
     config = {**CONFIG, "scale_embeddings": False}
-    made = export_graph(wrong, tmp_path / "g.onnx", "generate", config=config)
+    made = export(wrong, tmp_path / "g.onnx", graph="generate", config=config)
     assert made.report is not None
     assert made.report.reference == "your Seq2SeqTransformer.forward"
 
@@ -114,7 +104,13 @@ def test_code_that_looks_ahead_is_refused_where_a_whole_target_is_given(
         return logits
 
     with pytest.raises(ParityError, match="not equal to your looks_ahead"):
-        export_graph(tiny_checkpoint, tmp_path / "f.onnx", config=HEADS, reference=looks_ahead)
+        export(
+            tiny_checkpoint,
+            tmp_path / "f.onnx",
+            graph="forward",
+            config=HEADS,
+            reference=looks_ahead,
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -127,16 +123,16 @@ def test_code_that_is_handed_in_is_what_everything_is_compared_with(
     wrong: own_forwards.Seq2SeqTransformer,
     name: str,
 ) -> None:
-    export, path = EXPORTS[name], tmp_path / name
+    write, path = EXPORTS[name], tmp_path / name
     with pytest.raises(ParityError, match="not equal to your reference: eager modules"):
-        export(tiny_checkpoint, path, config=HEADS, reference=scores_of(wrong))
+        write(tiny_checkpoint, path, config=HEADS, reference=scores_of(wrong))
     assert list(tmp_path.iterdir()) == []
-    made = export(tiny_checkpoint, path, config=HEADS, reference=scores_of(right))
+    made = write(tiny_checkpoint, path, config=HEADS, reference=scores_of(right))
     assert made.report is not None
     assert (made.report.reference, made.report.own_code) == ("your reference", None)
     assert recorded_parity(path)["reference"] == "your reference"
     assert "own_code" not in recorded_parity(path)
-    again = verify_artifact(path, tiny_checkpoint, config=HEADS, reference=scores_of(right))
+    again = verify(path, tiny_checkpoint, config=HEADS, reference=scores_of(right))
     assert again.passed
     found, recorded = again.to_dict(), made.report.to_dict()
     # The second time the settings come from the file.
@@ -144,7 +140,7 @@ def test_code_that_is_handed_in_is_what_everything_is_compared_with(
               for each in (found, recorded)]  # fmt: skip
     assert values[0] == values[1]
     assert found == recorded
-    other = verify_artifact(path, tiny_checkpoint, config=HEADS, reference=scores_of(wrong))
+    other = verify(path, tiny_checkpoint, config=HEADS, reference=scores_of(wrong))
     failure = other.first_failure()
     assert failure is not None
     assert failure.stage == "eager modules"
@@ -178,7 +174,7 @@ def recorded_parity(path: Path) -> dict[str, Any]:
 def test_live_module_that_was_not_run_is_named_with_the_reason(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
-    made = export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
+    made = export(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
     assert made.report is not None
     assert str(made.report.own_code) == SENTENCE.replace(
         "not run:",
@@ -189,7 +185,7 @@ def test_live_module_that_was_not_run_is_named_with_the_reason(
 def test_every_stage_of_a_bundle_is_compared_over_the_whole_grid(
     tiny_bundle: Path, right: own_forwards.Seq2SeqTransformer
 ) -> None:
-    report = verify_bundle(tiny_bundle, right, config=CONFIG)
+    report = verify(tiny_bundle, right, config=CONFIG)
     assert report.passed
     assert report.reference == "your Seq2SeqTransformer.forward"
     # The native engine's stages are there where it is installed.
@@ -205,7 +201,7 @@ def test_every_stage_of_a_bundle_is_compared_over_the_whole_grid(
 def test_graph_that_differs_from_the_code_is_found_beyond_the_modules(
     tiny_bundle: Path, right: own_forwards.Seq2SeqTransformer, tmp_path: Path
 ) -> None:
-    made = export_graph(right, tmp_path / "g.onnx", "generate", config=CONFIG)
+    made = export(right, tmp_path / "g.onnx", graph="generate", config=CONFIG)
     assert made.report is not None
     assert made.report.passed
     graph = onnx.load(str(tmp_path / "g.onnx"))
@@ -215,7 +211,7 @@ def test_graph_that_differs_from_the_code_is_found_beyond_the_modules(
         values = onnx.numpy_helper.to_array(tensor)[::-1].copy()
         tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     onnx.save(graph, str(tmp_path / "g.onnx"))
-    failure = verify_artifact(tmp_path / "g.onnx", right, config=CONFIG).first_failure()
+    failure = verify(tmp_path / "g.onnx", right, config=CONFIG).first_failure()
     assert failure is not None
     assert failure.stage == "generate"
 
@@ -230,11 +226,15 @@ def test_quantised_export_is_compared_before(
     tmp_path: Path, tiny_checkpoint: Path, wrong: own_forwards.Seq2SeqTransformer
 ) -> None:
     with pytest.raises(ParityError, match="not equal to your reference"):
-        export_quantized_bundle(
-            tiny_checkpoint, tmp_path / "q.bundle", "int8", config=HEADS, reference=scores_of(wrong)
+        export(
+            tiny_checkpoint,
+            tmp_path / "q.bundle",
+            quantize="int8",
+            config=HEADS,
+            reference=scores_of(wrong),
         )
     with pytest.raises(ParityError, match=r"not equal to your Seq2SeqTransformer\.forward"):
-        export_onnx(wrong, tmp_path / "q.onnx", graph="generate", quantize="int8", config=CONFIG)
+        export(wrong, tmp_path / "q.onnx", graph="generate", quantize="int8", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -248,9 +248,9 @@ def test_text_graph_is_compared_with_the_code(
         return logits
 
     tokenizer = byte_level(tmp_path / "tokenizer.json")
-    made = export_graph(
-        text_model, tmp_path / "g.onnx", "generate", config=CONFIG, text=True, tokenizer=tokenizer,
-        reference=mine,
+    made = export(
+        text_model, tmp_path / "g.onnx", graph="generate", config=CONFIG, text=True,
+        tokenizer=tokenizer, reference=mine,
     )  # fmt: skip
     assert made.report is not None
     assert made.report.reference == "your mine"
@@ -264,9 +264,10 @@ def test_checkpoint_that_has_been_read_takes_a_reference(
 ) -> None:
     read = dataclasses.replace(ReadOptions(CONFIG).read(right), module=None)
     with pytest.raises(ParityError, match="not equal to your reference"):
-        export_graph(read, tmp_path / "f.onnx", reference=scores_of(wrong))
-    assert export_graph(read, tmp_path / "f.onnx", reference=scores_of(right)).report is not None
-    assert export_graph(read, tmp_path / "g.onnx", "generate").report is not None
+        export(read, tmp_path / "f.onnx", graph="forward", reference=scores_of(wrong))
+    made = export(read, tmp_path / "f.onnx", graph="forward", reference=scores_of(right))
+    assert made.report is not None
+    assert export(read, tmp_path / "g.onnx", graph="generate").report is not None
 
 
 @pytest.mark.parametrize("name", EXPORTS)
@@ -291,6 +292,6 @@ def test_graphs_and_weights_are_the_same_with_and_without_a_reference(
     tmp_path: Path, tiny_checkpoint: Path, right: own_forwards.Seq2SeqTransformer
 ) -> None:
     for name, reference in (("a", None), ("b", scores_of(right))):
-        export_bundle(tiny_checkpoint, tmp_path / name, config=HEADS, reference=reference)
+        export(tiny_checkpoint, tmp_path / name, config=HEADS, reference=reference)
     a, b = (read_manifest(tmp_path / name) for name in ("a", "b"))
     assert a.files == b.files

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tutorial
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 
 def test_manifest_of_a_file_is_an_attribute_that_it_lacks() -> None:
-    result = ExportResult(Path("model.onnx"), checkpoint_of(tutorial.make()), None)
+    result = ExportResult(Path("model.onnx"), "forward")
     assert not hasattr(result, "manifest")
     with pytest.raises(AttributeError, match=r"model\.onnx: a single file"):
         _ = result.manifest

@@ -12,7 +12,7 @@ import torch
 
 from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
-from tfexport.export import export_graph
+from tfexport.export import export
 
 # `SHARED_LAYERS=50 pytest tests/export/artifacts/test_shared_layers.py` draws more.
 DRAWN = int(os.environ.get("SHARED_LAYERS", "2"))
@@ -51,7 +51,14 @@ def test_shared_layers_with_biases_are_equal(seed: int, portable: bool, tmp_path
     }
     settings = [f"{key}={str(value).lower()}" for key, value in config.items()]
     path = tmp_path / "model.onnx"
-    export_graph(tmp_path / "model.pt", path, settings=settings, portable=portable, verify=False)
+    export(
+        tmp_path / "model.pt",
+        path,
+        graph="forward",
+        settings=settings,
+        portable=portable,
+        verify=False,
+    )
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     session = ort.InferenceSession(path, options)

@@ -9,7 +9,7 @@ import torch
 
 from tests.model_src.checkpoint.layouts.test_t5_like import draw, make, unlike
 from tests.support.hf_models import Padded, log_probs, padded_batch, save_folder
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
 pytest.importorskip("transformers")
@@ -35,7 +35,7 @@ def test_graphs(family: str, seed: int, tmp_path: Path) -> None:
     model = make(family, seed, **draw(family, seed))
     folder = save_folder(model, tmp_path / "model")
     # The third is of standard operators alone.
-    made = export_bundle(folder, tmp_path / "m.bundle", portable=seed == 2)
+    made = export(folder, tmp_path / "m.bundle", portable=seed == 2)
     assert made.report is not None
     assert made.bundle_manifest is not None
     assert made.report.reference == "T5 (reference formulas)"

@@ -19,7 +19,7 @@ from tests.support.originals import rebuilt
 from tests.support.originals.weights import shake
 from tests.support.paths import REPOSITORY
 from tfexport.errors import ConfigError
-from tfexport.export import export_torchscript, verify_artifact
+from tfexport.export import export, verify
 from tfexport.model_src import TransformerConfig, build_transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -49,7 +49,12 @@ def path(
     program = request.param == "torch.export"
 
     def make(path: Path) -> None:
-        export_torchscript(tutorial_model, path, config=SETTINGS, torch_export=program)
+        export(
+            tutorial_model,
+            path,
+            config=SETTINGS,
+            graph="torch.export" if program else "torchscript",
+        )
 
     return once(f"tiny/{request.param}", make)
 
@@ -97,11 +102,11 @@ def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "model.pt")
     words = [word.removeprefix("--set=") for word in settings]
     ids = [f"{key}={value}" for key, value in SETTINGS.items()]
-    result = export_torchscript(
+    result = export(
         tmp_path / "model.pt",
         tmp_path / "m",
         settings=[*words, *ids],
-        torch_export=kind == "torch.export",
+        graph=kind,
     )
     assert result.report is not None
     assert result.report.passed
@@ -206,7 +211,12 @@ def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool, kind
     )  # fmt: skip
     model = build_transformer(config)
     # A program's text takes about 1 KB an operator: the tables are as large as they commonly are.
-    export_torchscript(model, tmp_path / "m", torch_export=kind == "torch.export", verify=False)
+    export(
+        model,
+        tmp_path / "m",
+        graph=kind,
+        verify=False,
+    )
     weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 64 * 4
     assert (tmp_path / "m").stat().st_size < 1.05 * weights + 256 * 1024
 
@@ -216,15 +226,13 @@ def test_model_without_embeddings_has_all_but_generate(tmp_path: Path) -> None:
     model = shake(rebuilt.Rebuilt(encoders=1, decoders=1))
     torch.save(model.state_dict(), tmp_path / "model.pt")
     settings = ["num_heads=4", "num_encoder_layers=1", "num_decoder_layers=1"]
-    result = export_torchscript(tmp_path / "model.pt", tmp_path / "m.ts", settings=settings)
+    result = export(tmp_path / "model.pt", tmp_path / "m.ts", settings=settings)
     assert result.report is not None
     assert result.report.passed
     module = torch.jit.load(tmp_path / "m.ts")
     assert not hasattr(module, "generate")
     with pytest.raises(ConfigError, match="no embeddings"):
-        export_torchscript(
-            tmp_path / "model.pt", tmp_path / "m.pt2", settings=settings, torch_export=True
-        )
+        export(tmp_path / "model.pt", tmp_path / "m.pt2", settings=settings, graph="torch.export")
 
 
 @pytest.mark.usefixtures("few_shapes")
@@ -233,7 +241,7 @@ def test_another_checkpoint_is_found_out(
 ) -> None:
     state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
     torch.save(state, tmp_path / "same.pt")
-    assert verify_artifact(path, tmp_path / "same.pt").passed
+    assert verify(path, tmp_path / "same.pt").passed
     state["transformer.decoder.layers.0.linear1.bias"] += 0.3
     torch.save(state, tmp_path / "other.pt")
-    assert not verify_artifact(path, tmp_path / "other.pt").passed
+    assert not verify(path, tmp_path / "other.pt").passed

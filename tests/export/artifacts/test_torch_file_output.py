@@ -12,7 +12,7 @@ from tests.export.artifacts.test_torch_file import KINDS
 from tests.support import tutorial
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ParityError
-from tfexport.export import export_torchscript, rounding, verify_artifact
+from tfexport.export import export, verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", 1e-12)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", 1e-12)
     with pytest.raises(ParityError):
-        export_torchscript(tutorial_model, tmp_path / "m.ts", config=SETTINGS)
+        export(tutorial_model, tmp_path / "m.ts", config=SETTINGS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,13 +31,12 @@ FULL_DISK = """
 import resource, sys, warnings
 from tests.support import tutorial
 from tests.conftest import SETTINGS
-from tfexport.export import export_torchscript
+from tfexport.export import export
 warnings.simplefilter("ignore")
 model = tutorial.make(0, 1.0, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=1, d_ff=12)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 try:
-    export_torchscript(model, sys.argv[1], config=SETTINGS, verify=False,
-                       torch_export=sys.argv[2] == "torch.export")
+    export(model, sys.argv[1], graph=sys.argv[2], config=SETTINGS, verify=False)
 except OSError as error:
     print(error.filename, error.strerror)
 """
@@ -60,9 +59,9 @@ def test_what_is_no_torch_file_is_refused(tmp_path: Path, tiny_checkpoint: Path)
     (tmp_path / "text").write_text("no archive")
     for file in (tmp_path / "text", tiny_checkpoint):
         with pytest.raises(BundleError, match="not a file that 'tfexport torchscript' wrote"):
-            verify_artifact(file, tiny_checkpoint)
+            verify(file, tiny_checkpoint)
     with pytest.raises(BundleError, match="no such file"):
-        verify_artifact(tmp_path / "missing.onnx", tiny_checkpoint)
+        verify(tmp_path / "missing.onnx", tiny_checkpoint)
 
 
 @pytest.mark.usefixtures("few_shapes")

@@ -13,7 +13,7 @@ from tests.support import tutorial
 from tfexport import graph_io
 from tfexport.bundle import WEIGHTS
 from tfexport.errors import ConfigError
-from tfexport.export import export_bundle, export_graph
+from tfexport.export import export
 from tfexport.model_src import TransformerConfig, build_transformer
 
 CACHE = graph_io.CacheShape(1, 2, 4)
@@ -103,7 +103,7 @@ def test_weights_are_stored_once(request: pytest.FixtureRequest, tied: bool) -> 
 @pytest.mark.usefixtures("few_shapes")
 def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
-    result = export_bundle(model, tmp_path / "a.bundle", opset=23, portable=True)
+    result = export(model, tmp_path / "a.bundle", opset=23, portable=True)
     assert result.manifest.opset == {"": 23}
     assert result.manifest.minimum_onnxruntime == "1.23"
     assert result.report is not None
@@ -115,7 +115,7 @@ def test_newer_opset_exports_and_is_equal(tmp_path: Path) -> None:
 def test_oldest_opset_exports_and_is_equal(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES, activation="gelu"))
     path = tmp_path / "g.onnx"
-    result = export_graph(model, path, "generate", opset=18, portable=True)
+    result = export(model, path, graph="generate", opset=18, portable=True)
     assert onnx.load(path).opset_import[0].version == 18
     assert result.report is not None
     assert result.report.passed
@@ -126,15 +126,13 @@ def test_opset_that_the_exporter_would_silently_change_is_refused(
     tmp_path: Path, opset: int
 ) -> None:
     with pytest.raises(ConfigError, match=f"opset: {opset} is not one of 18 to 25"):
-        export_bundle(
-            build_transformer(TransformerConfig(**SIZES)), tmp_path / "a.bundle", opset=opset
-        )
+        export(build_transformer(TransformerConfig(**SIZES)), tmp_path / "a.bundle", opset=opset)
 
 
 def test_fused_attention_needs_an_onnxruntime_that_computes_it_right(tmp_path: Path) -> None:
     model = build_transformer(TransformerConfig(**SIZES))
     with pytest.raises(ConfigError, match="need 22 or more, not 20; take a newer one"):
-        export_bundle(model, tmp_path / "a.bundle", opset=20)
+        export(model, tmp_path / "a.bundle", opset=20)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -187,7 +185,7 @@ def made_of_weights(graph: onnx.GraphProto) -> list[str]:
 @pytest.mark.usefixtures("few_shapes")
 def test_a_large_tied_table_is_transposed_once(tmp_path: Path) -> None:
     bundle = tmp_path / "a.bundle"
-    result = export_bundle(large(tied=True), bundle)
+    result = export(large(tied=True), bundle)
     assert result.report is not None
     assert {c.stage for c in result.report.comparisons} >= {"shortlist", "generate", "beam"}
     assert (bundle / WEIGHTS).stat().st_size < 1.5 * LARGE * 32 * 4
@@ -208,7 +206,7 @@ def test_onnxruntime_joins_no_residual_with_its_norm(
     placement: str, tmp_path: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
     model = pre_norm() if placement == "pre" else tutorial_model
-    export_graph(model, tmp_path / "generate.onnx", "generate", config=CONFIG, verify=False)
+    export(model, tmp_path / "generate.onnx", graph="generate", config=CONFIG, verify=False)
     operators = operators_of(optimized(tmp_path / "generate.onnx", tmp_path))
     assert "LayerNormalization" in operators
     assert "SkipLayerNormalization" not in operators

@@ -12,7 +12,7 @@ from tests.conftest import CONFIG
 from tests.export.conftest import large
 from tests.support import tutorial
 from tfexport.errors import ConfigError, ParityError
-from tfexport.export import export_graph, rounding, verify_graph
+from tfexport.export import export, verify
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_file_is_whole_and_says_how_to_use_it(path: Path) -> None:
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_file_is_hardly_larger_than_its_weights(tmp_path: Path, tied: bool) -> None:
     model = large(tied)
-    export_graph(model, tmp_path / "g.onnx", "generate", verify=False)
+    export(model, tmp_path / "g.onnx", graph="generate", verify=False)
     weights = sum(p.numel() * 4 for p in model.parameters()) + 40 * 32 * 4
     assert (tmp_path / "g.onnx").stat().st_size < 1.05 * weights + 256 * 1024
 
@@ -72,10 +72,10 @@ def test_another_checkpoint_is_found_out(
 ) -> None:
     state = {key: value.clone() for key, value in tutorial_model.state_dict().items()}
     torch.save(state, tmp_path / "same.pt")
-    assert verify_graph(path, tmp_path / "same.pt").passed
+    assert verify(path, tmp_path / "same.pt").passed
     state["transformer.encoder.layers.0.linear1.bias"] += 0.3
     torch.save(state, tmp_path / "other.pt")
-    failure = verify_graph(path, tmp_path / "other.pt").first_failure()
+    failure = verify(path, tmp_path / "other.pt").first_failure()
     assert failure is not None
     assert failure.stage in ("generate", "scores")
 
@@ -84,16 +84,16 @@ def test_another_checkpoint_is_found_out(
 def test_miss_leaves_no_file(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", -1.0)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", -1.0)
     with pytest.raises(ParityError):
-        export_graph(tutorial_model, tmp_path / "g.onnx", "generate", config=CONFIG)
+        export(tutorial_model, tmp_path / "g.onnx", graph="generate", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_the_forward_graph_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="log_probs goes with graph='forward'"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate", log_probs=True)
+        export(tutorial.make(), tmp_path / "g.onnx", graph="generate", log_probs=True)
     with pytest.raises(ConfigError, match="'backward' is not one of 'generate', 'forward'"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "backward")
+        export(tutorial.make(), tmp_path / "g.onnx", graph="backward")
     with pytest.raises(ConfigError, match="pad_id, bos_id, eos_id"):
-        export_graph(tutorial.make(), tmp_path / "g.onnx", "generate")
+        export(tutorial.make(), tmp_path / "g.onnx", graph="generate")

@@ -15,7 +15,7 @@ from tests.conftest import CONFIG, SETTINGS, Once
 from tests.export.artifacts.test_originals import FAMILIES, LIMIT, ROWS, greedy
 from tests.support import tutorial
 from tests.support.node import in_node
-from tfexport.export import export_graph
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 Array = NDArray[Any]
@@ -127,7 +127,7 @@ def export_family(family: str, once: Once) -> Path:
         state = path.with_suffix(".pt")
         torch.save(model.state_dict(), state)
         settings = [*words, *ids]
-        export_graph(state, path, "generate", settings=settings, portable=True, verify=False)
+        export(state, path, graph="generate", settings=settings, portable=True, verify=False)
 
     return once(f"families/{family}.onnx", make)
 
@@ -225,8 +225,13 @@ def test_attention_is_that_of_torchs_own_modules(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, portable: bool
 ) -> None:
     path = tmp_path / "g.onnx"
-    result = export_graph(
-        tutorial_model, path, "generate", config=CONFIG, output_attentions=True, portable=portable
+    result = export(
+        tutorial_model,
+        path,
+        graph="generate",
+        config=CONFIG,
+        output_attentions=True,
+        portable=portable,
     )
     assert result.report is not None
     assert "attention" in {c.stage for c in result.report.comparisons}

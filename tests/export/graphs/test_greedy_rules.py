@@ -13,7 +13,7 @@ import torch
 
 from tfexport.export.artifacts.onnx_file import join_weights
 from tfexport.export.graphs.greedy import export_generate
-from tfexport.export.graphs.greedy_rules import GreedyRules
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.graphs.transformer_graphs import export_encoder
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.model_src.build import build_transformer

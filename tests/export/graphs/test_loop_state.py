@@ -6,7 +6,7 @@ import pytest
 
 from tfexport.export.graphs import beam, greedy
 from tfexport.export.graphs.beam import BeamState
-from tfexport.export.graphs.greedy import GreedyState, WholeBatch
+from tfexport.export.graphs.greedy import FullBatch, GreedyState
 from tfexport.export.graphs.transformer_steps import TransformerSteps
 from tfexport.graph_io import PAST, GraphSpec
 from tfexport.model_src.build import build_transformer
@@ -34,7 +34,7 @@ def test_unpacked_state_is_what_was_packed(form: type[GreedyState[str] | BeamSta
 
 
 def test_the_whole_batch_comes_before_the_rows_that_are_left() -> None:
-    whole = WholeBatch.unpack_first("abcdefgh")
+    whole = FullBatch.unpack_first("abcdefgh")
     assert "".join(whole.pack()) == "abcde"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.originals.weights import shake
-from tfexport.export import export_bundle, export_graph
+from tfexport.export import export
 from tfexport.model_src import TransformerConfig, build_transformer
 from tfexport.model_src.checkpoint.layouts.native import save_checkpoint
 
@@ -30,7 +30,7 @@ def saved(kind: str, path: Path) -> Path:
 @pytest.mark.parametrize(("kind", "portable"), EXPORTED)
 def test_bundle(kind: str, portable: bool, tmp_path: Path) -> None:
     model = saved(kind, tmp_path / "model.safetensors")
-    made = export_bundle(model, tmp_path / "m.bundle", portable=portable)
+    made = export(model, tmp_path / "m.bundle", portable=portable)
     assert made.report is not None
     stages = {it.stage: it.difference for it in made.report.comparisons}
     assert {"full prefix", "cached steps", "generate", "beam"} <= set(stages)
@@ -39,6 +39,6 @@ def test_bundle(kind: str, portable: bool, tmp_path: Path) -> None:
 
 def test_biases_that_are_inputs_have_the_heads_of_their_stack(tmp_path: Path) -> None:
     model = saved("rotary", tmp_path / "model.safetensors")
-    made = export_graph(model, tmp_path / "f.onnx", "forward", attention_biases=True)
+    made = export(model, tmp_path / "f.onnx", graph="forward", attention_biases=True)
     assert made.report is not None
     assert made.report.passed

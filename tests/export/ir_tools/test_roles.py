@@ -13,13 +13,13 @@ from tests.support import tutorial
 from tests.support.paths import VERSION_1
 from tfexport.bundle import open_bundle, write_manifest
 from tfexport.errors import BundleError
-from tfexport.export import export_bundle, quantize_bundle
-from tfexport.export.ir_tools.nodes import add_initializer
-from tfexport.export.ir_tools.roles import (
+from tfexport.export import export, quantize
+from tfexport.export.ir_tools.nodes import (
     EMBEDDING,
     POSITIONS,
     PROJECTION,
     Role,
+    add_initializer,
     read_role,
     write_role,
 )
@@ -53,8 +53,8 @@ def test_positions_stay_float32_where_there_are_as_many_as_words(tmp_path: Path)
         source_size=POSITIONS_AND_WORDS, target_size=POSITIONS_AND_WORDS,
         length=POSITIONS_AND_WORDS,
     )  # fmt: skip
-    export_bundle(model, tmp_path / "float.bundle", config=SETTINGS, verify=False)
-    quantize_bundle(tmp_path / "float.bundle", tmp_path / "int8.bundle", "int8")
+    export(model, tmp_path / "float.bundle", config=SETTINGS, verify=False)
+    quantize(tmp_path / "float.bundle", tmp_path / "int8.bundle", "int8")
     for name in ("encoder", "decoder", "generate", "beam"):
         before = _kinds(tmp_path / "float.bundle" / f"{name}.onnx")
         after = _kinds(tmp_path / "int8.bundle" / f"{name}.onnx")
@@ -86,5 +86,5 @@ def test_a_bundle_that_names_no_weights_is_not_quantised(tmp_path: Path) -> None
         onnx.save(graph, folder / file)
     write_manifest(folder, manifest)
     with pytest.raises(BundleError, match="nothing to quantise"):
-        quantize_bundle(folder, tmp_path / "int8.bundle", "int8")
+        quantize(folder, tmp_path / "int8.bundle", "int8")
     assert not (tmp_path / "int8.bundle").exists()

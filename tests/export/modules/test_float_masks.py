@@ -9,7 +9,7 @@ from torch import nn
 from tests.support.eager_search import Rules, greedy
 from tests.support.modules import relative_bias
 from tests.support.modules.kind import BOS, EOS, PAD
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")
@@ -30,7 +30,7 @@ def test_float_masks_are_added_whatever_torch_does_in_eval_mode(tmp_path: Path) 
     row = KIND.rows(1, 1)[0]
     memory, _ = model.encode(*(torch.from_numpy(array)[None] for array in row.values()))
     assert memory.isnan().all(), "torch has mended it"
-    export_module(
+    export(
         model, tmp_path / "relu.bundle", inputs=[Input(*each) for each in KIND.inputs],
         pad_id=PAD, bos_id=BOS, eos_id=EOS, max_length=20,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.user_files import ENCODE, RECOMPUTING, UserFile
 from tfexport.errors import ConfigError, ExportError
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 
 FRAMES = Input("frames", "float32", ("batch", "time", 6))
 GIVEN: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 5}
@@ -20,17 +20,19 @@ def encode(self, frames):
 """
 
 
-def export(folder: Path, encode: str, **given: Any) -> None:
+def export_file(folder: Path, encode: str, **given: Any) -> None:
     model = given.pop("model", None) or UserFile(folder, {**RECOMPUTING, "encode": encode}).build()
     arguments = {"inputs": [FRAMES], **GIVEN, **given}
-    export_module(model, folder / "a.onnx", graph="generate", **arguments)
+    export(model, folder / "a.onnx", graph="generate", **arguments)
 
 
 def test_floats_may_be_row_numbers(tmp_path: Path) -> None:
     # Unlike an index, an embedding refuses negative numbers.
     found = "nn.functional.embedding(frames[..., 0].long(), self.places)"
     encode = NUMBERED.replace("self.places[frames[..., 0].long()]", found)
-    export(tmp_path, encode, inputs=[Input("frames", "float32", ("batch", "time", 6), below=7)])
+    export_file(
+        tmp_path, encode, inputs=[Input("frames", "float32", ("batch", "time", 6), below=7)]
+    )
     assert (tmp_path / "a.onnx").exists()
 
 
@@ -39,7 +41,7 @@ def test_floats_without_a_range_are_named(tmp_path: Path) -> None:
                               "self.places.index_select(0, frames[:, :, 0].long().flatten())"
                               ".unflatten(0, frames.shape[:2])")  # fmt: skip
     with pytest.raises(ExportError, match=r'Input\("frames", …, below=100\)') as caught:
-        export(tmp_path, encode)
+        export_file(tmp_path, encode)
     assert "\n" not in str(caught.value)
 
 
@@ -55,7 +57,7 @@ def test_floats_without_a_range_are_named(tmp_path: Path) -> None:
 )
 def test_a_range_is_checked(tmp_path: Path, dtype: str, below: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        export(tmp_path, ENCODE, inputs=[Input("frames", dtype, ("batch", "time", 6), below)])
+        export_file(tmp_path, ENCODE, inputs=[Input("frames", dtype, ("batch", "time", 6), below)])
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_a_buffer_that_nothing_reads_may_be_of_any_kind(
 ) -> None:
     model = UserFile(tmp_path, RECOMPUTING).build()
     model.register_buffer("unread", buffer, persistent=False)
-    export(tmp_path, ENCODE, model=model, verify=False)
+    export_file(tmp_path, ENCODE, model=model, verify=False)
     assert (tmp_path / "a.onnx").exists()
 
 
@@ -84,5 +86,5 @@ def encode(self, frames):
     scores = (frames @ frames.transpose(1, 2)).masked_fill(later, -1e9)
     return torch.tanh(self.project(scores.softmax(-1) @ frames))
 """
-    export(tmp_path, encode, examples=[{"frames": np.ones((4, 6), np.float32)}])
+    export_file(tmp_path, encode, examples=[{"frames": np.ones((4, 6), np.float32)}])
     assert (tmp_path / "a.onnx").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.eager_search import Rules, greedy
 from tests.support.user_files import RECOMPUTING, Methods, UserFile
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 INPUTS = [
@@ -61,7 +61,7 @@ def test_rows_of_unequal_length_give_together_what_each_gives_alone(
     tmp_path: Path, methods: Methods, inputs: list[Input], padded: bool
 ) -> None:
     model = UserFile(tmp_path, {**RECOMPUTING, **methods}).build()
-    export_module(model, tmp_path / "a.bundle", inputs=inputs, pad_id=0, bos_id=1, eos_id=2,
+    export(model, tmp_path / "a.bundle", inputs=inputs, pad_id=0, bos_id=1, eos_id=2,
                   max_length=12)  # fmt: skip
     expected = []
     for ids in ROWS:

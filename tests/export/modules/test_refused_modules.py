@@ -16,26 +16,26 @@ from tests.support.user_files import (
     UserFile,
 )
 from tfexport.errors import ExportError
-from tfexport.export import Input, export_module, export_module_torchscript
+from tfexport.export import Input, export
 
 FRAMES = Input("frames", "float32", ("batch", "time", 6))
 
 
-def export(folder: Path, methods: Methods, **options: Any) -> UserFile:
+def export_user_file(folder: Path, methods: Methods, **options: Any) -> UserFile:
     """Export the module of a file that is written to a folder of its own."""
     source, output = folder / "source", folder / "output"
     source.mkdir()
     output.mkdir()
     file = UserFile(source, methods)
     given = {"inputs": [FRAMES], "pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 12, **options}
-    export_module(file.build(), output / "captions.bundle", **given)
+    export(file.build(), output / "captions.bundle", **given)
     return file
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_it_is_refused_in_one_line(tmp_path: Path, fault: Fault) -> None:
     with pytest.raises(ExportError) as caught:
-        export(tmp_path, fault.methods)
+        export_user_file(tmp_path, fault.methods)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 700, message
@@ -49,7 +49,7 @@ def test_it_is_refused_in_one_line(tmp_path: Path, fault: Fault) -> None:
 
 @pytest.mark.parametrize("methods", [WITH_STATE, RECOMPUTING], ids=["with a state", "recomputing"])
 def test_without_a_fault_it_is_exported(tmp_path: Path, methods: Methods) -> None:
-    export(tmp_path, methods)
+    export_user_file(tmp_path, methods)
     assert [path.name for path in (tmp_path / "output").iterdir()] == ["captions.bundle"]
 
 
@@ -65,7 +65,7 @@ MISSING: list[tuple[str, Methods, tuple[str, ...]]] = [
                          ids=[case[0] for case in MISSING])  # fmt: skip
 def test_a_missing_method_is_named(tmp_path: Path, methods: Methods, said: tuple[str, ...]) -> None:
     with pytest.raises(ExportError) as caught:
-        export(tmp_path, methods)
+        export_user_file(tmp_path, methods)
     message = str(caught.value)
     assert "\n" not in message
     assert "Captioner" in message
@@ -88,7 +88,7 @@ COUNTS = [
 def test_parameters_of_another_number_are_refused(tmp_path: Path, method: str, source: str) -> None:
     fault = Fault("", source)
     with pytest.raises(ExportError) as caught:
-        export(tmp_path, fault.methods)
+        export_user_file(tmp_path, fault.methods)
     message = str(caught.value)
     assert "\n" not in message
     assert f"Captioner.{method}" in message
@@ -104,7 +104,7 @@ def test_every_part_gets_its_own_mode_back(tmp_path: Path) -> None:
     given: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 4}
     wide = [Input("frames", "float32", ("batch", "time", 6, 2))]  # of one axis more
     with pytest.raises(ExportError):
-        export_module(model, tmp_path / "a.bundle", inputs=wide, **given)
+        export(model, tmp_path / "a.bundle", inputs=wide, **given)
     assert model.training
     assert model.embedding.training
     assert not model.output.training
@@ -114,11 +114,11 @@ def test_every_part_gets_its_own_mode_back(tmp_path: Path) -> None:
 def test_a_tensor_that_a_method_keeps_is_named_by_its_path(tmp_path: Path, changed: str) -> None:
     encode = ENCODE.replace("    return", f"    self.{changed}.mul_(0.5)\n    return")
     with pytest.raises(ExportError, match=f"changes '{changed}' of the module"):
-        export(tmp_path, {**RECOMPUTING, "encode": encode})
+        export_user_file(tmp_path, {**RECOMPUTING, "encode": encode})
 
 
-@pytest.mark.parametrize("write", [export_module, export_module_torchscript])
-def test_a_small_module_runs_in_one_thread(tmp_path: Path, write: Any) -> None:
+@pytest.mark.parametrize("graph", [None, "torchscript"])
+def test_a_small_module_runs_in_one_thread(tmp_path: Path, graph: str | None) -> None:
     seen: list[int] = []
 
     class Stops(nn.Module):
@@ -132,8 +132,8 @@ def test_a_small_module_runs_in_one_thread(tmp_path: Path, write: Any) -> None:
     torch.set_num_threads(2)
     try:
         with pytest.raises(ExportError, match="KeyError"):
-            write(Stops(), tmp_path / "a", inputs=[FRAMES], pad_id=0, bos_id=1, eos_id=2,
-                  max_length=5)  # fmt: skip
+            export(Stops(), tmp_path / "a", graph=graph, inputs=[FRAMES], pad_id=0, bos_id=1,
+                   eos_id=2, max_length=5)  # fmt: skip
     finally:
         torch.set_num_threads(1)
     assert set(seen) == {1}

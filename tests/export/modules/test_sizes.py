@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from tests.support.eager_search import Rules, greedy
 from tfexport.errors import ExportError, InputError, ParityError
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Translator
 
 SIZE, WIDTH = 12, 16
@@ -128,10 +128,10 @@ class Image(Base):
         return torch.tanh(self.project(image.mean(1)))
 
 
-def export(model: nn.Module, folder: Path, *inputs: Input, **options: Any) -> Path:
+def export_bundle(model: nn.Module, folder: Path, *inputs: Input, **options: Any) -> Path:
     given: dict[str, Any] = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "max_length": 8, **options}
     bundle = folder / "a.bundle"
-    export_module(model.eval(), bundle, inputs=inputs or [FRAMES], **given)
+    export(model.eval(), bundle, inputs=inputs or [FRAMES], **given)
     return bundle
 
 
@@ -168,25 +168,25 @@ def test_code_that_acts_otherwise_at_some_sizes_is_refused(
     model: type[Base], tmp_path: Path
 ) -> None:
     with pytest.raises((ExportError, ParityError)) as caught:
-        export(model(), tmp_path)
+        export_bundle(model(), tmp_path)
     assert "\n" not in str(caught.value)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_cache_that_is_a_window_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"Window.step \(test_sizes.py, line \d+\): gives"):
-        export(Window(), tmp_path, max_length=60)
-    export(Window(), tmp_path, max_length=30)  # shorter than the window
+        export_bundle(Window(), tmp_path, max_length=60)
+    export_bundle(Window(), tmp_path, max_length=30)  # shorter than the window
 
 
 def test_a_size_that_changes_late_is_not_a_constant(tmp_path: Path) -> None:
     model = Patches()
-    check(model, export(model, tmp_path), [frames(16), frames(33), frames(100)])
+    check(model, export_bundle(model, tmp_path), [frames(16), frames(33), frames(100)])
 
 
 def test_numbers_of_an_input_without_further_axes(tmp_path: Path) -> None:
     model = Speaker()
-    bundle = export(model, tmp_path, FRAMES, Input("speaker", "int64", ("batch",)))
+    bundle = export_bundle(model, tmp_path, FRAMES, Input("speaker", "int64", ("batch",)))
     check(model, bundle, [{**frames(6), "speaker": np.int64(i)} for i in (0, 4, 2)])
     with Translator(bundle) as translator:
         for wrong in (-1, 5):
@@ -196,7 +196,7 @@ def test_numbers_of_an_input_without_further_axes(tmp_path: Path) -> None:
 
 def test_the_vocabulary_is_that_of_sizes_that_work(tmp_path: Path) -> None:
     ids = Input("input_ids", "int64", ("batch", "source_length"))
-    bundle = export(WideWords(), tmp_path, ids)
+    bundle = export_bundle(WideWords(), tmp_path, ids)
     with Translator(bundle) as translator:
         assert translator.manifest.limits.source_vocab_size == 50
         row = {"input_ids": np.arange(40, 49)}
@@ -213,14 +213,14 @@ def test_examples_of_square_images_do_not_join_their_axes(tmp_path: Path) -> Non
     model = Image()
     check(
         model,
-        export(model, tmp_path, image, examples=rows),
+        export_bundle(model, tmp_path, image, examples=rows),
         [*rows, {"image": rows[0]["image"][:5]}],
     )
 
 
 def test_a_decoder_that_sees_all_tokens_is_run_for_each(tmp_path: Path) -> None:
     model = SeesAll()
-    bundle = export(model, tmp_path)
+    bundle = export_bundle(model, tmp_path)
     check(model, bundle, [frames(5), frames(9)])
     with Translator(bundle) as translator:
         module = translator.manifest.module
@@ -256,7 +256,7 @@ def test_memory_has_its_batch_behind_another_axis_without_steps(
     torch.manual_seed(1)
     model = Translating().eval()
     inputs = [Input("input_ids", "int64", ("batch", "length"))]
-    export_module(model, tmp_path / "a.bundle", inputs=inputs, pad_id=0, bos_id=1, eos_id=2,
+    export(model, tmp_path / "a.bundle", inputs=inputs, pad_id=0, bos_id=1, eos_id=2,
                   max_length=9)  # fmt: skip
     row = {"input_ids": np.array([4, 5, 6, 7])}
     with Translator(tmp_path / "a.bundle") as translator:

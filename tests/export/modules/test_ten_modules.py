@@ -23,7 +23,7 @@ from tests.support.modules.proven import (
 )
 from tests.support.node import in_node
 from tests.system.test_oldest_onnxruntime import INSTALLED, python
-from tfexport.export import Input, export_module
+from tfexport.export import Input, export
 from tfexport.runtime import Hypothesis, Translator
 
 # torch says so of its own encoder.
@@ -50,7 +50,7 @@ def exported(once: Once) -> Exported:
 
     def get(kind: Kind, form: str) -> Path:
         def make(path: Path) -> None:
-            export_module(
+            export(
                 kind.build(), path, inputs=[Input(*each) for each in kind.inputs], pad_id=PAD,
                 bos_id=BOS, eos_id=EOS, max_length=LONGEST, **forms[form],
             )  # fmt: skip

@@ -15,13 +15,7 @@ from tests.support.command import invoke
 from tests.support.manifests import rewrite
 from tfexport.bundle import open_bundle
 from tfexport.errors import ConfigError, InputError
-from tfexport.export import (
-    export_bundle,
-    export_graph,
-    export_torchscript,
-    verify_artifact,
-    verify_bundle,
-)
+from tfexport.export import export, verify
 from tfexport.export.parity.plan import plan_bundle, read_level
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
@@ -70,9 +64,7 @@ def test_real_inputs_and_the_level_are_in_the_report(
 ) -> None:
     samples = tmp_path / "real.txt"
     samples.write_text("w4 w5\nw6 w7 w8\tw9\n", encoding="utf-8")
-    report = verify_bundle(
-        tiny_bundle, tutorial_model, config=SETTINGS, samples=samples, level="quick"
-    )
+    report = verify(tiny_bundle, tutorial_model, config=SETTINGS, samples=samples, level="quick")
     assert report.passed
     shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {("drawn", 2, 7), ("samples", 2, 4)}
@@ -88,9 +80,9 @@ def test_files_and_levels_that_cannot_be_used_are_named(
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
     with pytest.raises(ConfigError, match="expect is compared with; leave verify=False out"):
-        export_bundle(tutorial_model, tmp_path / "a", config=SETTINGS, expect=empty, verify=False)
+        export(tutorial_model, tmp_path / "a", config=SETTINGS, expect=empty, verify=False)
     with pytest.raises(ConfigError, match="verify: 'fast' is not one of 'full', 'quick', 'none'"):
-        export_bundle(tutorial_model, tmp_path / "a", config=SETTINGS, verify="fast")
+        export(tutorial_model, tmp_path / "a", config=SETTINGS, verify="fast")
     assert [read_level(it) for it in (True, False, "none", "quick")] == ["full", "", "", "quick"]
 
 
@@ -101,7 +93,7 @@ def test_empty_file_is_refused(
     empty = tmp_path / "empty.tsv"
     empty.write_text("\n")
     with torch.no_grad(), pytest.raises(InputError, match="contains no line"):
-        verify_bundle(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
+        verify(tiny_bundle, tutorial_model, config=SETTINGS, samples=empty)
 
 
 @pytest.fixture
@@ -131,17 +123,17 @@ def test_samples_and_expected_texts_are_in_the_languages_that_are_named(
     given: dict[str, Any] = {"config": SETTINGS, "samples": samples, "level": "quick"}
     given["expect"] = expect
     languages: Any = {"source_language": "de", "target_language": "en"}
-    report = verify_bundle(told_bundle, tutorial_model, **given, **languages)
+    report = verify(told_bundle, tutorial_model, **given, **languages)
     assert report.passed
     with pytest.raises(ConfigError, match=r"needs a source language: .* of de, en"):
-        verify_bundle(told_bundle, tutorial_model, **given, target_language="en")
+        verify(told_bundle, tutorial_model, **given, target_language="en")
     with pytest.raises(ConfigError, match=r"needs a target language: .* of de, en"):
-        verify_bundle(told_bundle, tutorial_model, **given, source_language="de")
+        verify(told_bundle, tutorial_model, **given, source_language="de")
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
-        verify_bundle(told_bundle, tutorial_model, **given, **languages | {"target_language": "fr"})
+        verify(told_bundle, tutorial_model, **given, **languages | {"target_language": "fr"})
     del given["samples"], given["expect"]
     with pytest.raises(ConfigError, match="target_language: is of the samples; name them with"):
-        verify_bundle(told_bundle, tutorial_model, **given, target_language="en")
+        verify(told_bundle, tutorial_model, **given, target_language="en")
 
 
 @pytest.mark.usefixtures("few_shapes")
@@ -151,13 +143,13 @@ def test_a_single_file_is_compared_on_real_ids(
 ) -> None:
     file = tmp_path / ("model.ts" if kind == "torchscript" else "model.onnx")
     if kind == "torchscript":
-        export_torchscript(tutorial_model, file, config=SETTINGS, verify=False)
+        export(tutorial_model, file, graph="torchscript", config=SETTINGS, verify=False)
     else:
-        export_graph(tutorial_model, file, kind, config=SETTINGS, verify=False)
+        export(tutorial_model, file, graph=kind, config=SETTINGS, verify=False)
     samples = tmp_path / "real.txt"
     given: dict[str, Any] = {"config": SETTINGS, "samples": samples, "level": "quick"}
     samples.write_text("2 4 5 3\n2 6 7 8 3\t1 2\n", encoding="utf-8")
-    report = verify_artifact(file, tutorial_model, **given)
+    report = verify(file, tutorial_model, **given)
     assert report.passed
     shapes = {(c.inputs, c.batch, c.source_length) for c in report.comparisons}
     assert shapes == {("drawn", 2, 7), ("samples", 2, 5)}
@@ -168,8 +160,8 @@ def test_a_single_file_is_compared_on_real_ids(
     ):
         samples.write_text(f"{line}\n", encoding="utf-8")
         with pytest.raises(InputError, match=message):
-            verify_artifact(file, tutorial_model, **given)
+            verify(file, tutorial_model, **given)
     for name in ("expect", "source_language", "target_language"):
         given = {"config": SETTINGS, name: "de"}
         with pytest.raises(ConfigError, match=f"^{name} goes with a bundle, and .* is a file"):
-            verify_artifact(file, tutorial_model, **given)
+            verify(file, tutorial_model, **given)

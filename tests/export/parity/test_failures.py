@@ -4,7 +4,7 @@ import pytest
 
 from tfexport.errors import ParityError
 from tfexport.export.parity import Comparison, ParityReport
-from tfexport.export.parity.report import told_apart
+from tfexport.export.report import distinct_figures
 
 
 def failure(*comparisons: Comparison, not_run: str | None = "") -> str:
@@ -13,8 +13,8 @@ def failure(*comparisons: Comparison, not_run: str | None = "") -> str:
 
 
 def test_two_figures_have_as_many_digits_as_tell_them_apart() -> None:
-    assert told_apart(1.0004e-4, 1e-4) == ("0.00010004", "0.0001")
-    assert told_apart(0.3, 1e-4) == ("0.3", "0.0001")
+    assert distinct_figures(1.0004e-4, 1e-4) == ("0.00010004", "0.0001")
+    assert distinct_figures(0.3, 1e-4) == ("0.3", "0.0001")
 
 
 def test_failure_says_how_many_times_and_beside_which_noise() -> None:

@@ -14,11 +14,11 @@ from tests.conftest import CONFIG, SETTINGS
 from tests.support import tutorial
 from tfexport.bundle import SpecialIds, read_manifest, write_manifest
 from tfexport.errors import ParityError
-from tfexport.export import ParityReport, export_bundle, rounding, verify_bundle
+from tfexport.export import ParityReport, export, verify
 from tfexport.export.parity import STAGES, Comparison
 from tfexport.export.parity.compare import compare_tokens
 from tfexport.export.parity.eager_run import NEW_TOKENS, Case, EagerRun
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS
+from tfexport.export.report import NATIVE, NATIVE_TOKENS
 from tfexport.model_src.transformer import Transformer
 from tfexport.runtime.model.interface import BeamRecord
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
@@ -45,14 +45,14 @@ def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy.bundle"
 
 
-def verify(bundle: Path, model: tutorial.TutorialModel) -> ParityReport:
-    return verify_bundle(bundle, model, config=SETTINGS)
+def compare(bundle: Path, model: tutorial.TutorialModel) -> ParityReport:
+    return verify(bundle, model, config=SETTINGS)
 
 
 def test_report_covers_the_grid_against_torch_itself(
     tiny_bundle: Path, tutorial_model: tutorial.TutorialModel
 ) -> None:
-    report = verify(tiny_bundle, tutorial_model)
+    report = compare(tiny_bundle, tutorial_model)
     assert report.passed
     assert report.reference == "torch.nn.Transformer"
     shapes = {(c.batch, c.source_length) for c in report.comparisons}
@@ -81,7 +81,7 @@ def test_wrong_weight_is_found_where_it_acts(
     copy: Path, tutorial_model: tutorial.TutorialModel, graph: str, weight: str, stage: str
 ) -> None:
     break_weight(copy, graph, weight, 0.05)
-    report = verify(copy, tutorial_model)
+    report = compare(copy, tutorial_model)
     failure = report.first_failure()
     assert not report.passed
     assert failure is not None
@@ -96,7 +96,7 @@ def test_wrong_module_is_found_before_the_graphs_are_blamed(
 ) -> None:
     forward = Transformer.forward
     monkeypatch.setattr(Transformer, "forward", lambda *args: forward(*args) + 0.01)
-    failure = verify(copy, tutorial_model).first_failure()
+    failure = compare(copy, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "eager modules"
 
@@ -104,7 +104,7 @@ def test_wrong_module_is_found_before_the_graphs_are_blamed(
 @pytest.mark.usefixtures("few_shapes")
 @pytest.mark.parametrize("setting", ["norm_placement=pre", "activation=gelu", "num_heads=4"])
 def test_wrong_config_is_found(tiny_bundle: Path, tiny_checkpoint: Path, setting: str) -> None:
-    report = verify_bundle(tiny_bundle, tiny_checkpoint, settings=[setting])
+    report = verify(tiny_bundle, tiny_checkpoint, settings=[setting])
     assert not report.passed
 
 
@@ -124,7 +124,7 @@ def test_cache_that_forgets_is_found(
         return logits
 
     monkeypatch.setattr(OnnxModel, "step", forgetful)
-    failure = verify(copy, tutorial_model).first_failure()
+    failure = compare(copy, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "cached steps"
 
@@ -145,7 +145,7 @@ def test_beam_that_overlooks_or_miscounts_is_found(
         return record._replace(**{part: values % 17 if part == "tokens" else values})
 
     monkeypatch.setattr(OnnxModel, "beam", wrong)
-    failure = verify(tiny_bundle, tutorial_model).first_failure()
+    failure = compare(tiny_bundle, tutorial_model).first_failure()
     assert failure is not None
     assert failure.stage == "beam"
 
@@ -154,9 +154,9 @@ def test_beam_that_overlooks_or_miscounts_is_found(
 def test_miss_fails_the_export_and_leaves_nothing(
     tmp_path: Path, tutorial_model: tutorial.TutorialModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounding, "MOST_ALLOWED", 1e-12)
+    monkeypatch.setattr("tfexport.export.report.MOST_ALLOWED", 1e-12)
     with pytest.raises(ParityError, match=r"not equal to torch\.nn\.Transformer: eager modules"):
-        export_bundle(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
+        export(tutorial_model, tmp_path / "a.bundle", config=CONFIG)
     assert list(tmp_path.iterdir()) == []
 
 

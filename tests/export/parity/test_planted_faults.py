@@ -11,7 +11,7 @@ from benchmarks.planted_faults import FAULTS, judge
 from benchmarks.real import t5_folders
 from tests.conftest import CONFIG
 from tests.support import tutorial
-from tfexport.export.rounding import LEAST_ALLOWED
+from tfexport.export.report import LEAST_ALLOWED
 from tfexport.model_src.checkpoint.read_options import checkpoint_of
 
 # Fault to whether it changes what the model computes.

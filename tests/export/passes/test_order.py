@@ -5,18 +5,24 @@ import onnx_ir as ir
 import pytest
 
 from tfexport.export.ir_tools.nodes import (
+    MATRIX,
     MICROSOFT,
     MULTI_HEAD_ATTENTION,
+    Role,
     add_initializer,
     append_node,
     array_of,
     is_operator,
     new_node,
+    read_role,
 )
-from tfexport.export.ir_tools.roles import MATRIX, Role, read_role
 from tfexport.export.passes import AFTER_EXPORT
-from tfexport.export.passes.names import NameWeights, Parameter, set_parameters
-from tfexport.export.passes.unfuse_residual_norm import UnfuseResidualNorm
+from tfexport.export.passes.after_export import (
+    NameWeights,
+    Parameter,
+    UnfuseResidualNorm,
+    set_parameters,
+)
 
 E = 4
 

@@ -16,7 +16,7 @@ from tests.support import tutorial
 from tests.support.manifests import rewrite
 from tfexport.bundle import WEIGHTS, read_manifest
 from tfexport.errors import BundleError
-from tfexport.export import export_bundle, quantize_bundle
+from tfexport.export import export, quantize
 from tfexport.export.ir_tools.quantization import quantize_per_row
 from tfexport.export.passes.weights import _WrittenTensor, share_weights
 from tfexport.model_src import TransformerConfig, build_transformer
@@ -63,7 +63,7 @@ def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) 
     first, second = model.encoder.get_submodule("layers.0"), model.encoder.get_submodule("layers.1")
     second.load_state_dict(first.state_dict())
     path = tmp_path / "a.bundle"
-    export_bundle(model, path, verify=False)
+    export(model, path, verify=False)
     table, file = opened(path)
     expected = floats(model.state_dict())
     assert table.keys() == expected.keys()
@@ -72,7 +72,7 @@ def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) 
     embeddings = {table[name].offset for name in table if name.endswith("tokens.weight")}
     assert embeddings == {table["output_proj.weight"].offset}, "a tied table is stored once"
 
-    quantize_bundle(path, tmp_path / "b.bundle")
+    quantize(path, tmp_path / "b.bundle")
     table, file = opened(tmp_path / "b.bundle")
     assert table.keys() == expected.keys()
     rounded = {name for name, weight in table.items() if weight.dtype == "int8"}
@@ -86,7 +86,7 @@ def test_equal_parameters_and_packed_ones_have_their_own_values(tmp_path: Path) 
             assert np.array_equal(stored, own), name
             assert np.array_equal(scales, own_scales), name
 
-    quantize_bundle(path, tmp_path / "c.bundle", "int4")
+    quantize(path, tmp_path / "c.bundle", "int4")
     assert not (tmp_path / "c.bundle" / WEIGHT_TABLE).exists()
 
 
@@ -96,7 +96,7 @@ def test_a_bundle_that_lost_its_table_is_not_quantised(tiny_bundle: Path, tmp_pa
     (folder / WEIGHT_TABLE).unlink()
     rewrite(folder, lambda manifest: manifest["files"].pop(WEIGHT_TABLE))
     with pytest.raises(BundleError, match=r"weights\.json: cannot be read"):
-        quantize_bundle(folder, tmp_path / "new.bundle")
+        quantize(folder, tmp_path / "new.bundle")
     assert not (tmp_path / "new.bundle").exists()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.support import toy_family
 from tests.support.toy_family import CONFIG, TOY, ToyOriginal, save_toy
 from tfexport.errors import ParityError
-from tfexport.export import export_bundle, verify_bundle
+from tfexport.export import export, verify
 from tfexport.export.reference.original import Original
 from tfexport.model_src import build_transformer, register_layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
@@ -31,11 +31,11 @@ def toy_folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("few_shapes")
 def test_toy_family_is_exported_and_held_against_its_own_mathematics(toy_folder: Path) -> None:
     bundle = toy_folder.parent / "toy.bundle"
-    made = export_bundle(toy_folder, bundle, settings=SETTINGS)
-    assert made.checkpoint.layout == "toy"
+    made = export(toy_folder, bundle, settings=SETTINGS)
+    assert made.layout == "toy"
     assert made.report is not None
     assert made.report.reference == ToyOriginal.title
-    assert verify_bundle(bundle, toy_folder).passed
+    assert verify(bundle, toy_folder).passed
     assert Translator(bundle).generate([[5, 6, 7]], max_length=4)[0].hypotheses[0].tokens
 
 
@@ -50,5 +50,5 @@ def test_family_whose_mathematics_is_another_is_not_exported(
     monkeypatch.setattr(toy_family, "ORIGINAL", Original(Unscaled, lambda config: True))
     bundle = toy_folder.parent / "toy.bundle"
     with pytest.raises(ParityError, match="differs by"):
-        export_bundle(toy_folder, bundle, settings=SETTINGS)
+        export(toy_folder, bundle, settings=SETTINGS)
     assert not bundle.exists()

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from tests.support.toolkits import fairseq, joeynmt, marian_nmt, opennmt_py, sockeye
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 TOOLKITS: dict[str, ModuleType] = {
@@ -25,7 +25,7 @@ def test_checkpoint_becomes_a_bundle_that_says_the_same(
     tmp_path: Path, name: str, seed: int
 ) -> None:
     case = TOOLKITS[name].write(seed, tmp_path)
-    export_bundle(case.path, tmp_path / "x.bundle")
+    export(case.path, tmp_path / "x.bundle")
     translator = Translator(tmp_path / "x.bundle")
     for size in (1, 3):
         for found in translator.generate([[5, 6, 7], [8]], beam_size=size, max_length=8):

@@ -18,7 +18,7 @@ from tests.support import tutorial
 from tests.support.paths import REPOSITORY
 from tfexport.cli.main import cli
 from tfexport.errors import ConfigError, MissingDependencyError, TokenizerError
-from tfexport.export import export_graph, verify_artifact
+from tfexport.export import export, verify
 from tfexport.export.text import text_graphs
 from tfexport.export.text.tokenizer_files import TokenizerFiles
 from tfexport.model_src import load_checkpoint
@@ -85,14 +85,16 @@ def test_one_call_takes_and_gives_text(
         if kind == "sentencepiece"
         else byte_level(tmp_path / "tokenizer.json")
     )
-    result = export_graph(
+    samples = tmp_path / "samples.txt"
+    samples.write_text("".join(f"{line}\n" for line in lines()[:50]), encoding="utf-8")
+    result = export(
         text_model,
         tmp_path / "g.onnx",
-        "generate",
+        graph="generate",
         config=CONFIG,
         text=True,
         tokenizer=tokenizer,
-        text_samples=lines()[:50],
+        samples=samples,
     )
     assert result.report is not None
     stages = {c.stage for c in result.report.comparisons if c.compared}
@@ -125,12 +127,12 @@ def test_one_call_takes_and_gives_text(
 
     torch.save(text_model.state_dict(), tmp_path / "model.pt")
     given: dict[str, Any] = {"settings": ["num_heads=2"]}
-    report = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
+    report = verify(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
     assert report.passed
     assert {c.stage for c in report.comparisons} == {"text"}
     (tmp_path / "real.txt").write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
     given["samples"] = tmp_path / "real.txt"
-    more = verify_artifact(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
+    more = verify(tmp_path / "g.onnx", tmp_path / "model.pt", **given)
     assert more.passed
     assert sum(c.batch for c in more.comparisons) > sum(c.batch for c in report.comparisons)
 
@@ -147,10 +149,10 @@ def test_tokenizer_that_comes_out_differently_is_refused(
 ) -> None:
     tokenizer = byte_level(tmp_path / "tokenizer.json", **options)
     with pytest.raises(TokenizerError, match=f"(?s){message}"):
-        export_graph(
+        export(
             text_model,
             tmp_path / "g.onnx",
-            "generate",
+            graph="generate",
             config=CONFIG,
             text=True,
             tokenizer=tokenizer,
@@ -172,19 +174,19 @@ def test_kinds_that_no_operator_reproduces_are_refused(
         (None, "need a tokenizer"),
     ):
         with pytest.raises(TokenizerError, match=message):
-            export_graph(
+            export(
                 text_model,
                 tmp_path / "g",
-                "generate",
+                graph="generate",
                 config=CONFIG,
                 text=True,
                 tokenizer=tokenizer,
             )
     with pytest.raises(ConfigError, match="text needs 20 or more, not 18"):
-        export_graph(
+        export(
             text_model,
             tmp_path / "g",
-            "generate",
+            graph="generate",
             config=CONFIG,
             text=True,
             portable=True,

@@ -20,7 +20,7 @@ from tfexport.errors import (
     ParityError,
     TfexportWarning,
 )
-from tfexport.export import verify_bundle
+from tfexport.export import verify
 from tfexport.runtime import Translator
 from tfexport.runtime.model.native_engine import instruction_set, pack_weights
 from tfexport.weight_table import WEIGHT_TABLE
@@ -90,14 +90,14 @@ def test_results_do_not_depend_on_the_batch(tiny_bundle: Path) -> None:
 
 @pytest.mark.usefixtures("few_shapes")
 def test_parity_compares_the_engine_too(copy: Path, tutorial_model: tutorial.TutorialModel) -> None:
-    assert verify_bundle(copy, tutorial_model).passed
+    assert verify(copy, tutorial_model).passed
 
     def exchange(table: dict[str, Any]) -> None:
         one, two = (f"decoder.layers.0.self_attn.{part}_proj.weight" for part in "kv")
         table[one], table[two] = table[two], table[one]
 
     change_table(copy, exchange)
-    report = verify_bundle(copy, tutorial_model)
+    report = verify(copy, tutorial_model)
     failure = report.first_failure()
     assert failure is not None
     assert failure.stage == "native"

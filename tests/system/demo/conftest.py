@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tests.conftest import Once, compare_few_shapes
 from tests.support import tutorial
 from tests.support.paths import REPOSITORY
-from tfexport.export import export_bundle, export_graph, export_torchscript
+from tfexport.export import export
 
 LIMIT = 60
 PARTS = 8
@@ -28,34 +28,32 @@ def bundle(once: Once) -> Path:
     def make(path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             compare_few_shapes(patch)  # that it compares a model of this size at all
-            export_bundle(FOLDER, path, output_attentions=True)
+            export(FOLDER, path, output_attentions=True)
 
     return once("de-en.bundle", make)
 
 
 @pytest.fixture(scope="session")
 def generate(once: Once) -> Path:
-    return once("fused.onnx", lambda path: export_graph(FOLDER, path, "generate", verify=False))
+    return once("fused.onnx", lambda path: export(FOLDER, path, graph="generate", verify=False))
 
 
 @pytest.fixture(scope="session")
 def portable(once: Once) -> Path:
     return once(
         "portable.onnx",
-        lambda path: export_graph(FOLDER, path, "generate", portable=True, verify=False),
+        lambda path: export(FOLDER, path, graph="generate", portable=True, verify=False),
     )
 
 
 @pytest.fixture(scope="session")
 def torchscript(once: Once) -> Path:
-    return once("model.ts", lambda path: export_torchscript(FOLDER, path, verify=False))
+    return once("model.ts", lambda path: export(FOLDER, path, graph="torchscript", verify=False))
 
 
 @pytest.fixture(scope="session")
 def program(once: Once) -> Path:
-    return once(
-        "model.pt2", lambda path: export_torchscript(FOLDER, path, torch_export=True, verify=False)
-    )
+    return once("model.pt2", lambda path: export(FOLDER, path, graph="torch.export", verify=False))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.support.paths import REPOSITORY
 from tests.system.demo.conftest import FOLDER
 from tests.system.demo.test_programs import needs_packages, run
 from tfexport.bundle import open_bundle
-from tfexport.export import export_quantized_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 READY = REPOSITORY / "examples" / "de-en.bundle"
@@ -33,7 +33,7 @@ def fresh(once: Once) -> Path:
     """The same from the checkpoint; graphs and weights are the same with or without comparison."""
 
     def make(path: Path) -> None:
-        export_quantized_bundle(FOLDER, path, "int8", samples=FOLDER / "test.tsv", verify=False)
+        export(FOLDER, path, quantize="int8", samples=FOLDER / "test.tsv", verify=False)
 
     return once("fresh-int8.bundle", make)
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.peers import save_ctranslate2
 from tests.conftest import SETTINGS, Once
 from tests.support import tutorial
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 
@@ -34,7 +34,7 @@ def folder(once: Once) -> Path:
         settings = {**SETTINGS, "num_heads": 4, "norm_placement": "pre"}
         checkpoint = load_checkpoint(path / "model.pt", config=settings)
         save_ctranslate2(checkpoint, path / "ctranslate2")
-        export_bundle(path / "model.pt", path / "a.bundle", config=settings, verify=False)
+        export(path / "model.pt", path / "a.bundle", config=settings, verify=False)
 
     return once("ctranslate2", make)
 

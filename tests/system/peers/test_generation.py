@@ -13,7 +13,7 @@ import torch
 from tests.support.hf_generation import Found, draw_rows, draw_settings, generate, own_ids
 from tests.support.hf_models import change_json, make_model, save_folder
 from tests.support.tokenizer_folders import model_file_folder
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import load_checkpoint
 from tfexport.model_src.checkpoint.generation_config import read_generation
 from tfexport.runtime import Hypothesis, Translator
@@ -46,7 +46,7 @@ def _opened(
     folder = tmp_path_factory.mktemp(request.param)
     model = likely_end(make_model(request.param, 3))
     save_folder(model, folder / "model")
-    export_bundle(folder / "model", folder / "model.bundle", verify=False)
+    export(folder / "model", folder / "model.bundle", verify=False)
     return model, Translator(folder / "model.bundle", threads=1)
 
 
@@ -122,7 +122,7 @@ def test_a_folders_own_settings_are_kept_with_no_option_given(tmp_path: Path, fa
             settings["eos_token_id"] = ends[0] if isinstance(ends, list) else ends
         else:
             (folder / "generation_config.json").write_text(json.dumps(settings))
-        export_bundle(folder, tmp_path / f"{seed}.bundle")
+        export(folder, tmp_path / f"{seed}.bundle")
         loaded = type(model).from_pretrained(folder, attn_implementation="eager").eval()
         rows = draw_rows(seed, model, 3)
         found = Translator(tmp_path / f"{seed}.bundle", threads=1).generate(rows)
@@ -144,7 +144,7 @@ def test_texts_of_models_that_are_told_languages(tmp_path: Path, kind: str) -> N
     for name, content in of_tokenizer.items():
         if name != "config.json":
             (folder / name).write_bytes(content)
-    export_bundle(folder, tmp_path / "model.bundle", verify=False)
+    export(folder, tmp_path / "model.bundle", verify=False)
     translator = Translator(tmp_path / "model.bundle", threads=1)
     told = translator.manifest.languages
     assert told is not None
@@ -165,7 +165,7 @@ def test_a_folder_that_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
     folder = save_folder(make_model("bart"), tmp_path / "model")
     change_json(folder / "generation_config.json", penalty_alpha=0.6, top_k=4, num_beam_groups=2)
     with pytest.raises(ValueError, match="2 problems") as error:
-        export_bundle(folder, tmp_path / "model.bundle")
+        export(folder, tmp_path / "model.bundle")
     assert "penalty_alpha" in str(error.value)
     assert not (tmp_path / "model.bundle").exists()
 

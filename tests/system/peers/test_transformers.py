@@ -10,7 +10,7 @@ import torch
 from benchmarks.peers import build_marian
 from tests.conftest import SETTINGS, Once
 from tests.support import tutorial
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.model_src import load_checkpoint
 from tfexport.runtime import Translator
 
@@ -30,7 +30,7 @@ def folder(once: Once) -> Path:
         model = tutorial.make(seed=9, scale=3.0, final_norms=False, d_model=32, num_heads=4)
         path.mkdir()
         torch.save(model.state_dict(), path / "model.pt")
-        export_bundle(path / "model.pt", path / "a.bundle", config=CONFIG, verify=False)
+        export(path / "model.pt", path / "a.bundle", config=CONFIG, verify=False)
 
     return once("transformers", make)
 

@@ -13,7 +13,6 @@ from tfexport import __version__
 from tfexport.bundle import (
     Limits,
     Manifest,
-    check_output,
     new_bundle,
     open_bundle,
     write_manifest,
@@ -22,16 +21,16 @@ from tfexport.errors import BundleError, ConfigError, Message, Option, join_prob
 from tfexport.export.artifacts.checkpoint_source import read_for_decoding
 from tfexport.export.artifacts.info import info_of_bundle
 from tfexport.export.artifacts.keywords import (
+    ExportKeywords,
     VerifyKeywords,
-    WholeBundleKeywords,
     check_expect,
-    check_keywords,
     graph_options,
     language_pair_of,
     read_options,
     reads_texts,
     tokenizer_files,
 )
+from tfexport.export.artifacts.option_rules import BUNDLE, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import (
     BundleForm,
@@ -41,7 +40,7 @@ from tfexport.export.graph_forms import (
 )
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_bundle
-from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle, read_level
+from tfexport.export.parity.plan import FULL, frame_samples, plan_bundle
 from tfexport.export.parity.text import add_expected, near_tie_of
 from tfexport.export.passes.weights import record_weights, share_weights
 from tfexport.export.text.tokenizer_files import TokenizerFiles
@@ -49,7 +48,7 @@ from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
-from tfexport.typing import PathLike, Progress, Unpack, silent
+from tfexport.typing import PathLike, Progress
 
 
 @dataclass(frozen=True)
@@ -95,51 +94,24 @@ class BundleContents:
 
 
 def export_bundle(
-    checkpoint: CheckpointLike,
-    output: PathLike,
-    *,
-    verify: bool | str = True,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[WholeBundleKeywords],
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
-    """Export a checkpoint or a live module, compare it with eager PyTorch, write a bundle.
-
-    If it fails, no file is left behind.
-
-    Args:
-        checkpoint: a path; a loaded ``Checkpoint``; a ``Transformer``; or another module whose
-            state dict has a known layout (if it holds an ``nn.Transformer``, config values such
-            as ``num_heads`` are read from that).
-        output: the bundle's folder.
-        verify: compare the bundle with eager PyTorch, and fail if they differ; "quick" for less.
-        force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: see ``BundleKeywords`` and ``WholeBundleKeywords``.
-
-    Raises:
-        TfexportError: ``CheckpointError``, ``ConfigError``, ``TokenizerError``,
-            ``OutputExistsError``, ``ExportError`` or ``ParityError``.
-        TypeError: an unknown option.
-    """
-    check_keywords("export_bundle", options, WholeBundleKeywords)
+    """Export a checkpoint, compare it with eager PyTorch, and write a bundle; see ``export``."""
     of_graphs = graph_options(options)
-    check_output(output, force)
-    tell = progress or silent
-    contents = read_contents(checkpoint, of_graphs, options, read_level(verify), tell)
-    return write_bundle(contents, output, force, tell)
+    contents = read_contents(checkpoint, of_graphs, options, output.level, output.tell)
+    return write_bundle(contents, output.path, output.force, output.tell)
 
 
 def read_contents(
     checkpoint: CheckpointLike,
     of_graphs: GraphOptions,
-    options: WholeBundleKeywords,
+    options: ExportKeywords,
     level: str,
     tell: Progress,
 ) -> BundleContents:
-    """Read the checkpoint and choose its tokenizers; see ``export_bundle``."""
+    """Read the checkpoint and choose its tokenizers; see ``export``."""
     check_expect(options, bool(level))
-    language_pair = language_pair_of(options, "export_bundle")
+    language_pair = language_pair_of(options, "export")
     tell("reading the checkpoint", 0, 1)
     found = read_for_decoding(checkpoint, read_options(options, bool(level)))
     tokenizers = tokenizer_files(options, folder_of(checkpoint))
@@ -190,55 +162,36 @@ def write_bundle(
             manifest = write_manifest(
                 folder, dataclasses.replace(manifest, parity=report.summary())
             )
-    return ExportResult(Path(output), checkpoint, report, contents.tokenizers.paths, manifest)
+    return ExportResult(
+        Path(output), BUNDLE, report, manifest, checkpoint.layout, contents.tokenizers.paths,
+        generation.notes,
+    )  # fmt: skip
 
 
 def verify_bundle(
-    bundle: PathLike,
-    checkpoint: CheckpointLike,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[VerifyKeywords],
+    bundle: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
 ) -> ParityReport:
-    """Compare a bundle with the checkpoint it was exported from.
-
-    A config value that is given neither by the checkpoint and its config files nor by the caller
-    is taken from the bundle.
-
-    Args:
-        bundle: its folder.
-        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read, and what is compared; see ``VerifyKeywords``.
-
-    Raises:
-        TfexportError: the bundle or the checkpoint is unusable. A difference is not raised: it
-            is in the report.
-    """
-    check_keywords("verify_bundle", options, VerifyKeywords)
-    language_pair = language_pair_of(options, "verify_bundle")
+    """Compare a bundle with the checkpoint that it was exported from; see ``verify``."""
+    language_pair = language_pair_of(options, "verify")
     manifest = open_bundle(bundle)
     if manifest.module is not None:
         raise BundleError(
             Message(
                 f"{bundle}: was exported from a module of its user's own; compare it with that (",
-                Option("module"), " on the command line, verify_module in Python).",
+                Option("module"), " on the command line; in Python name its ", Option("inputs"),
+                ").",
             )
         )  # fmt: skip
     info = info_of_bundle(manifest)
-    info.refuse_quantized(Path(bundle))
+    info.refuse_quantized(bundle)
     found = read_for_decoding(checkpoint, read_options(options), manifest.config)
-    info.require_same_model(Path(bundle), found.config)
-    tell, samples, expect = progress or silent, options.get("samples"), options.get("expect")
-    plan = plan_bundle(
-        Path(bundle), manifest, read_level(options.get("level", FULL)), samples, tell, language_pair
-    )
-    report = compare_bundle(Path(bundle), manifest, found, bundle_comparisons(), plan)
+    info.require_same_model(bundle, found.config)
+    samples, expect = options.get("samples"), options.get("expect")
+    plan = plan_bundle(bundle, manifest, level, samples, tell, language_pair)
+    report = compare_bundle(bundle, manifest, found, bundle_comparisons(), plan)
     if expect is None:
         return report
-    return add_expected(
-        report, Path(bundle), expect, near_tie_of(found, report), tell, language_pair
-    )
+    return add_expected(report, bundle, expect, near_tie_of(found, report), tell, language_pair)
 
 
 def describe(

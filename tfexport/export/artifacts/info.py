@@ -18,13 +18,12 @@ import onnx_ir as ir
 from tfexport import __version__
 from tfexport.bundle import Manifest
 from tfexport.errors import BundleError, join_problems, shown
+from tfexport.export.artifacts.option_rules import BUNDLE, TORCH_EXPORT, TORCHSCRIPT
 from tfexport.export.graph_forms import file_forms
 from tfexport.export.parity import ParityReport
 from tfexport.model_src.config import TransformerConfig
 from tfexport.typing import PathLike
 
-BUNDLE = "bundle"
-TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
 METADATA = "tfexport.json"
 _MOST_METADATA = 2**22  # bytes
 # Config keys that are equal in an artifact and the checkpoint that it was exported from, and
@@ -168,10 +167,10 @@ def read_info(path: PathLike) -> ArtifactInfo | None:
 
 
 def read_graph_info(path: PathLike) -> ArtifactInfo:
-    """Read the metadata of a file of ``export_graph``.
+    """Read the metadata of an .onnx file that tfexport wrote.
 
     Raises:
-        BundleError: ``export_graph`` did not write the file, or it is damaged.
+        BundleError: tfexport did not write the file, or it is damaged.
     """
     path = _existing(path)
     try:
@@ -210,10 +209,10 @@ def _axes(value: ir.Value) -> list[int | str]:
 
 
 def read_torch_info(path: PathLike) -> ArtifactInfo:
-    """Read the metadata of a file of ``export_torchscript``.
+    """Read the metadata of a torch file that tfexport wrote.
 
     Raises:
-        BundleError: ``export_torchscript`` did not write the file, or it is damaged.
+        BundleError: tfexport did not write the file, or it is damaged.
     """
     path = _existing(path)
     try:

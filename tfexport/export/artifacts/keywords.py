@@ -1,24 +1,25 @@
-"""Keyword arguments of the public export functions, and the option values made from them."""
+"""Keyword arguments of ``export`` and ``verify``, and the option values made from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from tfexport.errors import ConfigError, Message, Option, Problem, nearest_name, shown
 from tfexport.export.artifacts.option_rules import LANGUAGES
 from tfexport.export.graph_options import GraphOptions
+from tfexport.export.modules.inputs import Input
 from tfexport.export.named_code import load_named
-from tfexport.export.quantize.quality import require_samples
+from tfexport.export.quantization.quality import require_samples
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.read_options import ReadOptions
 from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.typing import PathLike
 
 
-class ReadKeywords(TypedDict, total=False):
-    """Keyword arguments of reading a checkpoint.
+class VerifyKeywords(TypedDict, total=False):
+    """Keyword arguments of ``verify``: how the model is read, and what is compared.
 
     Attributes:
         config: config values that cannot be inferred from the weights; a JSON file or a mapping.
@@ -28,32 +29,66 @@ class ReadKeywords(TypedDict, total=False):
             which is imported: ``reference(input_ids, decoder_input_ids)`` takes int64 (B, S) and
             (B, T) and gives logits or log-probabilities (B, T, V). Rows are never padded: those of
             a call have one length. Decoder ids begin with the start token.
+        samples: a file of real source texts, one a line, or of ids where there is no tokenizer;
+            they are compared besides drawn ids. With ``text``, the tokenizer is compared on them.
+            With ``quantize`` they also measure the quality of the weights, for which each line has
+            a tab and a reference translation; of a module of your own they may be an ``.npz`` of
+            rows then.
+        expect: a file of lines: a source, a tab, and the text that your own code gives for it; any
+            other text of the bundle is a difference, near ties aside.
+        source_language: of the samples, and of the sources in ``expect``, for a model that is told
+            it.
+        target_language: of their references, and of the texts in ``expect``.
+        inputs: of a module of your own: the inputs of its ``encode``, in the order of the
+            parameters.
+        examples: of a module of your own: rows of real inputs, without the batch axis; they are
+            compared too.
     """
 
     config: PathLike | Mapping[str, Any] | None
     settings: Iterable[str]
     layout: str | None
     reference: Callable[..., Any] | str | None
+    samples: PathLike | None
+    expect: PathLike | None
+    source_language: str | None
+    target_language: str | None
+    inputs: Sequence[Input]
+    examples: Iterable[Mapping[str, Any]]
 
 
-class BundleKeywords(ReadKeywords, total=False):
-    """Keyword arguments of ``export_bundle``.
+class ExportKeywords(VerifyKeywords, total=False):
+    """Keyword arguments of ``export``: what is written, besides those of ``VerifyKeywords``.
 
     Attributes:
         tokenizer: for both sides; a tokenizer.json, a SentencePiece .model, a list of words, or a
-            vocabulary in JSON or a pickle. Without any, one that lies beside the checkpoint is
-            taken.
-        source_tokenizer: for the source side alone, together with ``target_tokenizer``.
+            vocabulary in JSON or a pickle. Without any, one next to the checkpoint is taken. Of a
+            module of your own, the tokenizer of the target, and of the source if that is text;
+            without any, ids only.
+        source_tokenizer: for the source side alone, together with ``target_tokenizer``; of a
+            module of your own, together with ``tokenizer``.
         target_tokenizer: for the target side alone.
         split: how text is split into the words of a list or vocabulary, on both sides:
             "whitespace", "basic_english" or "spacy:" and a language.
         source_split: on the source side alone.
         target_split: on the target side alone.
-        output_attentions: make the cross-attention weights an output of generate.onnx.
         reads: "sentences" or "texts", the units in which a server gives the model its sources; by
-            default as the checkpoint's family was trained.
+            default as the checkpoint's family was trained, of a module sentences.
+        output_attentions: make the cross-attention weights an output of generate.onnx.
+        attention_biases: for "forward": three more inputs, added to the attention scores.
+        log_probs: for "forward": a second output, the log-softmax of the logits.
+        text: for "generate": text in and text out, through operators of onnxruntime-extensions;
+            only with a tokenizer that these reproduce exactly.
         opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
-        portable: keep to standard operators, for other runtimes than onnxruntime.
+        portable: keep to standard operators, for other runtimes than onnxruntime. A module's
+            graphs have no others in any case.
+        pad_id: of a module of your own: it fills rows after their end.
+        bos_id: of a module of your own: the token that decoding starts from.
+        eos_id: of a module of your own: the token that ends a row.
+        unk_id: of a module of your own: the unknown token.
+        max_length: of a module of your own: tokens that a row has at most.
+        add_source_bos: of a module of your own: its encoder sees the start token before a text.
+        add_source_eos: of a module of your own: its encoder sees the end token after a text.
     """
 
     tokenizer: PathLike | None
@@ -62,80 +97,20 @@ class BundleKeywords(ReadKeywords, total=False):
     split: str | None
     source_split: str | None
     target_split: str | None
-    output_attentions: bool
     reads: str | None
-    opset: int | None
-    portable: bool
-
-
-class LanguageKeywords(TypedDict, total=False):
-    """Keyword arguments of samples and expected texts, for a model that is told languages.
-
-    Attributes:
-        source_language: of the samples, and of the sources in ``expect``.
-        target_language: of their references, and of the texts in ``expect``.
-    """
-
-    source_language: str | None
-    target_language: str | None
-
-
-class WholeBundleKeywords(BundleKeywords, LanguageKeywords, total=False):
-    """Keyword arguments of ``export_bundle``.
-
-    Attributes:
-        samples: a file of real source texts, one a line, or of ids where there is no tokenizer;
-            they are compared besides drawn ids.
-        expect: a file of lines: a source, a tab, and the text that your own code gives for it; any
-            other text of the bundle is a difference, near ties aside.
-    """
-
-    samples: PathLike | None
-    expect: PathLike | None
-
-
-class VerifyKeywords(ReadKeywords, LanguageKeywords, total=False):
-    """Keyword arguments of ``verify_bundle``; see ``WholeBundleKeywords``.
-
-    Attributes:
-        samples: real source texts, or ids; of a single file that takes ids, ids.
-        expect: sources and the texts that your own code gives for them.
-        level: "full", or "quick" for one drawn batch besides real inputs.
-    """
-
-    samples: PathLike | None
-    expect: PathLike | None
-    level: str
-
-
-class QuantizedGraphKeywords(BundleKeywords, LanguageKeywords, total=False):
-    """Keyword arguments of ``export_quantized_graph``.
-
-    Attributes:
-        text: text in and text out, through operators of onnxruntime-extensions; only with a
-            tokenizer that these reproduce exactly.
-        text_samples: text on which the tokenizer is compared, besides a built-in selection.
-    """
-
-    text: bool
-    text_samples: Iterable[str]
-
-
-class GraphKeywords(BundleKeywords, total=False):
-    """Keyword arguments of ``export_graph``.
-
-    Attributes:
-        attention_biases: for "forward": three more inputs, added to the attention scores.
-        log_probs: for "forward": a second output, the log-softmax of the logits.
-        text: for "generate": text in and text out, through operators of onnxruntime-extensions;
-            only with a tokenizer that these reproduce exactly.
-        text_samples: text on which the tokenizer is compared, besides a built-in selection.
-    """
-
+    output_attentions: bool
     attention_biases: bool
     log_probs: bool
     text: bool
-    text_samples: Iterable[str]
+    opset: int | None
+    portable: bool
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    unk_id: int | None
+    max_length: int
+    add_source_bos: bool
+    add_source_eos: bool
 
 
 def check_keywords(function: str, given: Mapping[str, object], known: type) -> None:
@@ -190,7 +165,7 @@ def language_pair_of(given: Mapping[str, Any], subject: str) -> LanguagePair:
     return LanguagePair(given.get("source_language"), given.get("target_language"))
 
 
-def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:
+def read_options(given: VerifyKeywords, verify: bool = True) -> ReadOptions:
     """The options of reading the checkpoint, from keyword arguments.
 
     Args:
@@ -220,7 +195,7 @@ def read_options(given: ReadKeywords, verify: bool = True) -> ReadOptions:
     )
 
 
-def graph_options(given: BundleKeywords) -> GraphOptions:
+def graph_options(given: ExportKeywords) -> GraphOptions:
     """The options of the graphs, from keyword arguments.
 
     Raises:
@@ -248,7 +223,7 @@ def reads_texts(given: Mapping[str, Any], usual: bool) -> str | None:
     return "texts" if texts else None
 
 
-def tokenizer_files(given: BundleKeywords, beside: Path | None) -> TokenizerFiles:
+def tokenizer_files(given: ExportKeywords, beside: Path | None) -> TokenizerFiles:
     """The tokenizer files that are given, or those found in the folder ``beside``.
 
     Raises:

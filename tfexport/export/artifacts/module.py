@@ -1,38 +1,37 @@
-"""Export of a user's own module: a bundle, or one graph, proven against the module's own code."""
+"""Export of a user's own module: a bundle, or one graph, compared with the module's own code."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 from torch import nn
 
 from tfexport import __version__, graph_io
-from tfexport.atomic import check_new_file, new_file
+from tfexport.atomic import new_file
 from tfexport.bundle import (
     Limits,
     Manifest,
-    SpecialIds,
-    check_output,
     new_bundle,
     open_bundle,
     write_manifest,
 )
 from tfexport.errors import BundleError, join_problems, shown
 from tfexport.export.artifacts.info import ArtifactInfo, info_of_bundle
-from tfexport.export.artifacts.keywords import check_keywords
+from tfexport.export.artifacts.keywords import ExportKeywords, VerifyKeywords
 from tfexport.export.artifacts.module_source import (
     ModuleContents,
-    ModuleKeywords,
+    ModuleIds,
     check_arguments,
-    check_form,
     read_module,
 )
 from tfexport.export.artifacts.onnx_file import join_weights
+from tfexport.export.artifacts.option_rules import BUNDLE, Output
+from tfexport.export.artifacts.quantized import quantized_result
+from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.module_forms import (
     MODULE_FORMS,
     ModuleForm,
@@ -40,164 +39,76 @@ from tfexport.export.module_forms import (
     export_module_forms,
 )
 from tfexport.export.modules.contract import in_eval
-from tfexport.export.modules.inputs import Input
 from tfexport.export.parity.module import (
     compare_module_bundle,
     compare_module_file,
 )
-from tfexport.export.parity.plan import FULL, plan_bundle
-from tfexport.export.parity.report import ParityReport
+from tfexport.export.parity.plan import plan_bundle
 from tfexport.export.parity.text import add_expected
 from tfexport.export.passes.weights import share_transposed, share_weights
-from tfexport.export.quantize.bundle import QuantizeResult, quantize_bundle
+from tfexport.export.quantization.bundle import quantize_bundle
+from tfexport.export.report import ParityReport
 from tfexport.export.rounding import suited_threads
-from tfexport.typing import PathLike, Progress, Unpack, silent
+from tfexport.typing import PathLike, Progress
 
 RealInputs = tuple[PathLike | None, PathLike | None]  # files: samples, and expected texts
 
 
-@dataclass(frozen=True)
-class ModuleResult:
-    """The files of a module.
-
-    Attributes:
-        path: the bundle's folder, or the file.
-        report: of the comparison with the module's own code; None with ``verify=False``.
-        bundle_manifest: None for a single file.
-        quantized: the result of quantising; None for float32.
-    """
-
-    path: Path
-    report: ParityReport | None
-    bundle_manifest: Manifest | None = None
-    quantized: QuantizeResult | None = None
-
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest of the bundle.
-
-        Raises:
-            AttributeError: a single file was exported, which has none.
-        """
-        if self.bundle_manifest is None:
-            raise AttributeError(f"{self.path}: a single file, which has no manifest.")
-        return self.bundle_manifest
-
-
-def export_module(
-    model: nn.Module,
-    output: PathLike,
-    *,
-    inputs: Sequence[Input],
-    pad_id: int,
-    bos_id: int,
-    eos_id: int,
-    max_length: int,
-    **options: Unpack[ModuleKeywords],
-) -> ModuleResult:
-    """Export any encoder-decoder module that has the methods of docs/modules.md.
+def export_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
+    """Export a module that has the methods of docs/modules.md to a bundle or graph.
 
     Its axes are found by running it, its graphs are compared with its own code, one row at a time.
-    If anything fails, no file is left behind.
-
-    Args:
-        model: with ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``.
-        output: the bundle's folder, or the .onnx file of ``graph``.
-        inputs: of ``encode``, in the order of its parameters.
-        pad_id: fills rows behind their end.
-        bos_id: of the token that decoding starts from.
-        eos_id: of the token that ends a row.
-        max_length: tokens that a row has at most.
-        **options: see ``ModuleKeywords``.
-
-    Raises:
-        ConfigError: wrong arguments.
-        ExportError: the module is not what the contract says, or torch cannot export it.
-        ParityError: the graphs and the module's own code differ.
-        QualityError: quantised weights change too much.
-        OutputExistsError: something stands in the way.
-        TypeError: an unknown option.
+    See ``export``.
     """
-    check_keywords("export_module", options, ModuleKeywords)
-    force, graph = options.get("force", False), options.get("graph")
-    check_form(output, options)
-    (check_output if graph is None else check_new_file)(output, force)
-    ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
-    check_arguments(model, ids, max_length)
+    numbers = ModuleIds.of(options)
+    check_arguments("export", model, numbers)
     with in_eval(model), suited_threads(model):
-        return _export(model, output, inputs, ids, max_length, options)
+        contents = read_module(
+            model, options["inputs"], numbers, output.level, options, output.tell
+        )
+        if output.kind != BUNDLE:
+            return _write_file(contents, output)
+        real = options.get("samples"), options.get("expect")
+        if output.weights is None:
+            return _write_bundle(contents, output.path, output.force, real, output.tell)
+        return _write_quantized(contents, output, real)
 
 
-def _export(
-    model: nn.Module,
-    output: PathLike,
-    inputs: Sequence[Input],
-    ids: SpecialIds,
-    max_length: int,
-    options: ModuleKeywords,
-) -> ModuleResult:
-    """``export_module`` of a module in eval mode."""
-    force, graph = options.get("force", False), options.get("graph")
-    tell = options.get("progress") or silent
-    contents = read_module(model, inputs, ids, max_length, options, tell)
-    kind, samples = options.get("quantize"), options.get("samples")
-    expect = options.get("expect")
-    if graph is not None:
-        return _write_file(contents, output, force, tell)
-    if kind is None:
-        return _write_bundle(contents, output, force, (samples, expect), tell)
+def _write_quantized(contents: ModuleContents, output: Output, real: RealInputs) -> ExportResult:
+    """Write and compare a float32 bundle in a temporary folder, and quantise it."""
+    assert output.weights is not None
+    samples, expect = real
+    rows = None if str(samples).endswith(".npz") else samples
     with tempfile.TemporaryDirectory() as folder:
-        rows = None if str(samples).endswith(".npz") else samples
-        exact = _write_bundle(
-            contents, Path(folder) / Path(output).name, False, (rows, expect), tell
-        )
+        path = Path(folder) / output.path.name
+        exact = _write_bundle(contents, path, False, (rows, expect), output.tell)
         made = quantize_bundle(
-            exact.path, output, kind, samples=samples, force=force, progress=tell
-        )
-    return ModuleResult(Path(output), exact.report, made.manifest, made)
+            exact.path, output.path, output.weights, samples=samples, force=output.force,
+            progress=output.tell,
+        )  # fmt: skip
+    return quantized_result(exact, made, output)
 
 
 def verify_module(
-    path: PathLike,
-    model: nn.Module,
-    *,
-    inputs: Sequence[Input],
-    progress: Progress | None = None,
-    examples: Iterable[Mapping[str, Any]] = (),
-    samples: PathLike | None = None,
-    expect: PathLike | None = None,
-    level: str = FULL,
+    path: Path, model: nn.Module, level: str, options: VerifyKeywords, tell: Progress
 ) -> ParityReport:
-    """Compare a bundle with the module that it was exported from.
-
-    Args:
-        path: the bundle's folder.
-        model: the module.
-        inputs: of ``encode``, as for ``export_module``.
-        progress: called at every step; see ``tfexport.typing``.
-        examples: rows of real inputs; they are compared too.
-        samples: a file of real source texts, or ids; see ``ModuleKeywords``.
-        expect: a file of sources and texts; see ``ModuleKeywords``.
-        level: "full", or "quick" for one drawn batch besides real inputs.
-
-    Raises:
-        TfexportError: the bundle or the module is unusable, or does not belong to it. A difference
-            is not raised: it is in the report.
-    """
-    if Path(path).is_file():
+    """Compare a bundle with the module that it was exported from; see ``verify``."""
+    if path.is_file():
         raise BundleError(f"{path}: one file; a module is compared with its bundle.")
     manifest = open_bundle(path)
     if manifest.module_io is None:
         raise BundleError(f"{path}: was exported from a checkpoint; compare it with that.")
-    info_of_bundle(manifest).refuse_quantized(Path(path))
-    ids, longest = manifest.special_ids, manifest.limits.max_target_length
+    info_of_bundle(manifest).refuse_quantized(path)
+    longest = manifest.limits.max_target_length
     assert longest is not None
-    options, tell = ModuleKeywords(examples=examples, verify=level), progress or silent
-    check_arguments(model, ids, longest)
+    numbers = ModuleIds(manifest.special_ids, longest)
+    check_arguments("verify", model, numbers)
+    given = ExportKeywords(examples=options.get("examples", ()))
     with in_eval(model), suited_threads(model):
-        contents = read_module(model, inputs, ids, longest, options, tell)
-        _require_same(contents, Path(path), manifest)
-        return _compare(contents, Path(path), manifest, (samples, expect), tell)
+        contents = read_module(model, options["inputs"], numbers, level, given, tell)
+        _require_same(contents, path, manifest)
+        real = options.get("samples"), options.get("expect")
+        return _compare(contents, path, manifest, real, tell)
 
 
 def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> None:
@@ -225,7 +136,7 @@ def _require_same(contents: ModuleContents, path: Path, manifest: Manifest) -> N
 
 def _write_bundle(
     contents: ModuleContents, output: PathLike, force: bool, real: RealInputs, tell: Progress
-) -> ModuleResult:
+) -> ExportResult:
     """Export all graphs, write the bundle, and compare it with the module's own code."""
     report = None
     with new_bundle(output, force) as folder:
@@ -243,7 +154,8 @@ def _write_bundle(
             report = _compare(contents, folder, manifest, real, tell)
             report.require(str(output))
             manifest = write_manifest(folder, replace(manifest, parity=report.summary()))
-    return ModuleResult(Path(output), report, manifest)
+    files = contents.tokenizers.paths
+    return ExportResult(Path(output), BUNDLE, report, manifest, tokenizers=files)
 
 
 def _compare(
@@ -261,21 +173,20 @@ def _compare(
     return add_expected(report, folder, expect, eager.near_tie(report), tell)
 
 
-def _write_file(
-    contents: ModuleContents, output: PathLike, force: bool, tell: Progress
-) -> ModuleResult:
+def _write_file(contents: ModuleContents, output: Output) -> ExportResult:
     """Export the greedy search as one file, and compare it with the module's own code."""
-    (form,) = [form for form in MODULE_FORMS if form.name == graph_io.GENERATE]
+    tell = output.tell
+    (form,) = [form for form in MODULE_FORMS if form.name == output.kind]
     tell(f"exporting {form.filename}", 0, 1)
     model = export_module_form(contents.build, form)
     share_transposed([model])
     join_weights(model, form.name)
     report = None
-    with new_file(output, force) as path:
+    with new_file(output.path, output.force) as path:
         ir.save(model, path)
         if contents.level:
             report = compare_module_file(contents.eager, path, contents.examples, tell)
-            report.require(str(output))
+            report.require(str(output.path))
         info = ArtifactInfo(
             form.name,
             {**asdict(contents.build.special_ids), "max_length": contents.build.max_length,
@@ -285,7 +196,7 @@ def _write_file(
         )  # fmt: skip
         model.metadata_props.update(info.to_metadata())
         ir.save(model, path)
-    return ModuleResult(Path(output), report)
+    return ExportResult(output.path, output.kind, report)
 
 
 def _describe(contents: ModuleContents, graphs: Mapping[ModuleForm, ir.Model]) -> Manifest:

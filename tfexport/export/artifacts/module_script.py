@@ -6,80 +6,51 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from tfexport.atomic import check_new_file, new_file
-from tfexport.bundle import SpecialIds
+from tfexport.atomic import new_file
 from tfexport.errors import ExportError
-from tfexport.export.artifacts.info import TORCHSCRIPT, ArtifactInfo
-from tfexport.export.artifacts.keywords import check_keywords
-from tfexport.export.artifacts.module import ModuleResult
-from tfexport.export.artifacts.module_source import ModuleKeywords, check_arguments, read_module
+from tfexport.export.artifacts.info import ArtifactInfo
+from tfexport.export.artifacts.keywords import ExportKeywords
+from tfexport.export.artifacts.module_source import (
+    ModuleContents,
+    ModuleIds,
+    check_arguments,
+    read_module,
+)
+from tfexport.export.artifacts.option_rules import TORCHSCRIPT, Output
+from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_file import write_archive
 from tfexport.export.modules.contract import in_eval
-from tfexport.export.modules.inputs import Input
 from tfexport.export.modules.source_locations import export_failure
 from tfexport.export.parity.module import compare_module_script
 from tfexport.export.quiet import quiet
 from tfexport.export.rounding import suited_threads
-from tfexport.typing import PathLike, Unpack, silent
 
 _METHODS = ("encode", "start", "step", "decode")
 
 
-def export_module_torchscript(
-    model: nn.Module,
-    output: PathLike,
-    *,
-    inputs: Sequence[Input],
-    pad_id: int,
-    bos_id: int,
-    eos_id: int,
-    max_length: int,
-    **options: Unpack[ModuleKeywords],
-) -> ModuleResult:
-    """Script a module's own methods into a file that ``torch.jit.load`` reads without tfexport.
+def script_module(model: nn.Module, output: Output, options: ExportKeywords) -> ExportResult:
+    """Script a module's own methods into a file that ``torch.jit.load`` reads; see ``export``.
 
     The file has ``encode`` and ``decode``, or ``encode``, ``start`` and ``step``, as the module has
     them; the loop over steps is the caller's.
-
-    Args:
-        model: as for ``export_module``, like the other arguments.
-        output: the file.
-        inputs: of ``encode``.
-        pad_id: see ``export_module``.
-        bos_id: see ``export_module``.
-        eos_id: see ``export_module``.
-        max_length: see ``export_module``.
-        **options: of ``ModuleKeywords``: ``examples``, ``verify``, ``force`` and ``progress``.
-
-    Raises:
-        ExportError: torch cannot script a method; the message has its reason and the line.
-        TfexportError: as ``export_module``.
     """
-    check_keywords("export_module_torchscript", options, ModuleKeywords)
-    check_new_file(output, options.get("force", False))
-    ids = SpecialIds(pad_id, bos_id, eos_id, options.get("unk_id"))
-    check_arguments(model, ids, max_length)
+    numbers = ModuleIds.of(options)
+    check_arguments("export", model, numbers)
     with in_eval(model), suited_threads(model):
-        return _export(model, Path(output), inputs, ids, max_length, options)
+        contents = read_module(
+            model, options["inputs"], numbers, output.level, options, output.tell
+        )
+        return _script(model, output, contents)
 
 
-def _export(
-    model: nn.Module,
-    output: Path,
-    inputs: Sequence[Input],
-    ids: SpecialIds,
-    max_length: int,
-    options: ModuleKeywords,
-) -> ModuleResult:
-    """``export_module_torchscript`` of a module in eval mode."""
-    force, tell = options.get("force", False), options.get("progress") or silent
-    contents = read_module(model, inputs, ids, max_length, options, tell)
-    found = contents.build.found
+def _script(model: nn.Module, output: Output, contents: ModuleContents) -> ExportResult:
+    """Script a module in eval mode."""
+    tell, build = output.tell, contents.build
+    found = build.found
     methods = [name for name in _METHODS if callable(getattr(model, name, None))]
     tell(f"exporting to {TORCHSCRIPT}", 0, 1)
     try:
@@ -88,9 +59,13 @@ def _export(
             made = torch.jit.freeze(scripted, preserved_attrs=methods)
     except Exception as error:
         reason = export_failure(model, methods, error)
-        raise ExportError(f"{output}: cannot be scripted: {reason}") from error
-    config = {**asdict(ids), "max_length": max_length, "module": found.io.to_dict()}
-    with new_file(output, force) as path:
+        raise ExportError(f"{output.path}: cannot be scripted: {reason}") from error
+    config = {
+        **asdict(build.special_ids),
+        "max_length": build.max_length,
+        "module": found.io.to_dict(),
+    }
+    with new_file(output.path, output.force) as path:
         report = None
         info = ArtifactInfo(TORCHSCRIPT, config, written_with={"torch": torch.__version__})
         write_archive(made, path, info)
@@ -98,11 +73,11 @@ def _export(
             with quiet():
                 loaded = torch.jit.load(path)
             report = compare_module_script(contents.eager, loaded, contents.examples, tell)
-            report.require(str(output))
+            report.require(str(output.path))
             summary = report.summary()
             info = ArtifactInfo(TORCHSCRIPT, config, summary, written_with=info.written_with)
             write_archive(made, path, info)
-    return ModuleResult(output, report)
+    return ExportResult(output.path, TORCHSCRIPT, report)
 
 
 @contextlib.contextmanager
@@ -116,4 +91,4 @@ def _marked(kind: type[nn.Module], methods: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         for method in unmarked:
-            del method._torchscript_modifier
+            vars(method).pop("_torchscript_modifier", None)

@@ -2,118 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from torch import nn
 
 from tfexport import graph_io
 from tfexport.bundle import SpecialIds
 from tfexport.errors import ConfigError, Message, Option, join_problems, shown
-from tfexport.export.artifacts.keywords import check_expect, reads_texts
+from tfexport.export.artifacts.keywords import ExportKeywords, check_expect, reads_texts
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.module_forms import ModuleBuild
 from tfexport.export.modules.contract import UserModule
 from tfexport.export.modules.examine import Examination, examine
 from tfexport.export.modules.inputs import Input, check_examples, check_inputs
 from tfexport.export.parity.module import EagerModule
-from tfexport.export.parity.plan import FULL, read_level
-from tfexport.export.quantize.graphs import KINDS
+from tfexport.export.parity.plan import FULL
 from tfexport.export.text.tokenizer_files import Splits, TokenizerFiles, choose_tokenizers
 from tfexport.model_src.config import TransformerConfig
 from tfexport.module_rows import Array
-from tfexport.typing import PathLike, Progress
-
-# Arguments of ``export_module``, and which of them go together.
+from tfexport.typing import Progress
 
 
-class ModuleKeywords(TypedDict, total=False):
-    """Keyword arguments of ``export_module``.
+@dataclass(frozen=True)
+class ModuleIds:
+    """The numbers that an export of a module is given.
 
     Attributes:
-        unk_id: of the unknown token.
-        tokenizer: of the target, and of the source if that is text; a tokenizer.json, a
-            SentencePiece .model or a list of words. None: ids only.
-        source_tokenizer: of a source that is text, if it is another.
-        split: how text is split into the words of a list or vocabulary, on both sides; see
-            ``BundleKeywords``.
-        source_split: on the source side alone.
-        target_split: on the target side alone.
-        reads: "sentences" or "texts", the units in which a server gives the model its sources; by
-            default as the sentences.
-        add_source_bos: the encoder sees the start token in front of a text.
-        add_source_eos: the encoder sees the end token behind a text.
-        examples: rows of real inputs, without the batch axis; they are compared too.
-        graph: "generate" for one self-contained file that decodes greedily; None for a bundle.
-        quantize: "int8" or "int4" weights, for a bundle; None for float32.
-        samples: real inputs, which are compared besides drawn ones: a file of texts or ids. Also
-            those of the quality gate of ``quantize``, where they may be an ``.npz`` of rows.
-        expect: a file of lines: a source, a tab, and the text that your own code gives for it.
-        opset: of the standard operators, 18 to 25; by default 22, and 20 if ``portable``.
-        portable: for other runtimes than onnxruntime. A module's graphs have standard operators
-            only in any case.
-        verify: compare with the module's own code, and fail if it differs; "quick" for less.
-        force: replace what exists.
-        progress: called at every step; see ``tfexport.typing``.
+        special: ids of the vocabularies.
+        max_length: tokens that a row has at most.
     """
 
-    unk_id: int | None
-    tokenizer: PathLike | None
-    source_tokenizer: PathLike | None
-    split: str | None
-    source_split: str | None
-    target_split: str | None
-    reads: str | None
-    add_source_bos: bool
-    add_source_eos: bool
-    examples: Iterable[Mapping[str, Any]]
-    graph: str | None
-    quantize: str | None
-    samples: PathLike | None
-    expect: PathLike | None
-    opset: int | None
-    portable: bool
-    verify: bool | str
-    force: bool
-    progress: Progress | None
+    special: SpecialIds
+    max_length: int
+
+    @classmethod
+    def of(cls, options: ExportKeywords) -> ModuleIds:
+        """Those among the options of ``export``."""
+        ids = options["pad_id"], options["bos_id"], options["eos_id"], options.get("unk_id")
+        return cls(SpecialIds(*ids), options["max_length"])
 
 
-def check_form(output: PathLike, options: ModuleKeywords) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        ConfigError: naming every problem.
-    """
-    graph, kind = options.get("graph"), options.get("quantize")
-    problems: list[str | Message] = []
-    if graph not in (None, graph_io.GENERATE):
-        problems.append(Message(Option("graph"), f": {shown(graph)} is not {graph_io.GENERATE!r}"))
-    if graph is None and str(output).endswith(".onnx"):
-        advice = "a bundle is a folder. Name a folder, or one graph with "
-        problems.append(Message(f"{output}: {advice}", Option("graph", graph_io.GENERATE)))
-    if kind is not None and kind not in KINDS:
-        text = f": {shown(kind)} is not one of {', '.join(KINDS)}"
-        problems.append(Message(Option("quantize"), text))
-    if kind is not None and graph is not None:
-        problems.append(Message(Option("quantize"), " goes with a bundle"))
-    if kind is not None and options.get("portable"):
-        text = " takes onnxruntime's own operators; leave "
-        problems.append(Message(Option("quantize"), text, Option("portable"), " out"))
-    for name in ("samples", "expect"):
-        if options.get(name) is not None and graph is not None:
-            problems.append(Message(Option(name), " goes with a bundle"))
-    if problems:
-        raise ConfigError(join_problems("export_module", problems))
-
-
-def check_arguments(model: Any, ids: SpecialIds, max_length: Any) -> None:
+def check_arguments(function: str, model: Any, numbers: ModuleIds) -> None:
     """Refuse arguments of the wrong types, and ids and lengths out of bounds.
 
     Raises:
         ConfigError: naming every problem.
     """
+    ids, max_length = numbers.special, numbers.max_length
     problems: list[Message] = []
     if not isinstance(model, nn.Module):
         problems.append(Message(Option("model"), f": {shown(model)} is not a torch.nn.Module"))
@@ -128,7 +66,7 @@ def check_arguments(model: Any, ids: SpecialIds, max_length: Any) -> None:
         text = f": {shown(max_length)} is not an integer from 1 on"
         problems.append(Message(Option("max_length"), text))
     if problems:
-        raise ConfigError(join_problems("export_module", problems))
+        raise ConfigError(join_problems(function, problems))
 
 
 @dataclass(frozen=True)
@@ -163,12 +101,13 @@ class ModuleContents:
 def read_module(
     model: nn.Module,
     inputs: Sequence[Input],
-    ids: SpecialIds,
-    max_length: int,
-    options: ModuleKeywords,
+    numbers: ModuleIds,
+    level: str,
+    options: ExportKeywords,
     tell: Progress,
 ) -> ModuleContents:
     """Check inputs and options, and examine the module, which is in eval mode."""
+    ids, max_length = numbers.special, numbers.max_length
     checked = check_inputs(inputs)
     examples = check_examples(checked, options.get("examples", ()))
     graphs = GraphOptions.choose(options.get("opset"), options.get("portable", False))
@@ -179,7 +118,6 @@ def read_module(
     _check_ids(ids, found)
     tokenizers = _tokenizers(found, ids, options)
     framing = {name: options.get(name, False) for name in ("add_source_bos", "add_source_eos")}
-    level = read_level(options.get("verify", True))
     check_expect(options, bool(level))
     reads = reads_texts(options, False)
     return ModuleContents(build, graphs, tokenizers, framing, examples, level, reads)
@@ -197,7 +135,7 @@ def _check_ids(ids: SpecialIds, found: Examination) -> None:
         raise ConfigError(join_problems(type(found.module.model).__name__, problems))
 
 
-def _tokenizers(found: Examination, ids: SpecialIds, options: ModuleKeywords) -> TokenizerFiles:
+def _tokenizers(found: Examination, ids: SpecialIds, options: ExportKeywords) -> TokenizerFiles:
     target, source = options.get("tokenizer"), options.get("source_tokenizer")
     if source is not None and target is None:
         raise ConfigError(Message(

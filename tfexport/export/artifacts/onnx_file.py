@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,25 +10,32 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from tfexport.atomic import check_new_file, new_file
-from tfexport.errors import BundleError, ConfigError, ExportError, Message, Option, Problem
+from tfexport.atomic import new_file
+from tfexport.errors import (
+    BundleError,
+    ConfigError,
+    ExportError,
+    InputError,
+    Message,
+    Option,
+    Problem,
+)
 from tfexport.export.artifacts.checkpoint_source import check_greedy_file, read_for_decoding
 from tfexport.export.artifacts.info import describe_export, read_graph_info
 from tfexport.export.artifacts.keywords import (
-    GraphKeywords,
+    ExportKeywords,
     VerifyKeywords,
-    check_keywords,
     graph_options,
     read_options,
     refuse_expected,
     tokenizer_files,
 )
-from tfexport.export.artifacts.option_rules import FORWARD, check_options
+from tfexport.export.artifacts.option_rules import Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.graph_forms import Extras, FileForm, GraphBuild, file_form
 from tfexport.export.graph_options import GraphOptions
 from tfexport.export.parity import ParityReport, compare_text
-from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level, read_pairs
+from tfexport.export.parity.plan import FULL, Plan, plan_file, read_pairs
 from tfexport.export.passes import BEFORE_SAVE
 from tfexport.export.passes.weights import share_transposed
 from tfexport.export.quiet import quiet
@@ -36,7 +43,7 @@ from tfexport.export.text.text_graphs import OLDEST_OPSET, TEXTS, add_text, chec
 from tfexport.export.text.tokenizer_files import TokenizerFiles, choose_tokenizers
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
-from tfexport.typing import PathLike, Progress, Unpack, silent
+from tfexport.typing import Progress
 
 _MAX_FILE_BYTES = 2**31 - 1  # protobuf's limit for one message
 
@@ -65,73 +72,64 @@ class GraphContents:
 
 
 def export_graph(
-    checkpoint: CheckpointLike,
-    output: PathLike,
-    graph: str = FORWARD,
-    *,
-    verify: bool | str = True,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[GraphKeywords],
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
-    """Export one graph as a self-contained file and compare it with eager PyTorch.
-
-    Args:
-        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``. For "forward"
-            it needs no special ids, and no embeddings.
-        output: the .onnx file.
-        graph: "generate", which decodes greedily, or "forward", which scores a whole target.
-        verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
-        force: replace a file that exists.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read and the graph is written; see ``GraphKeywords`` and
-            ``BundleKeywords``.
-
-    Raises:
-        TfexportError: as ``export_bundle``.
-        TypeError: an unknown option.
-    """
-    check_keywords("export_graph", options, GraphKeywords)
-    of_graph = check_graph(graph, options)
-    check_new_file(output, force)
-    tell = progress or silent
-    level = read_level(verify)
-    contents = read_contents(checkpoint, graph, of_graph, options, level, tell)
-    model = build_graph(contents, tell)
-    join_weights(model, graph)
-    with new_file(output, force) as path:
-        report = compare_graph(contents, model, path, output, tell) if level else None
+    """Export one graph, compare it with eager PyTorch, and write the file; see ``export``."""
+    contents = read_contents(checkpoint, output, options, read_lines(options))
+    model = build_graph(contents, output.tell)
+    join_weights(model, output.kind)
+    with new_file(output.path, output.force) as path:
+        report = compare_graph(contents, model, path, output) if output.level else None
         save_graph(contents, model, path, report)
-    files = contents.tokenizers.paths if contents.tokenizers is not None else ()
-    return ExportResult(Path(output), contents.checkpoint, report, files)
+    return result_of(contents, output, report)
 
 
-def check_graph(graph: str, options: GraphKeywords) -> GraphOptions:
-    """Check the options of a graph, and give those of writing it.
+def read_lines(options: ExportKeywords) -> list[str]:
+    """The text on which a tokenizer is compared.
 
     Raises:
-        ConfigError: contradictory options, or an opset that cannot be exported.
+        InputError: it is not UTF-8.
     """
-    file_form(graph)  # raises if the name is unknown
-    check_options(graph, options)
-    of_graph = graph_options(options)
-    if options.get("text") and of_graph.opset < OLDEST_OPSET:
-        problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
-        raise ConfigError(Message(Problem("opset", problem)))
-    return of_graph
+    samples = options.get("samples")
+    if samples is None or not options.get("text"):
+        return []
+    try:
+        return Path(samples).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise InputError(f"{samples}: not UTF-8 text.") from None
+
+
+def result_of(contents: GraphContents, output: Output, report: ParityReport | None) -> ExportResult:
+    """The result of an export to one graph."""
+    checkpoint, tokenizers = contents.checkpoint, contents.tokenizers
+    return ExportResult(
+        output.path,
+        output.kind,
+        report,
+        layout=checkpoint.layout,
+        tokenizers=() if tokenizers is None else tokenizers.paths,
+        notes=checkpoint.read_generation().notes if contents.form.decodes else (),
+    )
 
 
 def read_contents(
-    checkpoint: CheckpointLike,
-    graph: str,
-    of_graph: GraphOptions,
-    options: GraphKeywords,
-    level: str,
-    tell: Progress,
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords, lines: Sequence[str]
 ) -> GraphContents:
-    """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators."""
+    """Read the checkpoint and, for text, compare its tokenizers with their ONNX operators.
+
+    Args:
+        checkpoint: see ``export``.
+        output: the file.
+        options: of ``export``.
+        lines: text on which the tokenizers are compared.
+    """
+    form, of_graph = file_form(output.kind), graph_options(options)
+    if options.get("text") and of_graph.opset < OLDEST_OPSET:
+        problem = f"text needs {OLDEST_OPSET} or more, not {of_graph.opset}"
+        raise ConfigError(Message(Problem("opset", problem)))
+    level, tell = output.level, output.tell
     tell("reading the checkpoint", 0, 1)
-    form, read = file_form(graph), read_options(options, bool(level))
+    read = read_options(options, bool(level))
     found = read_for_decoding(checkpoint, read) if form.decodes else read.read(checkpoint)
     if form.decodes:
         check_greedy_file(found)
@@ -144,7 +142,7 @@ def read_contents(
         raise ConfigError(
             Message(Option("log_probs"), " needs a vocabulary projection, and the model has none.")
         )
-    tokenizers, samples = None, tuple(options.get("text_samples", ()))
+    tokenizers, samples = None, tuple(lines)
     if options.get("text"):
         tell("comparing the tokenizer", 0, 1)
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
@@ -162,7 +160,7 @@ def build_graph(contents: GraphContents, tell: Progress) -> ir.Model:
 
 
 def compare_graph(
-    contents: GraphContents, model: ir.Model, path: Path, output: PathLike, tell: Progress
+    contents: GraphContents, model: ir.Model, path: Path, output: Output
 ) -> ParityReport:
     """Write a graph and compare it with eager PyTorch, then again with its tokenizers, if any.
 
@@ -170,23 +168,22 @@ def compare_graph(
         contents: of the file.
         model: the graph.
         path: a temporary file.
-        output: the final file, for messages.
-        tell: called at every step.
+        output: the final file.
 
     Raises:
         ParityError: they differ.
     """
-    checkpoint = contents.checkpoint
+    checkpoint, tell = contents.checkpoint, output.tell
     ir.save(model, path)
     spec = contents.form.spec(checkpoint.config, contents.extras)
     plan = Plan(contents.level or FULL, tell=tell)
     report = contents.form.compare(path, spec, checkpoint, plan)
-    report.require(str(output))
+    report.require(str(output.path))
     if contents.tokenizers is not None:
         onnx.save_model(add_text(model, contents.tokenizers, checkpoint.config), path)
         of_text = compare_text(path, contents.tokenizers, checkpoint, contents.samples, tell)
         report.comparisons.extend(of_text.comparisons)
-        report.require(str(output))
+        report.require(str(output.path))
     return report
 
 
@@ -231,27 +228,11 @@ def join_weights(model: ir.Model, name: str) -> None:
 
 
 def verify_graph(
-    path: PathLike,
-    checkpoint: CheckpointLike,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[VerifyKeywords],
+    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
 ) -> ParityReport:
-    """Compare a file of ``export_graph`` with the checkpoint it was exported from.
-
-    Args:
-        path: the file.
-        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read; see ``ReadKeywords``.
-
-    Raises:
-        TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
-            the report.
-    """
-    check_keywords("verify_graph", options, VerifyKeywords)
-    refuse_expected(options, Path(path))
-    path, read, samples = Path(path), read_options(options), options.get("samples")
+    """Compare an .onnx file with the checkpoint that it was exported from; see ``verify``."""
+    refuse_expected(options, path)
+    read, samples = read_options(options), options.get("samples")
     info = read_graph_info(path)
     info.refuse_quantized(path)
     form, names = file_form(info.kind), {*info.inputs, *info.outputs}
@@ -263,10 +244,9 @@ def verify_graph(
     if TEXTS in info.inputs:
         tokenizers = choose_tokenizers(beside=folder_of(checkpoint))
         texts = [] if samples is None else [text for text, _ in read_pairs(samples, "samples")]
-        return compare_text(path, tokenizers, found, texts, progress)
+        return compare_text(path, tokenizers, found, texts, tell)
     spec = form.spec(found.config, Extras.of(names))
     if names != {tensor.name for tensor in (*spec.inputs, *spec.outputs)}:
         raise BundleError(f"{path}: its inputs and outputs are not those of this checkpoint.")
-    level = read_level(options.get("level", FULL))
-    plan = plan_file(path.name, found.config, level, samples, progress or silent)
+    plan = plan_file(path.name, found.config, level, samples, tell)
     return form.compare(path, spec, found, plan)

@@ -1,80 +1,144 @@
-"""Which options of an ONNX export go together. Needs no torch, which takes a second to load."""
+"""What an export writes, and which options go together. Needs no torch, which is slow to load."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tfexport.atomic import check_new_file
 from tfexport.bundle import check_output
-from tfexport.errors import ConfigError, Message, Option, join_problems
-from tfexport.typing import PathLike
+from tfexport.errors import ConfigError, Message, Option, join_problems, shown
+from tfexport.typing import PathLike, Progress
 
+# Kinds of outputs. Those of graph forms are the names of the forms.
+BUNDLE = "bundle"
 GENERATE, FORWARD = "generate", "forward"
+TORCHSCRIPT, TORCH_EXPORT = "torchscript", "torch.export"
+TORCH_FILES = (TORCHSCRIPT, TORCH_EXPORT)
+_SUFFIXES = {".ts": TORCHSCRIPT, ".pt": TORCHSCRIPT, ".pt2": TORCH_EXPORT}
+
 TOKENIZERS = ("tokenizer", "source_tokenizer", "target_tokenizer")
 SPLITS = ("split", "source_split", "target_split")
 LANGUAGES = ("source_language", "target_language")
-# Option to the graphs that it goes with; None is a bundle.
-_GOES_WITH: dict[str, tuple[str | None, ...]] = {
+# Option to the kinds that it goes with.
+_GOES_WITH: dict[str, tuple[str, ...]] = {
     "attention_biases": (FORWARD,),
     "log_probs": (FORWARD,),
-    "output_attentions": (None, GENERATE),
+    "output_attentions": (BUNDLE, GENERATE),
     "text": (GENERATE,),
-    "expect": (None,),
-    "quantize": (None, GENERATE),
-    "reads": (None,),
+    "expect": (BUNDLE,),
+    "quantize": (BUNDLE, GENERATE),
+    "reads": (BUNDLE,),
+}
+_NOT_OF_TORCH = ("opset", "portable", "samples", *TOKENIZERS, *SPLITS, *LANGUAGES)
+
+# A module of the user's own: it is exported with the arguments ``NEEDED``.
+NEEDED = ("inputs", "pad_id", "bos_id", "eos_id", "max_length")
+FRAMING = ("add_source_bos", "add_source_eos")
+OF_MODULES = (*NEEDED, "unk_id", "examples", *FRAMING)
+OF_CHECKPOINTS = (
+    "config", "settings", "layout", "reference", "target_tokenizer", "output_attentions",
+    "attention_biases", "log_probs", "text", *LANGUAGES,
+)  # fmt: skip
+_MODULE_GOES_WITH: dict[str, tuple[str, ...]] = {
+    "quantize": (BUNDLE,),
+    "samples": (BUNDLE,),
+    "expect": (BUNDLE,),
+    "reads": (BUNDLE,),
+    **dict.fromkeys((*TOKENIZERS[:2], *SPLITS, *FRAMING), (BUNDLE,)),
+    "opset": (BUNDLE, GENERATE),
+    "portable": (BUNDLE, GENERATE),
 }
 
 
-def check_onnx_export(output: PathLike, force: bool, given: Mapping[str, Any]) -> None:
-    """Refuse what ``tfexport onnx`` cannot make, before any work is done for it.
+@dataclass(frozen=True)
+class Output:
+    """What an export writes, and how.
+
+    Attributes:
+        path: the bundle's folder, or the file.
+        kind: ``BUNDLE``, the name of a graph form, ``TORCHSCRIPT`` or ``TORCH_EXPORT``.
+        weights: "int8" or "int4"; None for float32.
+        level: how much is compared with eager PyTorch: "full", "quick", or "" for nothing.
+        force: replace what exists.
+        tell: called at every step.
+    """
+
+    path: Path
+    kind: str
+    weights: str | None
+    level: str
+    force: bool
+    tell: Progress
+
+
+def kind_of(output: PathLike, graph: str | None) -> str:
+    """The kind of output that a name and the option ``graph`` ask for; see ``export``."""
+    return graph or _SUFFIXES.get(Path(output).suffix, BUNDLE)
+
+
+def is_module(given: Mapping[str, Any]) -> bool:
+    """Whether options are those of a module of the user's own."""
+    return any(given.get(name) is not None for name in NEEDED)
+
+
+def takes(kind: str, name: str) -> bool:
+    """Whether an export of the user's own module takes an option.
 
     Args:
-        output: the bundle's folder, or the file of a single graph.
+        kind: of the output.
+        name: of the option.
+    """
+    return name not in _MODULE_GOES_WITH or kind in _MODULE_GOES_WITH[name]
+
+
+def check_export(
+    output: PathLike, graph: str | None, given: Mapping[str, Any], force: bool = False
+) -> str:
+    """Refuse an export that cannot be made, before any work is done for it.
+
+    Args:
+        output: the bundle's folder, or the file.
+        graph: see ``export``.
+        given: options of ``export`` by name, ``quantize`` among them; one that is false, None or
+            empty counts as not given.
         force: replace what exists.
-        given: options of ``export_onnx`` by name.
+
+    Returns:
+        The kind of the output.
 
     Raises:
-        ConfigError: options that do not go together, or a bundle that is named like a file.
-        OutputExistsError: the output stands in the way.
+        ConfigError: options that do not go together, or with what is written; the message names
+            them all.
+        OutputExistsError: the output exists.
     """
-    graph = given.get("graph")
-    check_options(graph, given)
-    problems = [*_samples_and_tokenizers(graph, given)]
-    if graph is None and str(output).endswith(".onnx"):
+    kind = kind_of(output, graph)
+    problems = [*(_of_module if is_module(given) else _of_checkpoint)(kind, given)]
+    if kind == BUNDLE and Path(output).suffix == ".onnx":
         advice = "a bundle is a folder. Name a folder, or one graph with "
         problems.append(Message(f"{output}: {advice}", Option("graph"), "."))
-    _refuse(problems)
-    (check_output if graph is None else check_new_file)(output, force)
-
-
-def check_options(graph: str | None, given: Mapping[str, Any]) -> None:
-    """Refuse options that do not go with a graph, or with each other.
-
-    Args:
-        graph: name of a form of ``graph_forms``; None for a bundle.
-        given: option to value; one that is false, None or empty counts as not given.
-
-    Raises:
-        ConfigError: naming all that do not go together.
-    """
-    _refuse([*_contradictions(graph, given)])
-
-
-def _refuse(problems: list[Message]) -> None:
+    if given.get("quantize") and given.get("portable"):
+        own = " takes onnxruntime's own operators; leave "
+        problems.append(Message(Option("quantize"), own, Option("portable"), " out."))
     if len(problems) == 1:
         raise ConfigError(problems[0])
     if problems:
         raise ConfigError(join_problems("options", problems))
+    (check_output if kind == BUNDLE else check_new_file)(output, force)
+    return kind
 
 
-def _contradictions(graph: str | None, given: Mapping[str, Any]) -> Iterator[Message]:
-    for name, graphs in _GOES_WITH.items():
-        if given.get(name) and graph not in graphs:
-            wanted = next((each for each in graphs if each is not None), None)
-            if wanted is None:
-                yield Message(Option(name), " goes with a bundle; leave ", Option("graph"), " out.")
-                continue
-            bundle = "a bundle or with " if None in graphs else ""
-            yield Message(Option(name), f" goes with {bundle}", Option("graph", wanted), ".")
+def _of_checkpoint(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
+    for name in OF_MODULES:
+        if given.get(name):
+            text = " is of a module of your own, which is exported with "
+            yield Message(Option(name), text, Option("inputs"), ".")
+    yield from _misplaced(kind, given, _GOES_WITH)
+    if kind in TORCH_FILES:
+        for name in _NOT_OF_TORCH:
+            if given.get(name):
+                yield Message(Option(name), " goes with a bundle or with a graph of ONNX.")
+        return
     if given.get("text") and given.get("output_attentions"):
         yield Message(
             Option("text"),
@@ -82,18 +146,42 @@ def _contradictions(graph: str | None, given: Mapping[str, Any]) -> Iterator[Mes
             Option("output_attentions"),
             " out.",
         )
-    if given.get("quantize") and given.get("portable"):
-        yield Message(
-            Option("quantize"),
-            " takes onnxruntime's own operators; leave ",
-            Option("portable"),
-            " out.",
-        )
+    yield from _samples_and_tokenizers(kind, given)
 
 
-def _samples_and_tokenizers(graph: str | None, given: Mapping[str, Any]) -> Iterator[Message]:
+def _of_module(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
+    if kind not in (BUNDLE, GENERATE, TORCHSCRIPT):
+        known = f" is not {GENERATE!r} or {TORCHSCRIPT!r}, which a module of your own is written to"
+        yield Message(Option("graph"), f": {shown(kind)}", known)
+    for name in NEEDED:
+        if given.get(name) is None:
+            text = " is missing. A module of your own needs it; values of a checkpoint are in "
+            yield Message(Option(name), text, Option("config"), ".")
+    for name in OF_CHECKPOINTS:
+        if given.get(name):
+            yield Message(Option(name), " is of checkpoints, not of a module of your own.")
+    yield from _misplaced(kind, given, _MODULE_GOES_WITH)
+
+
+def _misplaced(
+    kind: str, given: Mapping[str, Any], goes_with: Mapping[str, tuple[str, ...]]
+) -> Iterator[Message]:
+    for name, kinds in goes_with.items():
+        if not given.get(name) or kind in kinds:
+            continue
+        wanted = next((each for each in kinds if each != BUNDLE), None)
+        if wanted is None and kind in TORCH_FILES:
+            yield Message(Option(name), " goes with a bundle.")
+        elif wanted is None:
+            yield Message(Option(name), " goes with a bundle; leave ", Option("graph"), " out.")
+        else:
+            bundle = "a bundle or with " if BUNDLE in kinds else ""
+            yield Message(Option(name), f" goes with {bundle}", Option("graph", wanted), ".")
+
+
+def _samples_and_tokenizers(kind: str, given: Mapping[str, Any]) -> Iterator[Message]:
     text, quantize, samples = (given.get(name) for name in ("text", "quantize", "samples"))
-    if samples is not None and graph is not None and not text and not quantize:
+    if samples is not None and kind != BUNDLE and not text and not quantize:
         yield Message(
             Option("samples"), " goes with a bundle, ", Option("text"), " or ",
             Option("quantize"), ".",
@@ -104,10 +192,10 @@ def _samples_and_tokenizers(graph: str | None, given: Mapping[str, Any]) -> Iter
         if samples is None and given.get("expect") is None:
             of_samples = " is of the samples; name them with "
             yield Message(Option(name), of_samples, Option("samples"), ".")
-        elif graph is not None and not quantize:
+        elif kind != BUNDLE and not quantize:
             yield Message(Option(name), " goes with a bundle or with ", Option("quantize"), ".")
     # Samples to quantise by are text as well.
-    needed = graph is None or text or (quantize and samples is not None)
+    needed = kind == BUNDLE or text or (quantize and samples is not None)
     for names in (TOKENIZERS, SPLITS):
         if not needed and any(given.get(name) is not None for name in names):
             yield Message("a graph of ids holds no tokenizer; leave ", Option(names[0]), " out.")

@@ -1,154 +1,119 @@
-"""Export of a checkpoint or module to quantised files.
+"""Export of a checkpoint to quantised files.
 
 The float32 export is compared with eager PyTorch before it is quantised.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from tfexport.atomic import check_new_file, new_file
-from tfexport.bundle import check_output
+from tfexport.atomic import new_file
 from tfexport.export.artifacts import bundle, onnx_file
 from tfexport.export.artifacts.bundle import BundleContents, write_bundle
 from tfexport.export.artifacts.keywords import (
-    GraphKeywords,
-    QuantizedGraphKeywords,
-    WholeBundleKeywords,
-    check_keywords,
+    ExportKeywords,
     graph_options,
     language_pair_of,
     tokenizer_files,
 )
-from tfexport.export.artifacts.option_rules import GENERATE, check_options
+from tfexport.export.artifacts.option_rules import Output
 from tfexport.export.artifacts.results import ExportResult
-from tfexport.export.parity.plan import read_level
-from tfexport.export.quantize.bundle import QuantizeResult, check_weights, quantize_bundle
-from tfexport.export.quantize.graphs import quantize_graphs
+from tfexport.export.quantization.bundle import QuantizedBundle, quantize_bundle
+from tfexport.export.quantization.graphs import quantize_graphs
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, folder_of
 from tfexport.runtime.language_tokens import NO_LANGUAGES
-from tfexport.typing import PathLike, Progress, Unpack, silent
+from tfexport.typing import PathLike, Progress
 
 
 def export_quantized_bundle(
-    checkpoint: CheckpointLike,
-    output: PathLike,
-    weights: str,
-    *,
-    verify: bool | str = True,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[WholeBundleKeywords],
-) -> tuple[ExportResult, QuantizeResult]:
-    """``export_bundle``, and then ``quantize_bundle``.
-
-    Args:
-        checkpoint: see ``export_bundle``.
-        output: the quantised bundle's folder.
-        weights: "int8" or "int4".
-        verify: compare with eager PyTorch before quantising, and fail if they differ.
-        force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: of ``export_bundle``; ``samples`` and their languages are also those of
-            ``quantize_bundle``.
-
-    Returns:
-        The export with float32 weights, whose files are deleted, and the quantised bundle.
-    """
-    check_keywords("export_quantized_bundle", options, WholeBundleKeywords)
-    check_weights(weights)
-    of_graphs = graph_options(options)
-    check_output(output, force)
-    tell = progress or silent
-    level, samples = read_level(verify), options.get("samples")
-    contents = bundle.read_contents(checkpoint, of_graphs, options, level, tell)
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
+) -> ExportResult:
+    """``export_bundle`` to a temporary folder, and then ``quantize_bundle``; see ``export``."""
+    assert output.weights is not None
+    of_graphs, samples = graph_options(options), options.get("samples")
+    contents = bundle.read_contents(checkpoint, of_graphs, options, output.level, output.tell)
     if samples is not None:
         contents.check_languages(translates=True)
     with tempfile.TemporaryDirectory() as folder:
-        exact = Path(folder) / Path(output).name
-        exported = write_bundle(contents, exact, force=False, tell=tell)
+        exact = Path(folder) / output.path.name
+        exported = write_bundle(contents, exact, force=False, tell=output.tell)
         language_pair = NO_LANGUAGES if samples is None else contents.language_pair
         made = quantize_bundle(
-            exact, output, weights, samples=samples, source_language=language_pair.source,
-            target_language=language_pair.target, force=force, progress=progress,
+            exact, output.path, output.weights, samples=samples,
+            source_language=language_pair.source, target_language=language_pair.target,
+            force=output.force, progress=output.tell,
         )  # fmt: skip
-    return exported, made
+    return quantized_result(exported, made, output)
+
+
+def quantized_result(exported: ExportResult, made: QuantizedBundle, output: Output) -> ExportResult:
+    """The result of an export to a bundle that was quantised."""
+    assert output.weights is not None
+    return dataclasses.replace(
+        exported,
+        path=output.path,
+        bundle_manifest=made.manifest,
+        weights=output.weights,
+        quality=made.quality,
+        kept=made.kept,
+        float32_size=exported.size,
+    )
 
 
 def export_quantized_graph(
-    checkpoint: CheckpointLike,
-    output: PathLike,
-    weights: str,
-    *,
-    samples: PathLike | None = None,
-    verify: bool | str = True,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[QuantizedGraphKeywords],
-) -> tuple[ExportResult, QuantizeResult | None]:
-    """``export_graph`` of "generate" with the weights that ``quantize_bundle`` would give it.
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
+) -> ExportResult:
+    """``export_graph`` of "generate" with the weights that a quantised bundle would have.
 
-    The quality gate decodes the samples with a temporary bundle.
-
-    Args:
-        checkpoint: see ``export_bundle``.
-        output: the .onnx file.
-        weights: "int8" or "int4".
-        samples: see ``quantize_bundle``.
-        verify: compare with eager PyTorch before quantising, and fail if they differ.
-        force: replace a file that exists.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read and the graph is written; see
-            ``QuantizedGraphKeywords`` and ``BundleKeywords``.
-
-    Returns:
-        The file, and the result of quantising the bundle; None without samples.
+    The quality is measured with a temporary bundle, which decodes the samples.
     """
-    check_keywords("export_quantized_graph", options, QuantizedGraphKeywords)
-    check_weights(weights)
-    check_options(GENERATE, {**options, "quantize": weights})
-    language_pair = language_pair_of({**options, "samples": samples}, "export_quantized_graph")
-    wanted = cast(GraphKeywords, options)
-    of_graph = onnx_file.check_graph(GENERATE, wanted)
-    check_new_file(output, force)
-    tell = progress or silent
-    level = read_level(verify)
-    contents = onnx_file.read_contents(checkpoint, GENERATE, of_graph, wanted, level, tell)
-    gate_bundle = None
+    weights, tell = output.weights, output.tell
+    assert weights is not None
+    samples = options.get("samples")
+    language_pair = language_pair_of(options, "export")
+    # Without the reference translations.
+    lines = [line.partition("\t")[0] for line in onnx_file.read_lines(options)]
+    contents = onnx_file.read_contents(checkpoint, output, options, lines)
+    judged_bundle = None
     if samples is not None:
         tokenizers = tokenizer_files(options, folder_of(checkpoint))
         tokenizers.check(contents.checkpoint.config)
-        gate_bundle = BundleContents(
-            contents.checkpoint, of_graph, tokenizers, level="", language_pair=language_pair
+        judged_bundle = BundleContents(
+            contents.checkpoint, contents.options, tokenizers, level="", language_pair=language_pair
         )
-        gate_bundle.check_languages(translates=True)
+        judged_bundle.check_languages(translates=True)
 
     exact = onnx_file.build_graph(contents, tell)
     quantized = exact.clone()
-    onnx_file.join_weights(exact, GENERATE)
-    with new_file(output, force) as path:
+    onnx_file.join_weights(exact, output.kind)
+    with new_file(output.path, output.force) as path:
         report = None
-        if level:
-            report = onnx_file.compare_graph(contents, exact, path, output, tell)
+        if output.level:
+            report = onnx_file.compare_graph(contents, exact, path, output)
         judged = None
         record: dict[str, Any] = {"weights": weights, "kept": [], "gate": "not gated"}
-        if gate_bundle is not None and samples is not None:
-            judged = _judge(gate_bundle, weights, samples, tell)
+        if judged_bundle is not None and samples is not None:
+            judged = _judge(judged_bundle, weights, samples, tell)
             record = judged.manifest.quantization or record
         tell("quantising", 0, 1)
         quantize_graphs([quantized], weights, record["kept"])
-        onnx_file.join_weights(quantized, GENERATE)
+        onnx_file.join_weights(quantized, output.kind)
         onnx_file.save_graph(contents, quantized, path, report, record)
-    files = contents.tokenizers.paths if contents.tokenizers is not None else ()
-    return ExportResult(Path(output), contents.checkpoint, report, files), judged
+    return dataclasses.replace(
+        onnx_file.result_of(contents, output, report),
+        weights=weights,
+        quality=None if judged is None else judged.quality,
+        kept=() if judged is None else judged.kept,
+    )
 
 
 def _judge(
     contents: BundleContents, weights: str, samples: PathLike, tell: Progress
-) -> QuantizeResult:
-    """Run the quality gate on a temporary bundle; it decides which parameters stay float32."""
+) -> QuantizedBundle:
+    """Measure the quality with a temporary bundle; it decides which parameters stay float32."""
     with tempfile.TemporaryDirectory() as folder:
         exact = Path(folder) / "exact.bundle"
         write_bundle(contents, exact, force=False, tell=tell)

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 
-from tfexport.atomic import check_new_file, new_file
+from tfexport.atomic import new_file
 from tfexport.errors import BundleError, ExportError
+from tfexport.export import torch_names
 from tfexport.export.artifacts.checkpoint_source import (
     check_greedy_file,
     read_for_decoding,
@@ -23,30 +24,28 @@ from tfexport.export.artifacts.checkpoint_source import (
 )
 from tfexport.export.artifacts.info import (
     METADATA,
-    TORCH_EXPORT,
-    TORCHSCRIPT,
     ArtifactInfo,
     describe_export,
     read_torch_info,
 )
 from tfexport.export.artifacts.keywords import (
-    ReadKeywords,
+    ExportKeywords,
     VerifyKeywords,
-    check_keywords,
     read_options,
     refuse_expected,
 )
+from tfexport.export.artifacts.option_rules import TORCH_EXPORT, Output
 from tfexport.export.artifacts.results import ExportResult
 from tfexport.export.artifacts.torch_programs import GreedyModule, GreedyProgram, TransformerModule
-from tfexport.export.graphs.greedy_rules import GreedyRules
+from tfexport.export.graphs.step_model import GreedyRules
 from tfexport.export.parity import ParityReport, compare_program, compare_torchscript
-from tfexport.export.parity.plan import FULL, Plan, plan_file, read_level
+from tfexport.export.parity.plan import Plan, plan_file
 from tfexport.export.quiet import quiet
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.read_options import CheckpointLike, ReadOptions
 from tfexport.model_src.config import BUNDLE_IDS
 from tfexport.model_src.transformer import Transformer
-from tfexport.typing import PathLike, Progress, Unpack, silent
+from tfexport.typing import Progress
 
 # The archive of a torch file, written without debug records of local paths.
 
@@ -70,9 +69,9 @@ def write_archive(
 def _without_sources(script: io.BytesIO) -> io.BytesIO:
     """Copy a TorchScript archive without its debug records, which contain local paths."""
     script.seek(0)
-    reader = torch._C.PyTorchFileReader(script)
+    reader = torch_names.need(torch_names.READ_ARCHIVE, "TorchScript")(script)
     copy = io.BytesIO()
-    writer = torch._C.PyTorchFileWriter(copy)
+    writer = torch_names.need(torch_names.WRITE_ARCHIVE, "TorchScript")(copy)
     own = {"version", "byteorder", ".data/serialization_id"}  # the writer adds these itself
     for name in reader.get_all_records():
         if name not in own and not name.endswith(".debug_pkl"):
@@ -82,38 +81,12 @@ def _without_sources(script: io.BytesIO) -> io.BytesIO:
     return copy
 
 
-def export_torchscript(
-    checkpoint: CheckpointLike,
-    output: PathLike,
-    *,
-    torch_export: bool = False,
-    verify: bool | str = True,
-    force: bool = False,
-    progress: Progress | None = None,
-    **options: Unpack[ReadKeywords],
+def export_torch_file(
+    checkpoint: CheckpointLike, output: Output, options: ExportKeywords
 ) -> ExportResult:
-    """Export one file that ``torch.jit.load`` or ``torch.export.load`` reads without tfexport.
-
-    Args:
-        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``. A model
-            without embeddings gets no ``generate``.
-        output: the file; .ts for TorchScript and .pt2 for a program are usual.
-        torch_export: write the ``torch.export`` program of ``generate`` instead of TorchScript
-            with ``forward``, ``encode``, ``step`` and ``generate``.
-        verify: compare with eager PyTorch, and fail if they differ; "quick" for less.
-        force: replace a file that exists.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read; see ``ReadKeywords``.
-
-    Raises:
-        TfexportError: as ``export_bundle``.
-        TypeError: an unknown option.
-    """
-    check_keywords("export_torchscript", options, ReadKeywords)
-    tell, level = progress or silent, read_level(verify)
-    check_new_file(output, force)
+    """Export one file that ``torch.jit.load`` or ``torch.export.load`` reads; see ``export``."""
+    level, kind, tell = output.level, output.kind, output.tell
     tell("reading the checkpoint", 0, 1)
-    kind = TORCH_EXPORT if torch_export else TORCHSCRIPT
     found = _read(checkpoint, kind, read_options(options, bool(level)))
     check_greedy_file(found)
     model = found.build()
@@ -121,46 +94,35 @@ def export_torchscript(
     try:
         with quiet(), torch.no_grad():
             rules = GreedyRules.of(found.read_generation().defaults)
-            made = _program(model, rules) if torch_export else _script(model, rules)
+            made = _program(model, rules) if kind == TORCH_EXPORT else _script(model, rules)
     except Exception as error:
-        raise ExportError(f"{output}: {kind} failed: {error}") from error
-    with new_file(output, force) as path:
+        raise ExportError(f"{output.path}: {kind} failed: {error}") from error
+    with new_file(output.path, output.force) as path:
         report = None
         if level:
             _save(made, path, kind, found, None)
             report = _compare(path, kind, found, Plan(level, tell=tell))
-            report.require(str(output))
+            report.require(str(output.path))
         _save(made, path, kind, found, report)
-    return ExportResult(Path(output), found, report)
+    return ExportResult(
+        output.path,
+        kind,
+        report,
+        layout=found.layout,
+        notes=found.read_generation().notes,
+    )
 
 
-def verify_torchscript(
-    path: PathLike,
-    checkpoint: CheckpointLike,
-    *,
-    progress: Progress | None = None,
-    **options: Unpack[VerifyKeywords],
+def verify_torch_file(
+    path: Path, checkpoint: CheckpointLike, level: str, options: VerifyKeywords, tell: Progress
 ) -> ParityReport:
-    """Compare a file of ``export_torchscript`` with the checkpoint it was exported from.
-
-    Args:
-        path: the file.
-        checkpoint: a path, a module or a ``Checkpoint``, as for ``export_bundle``.
-        progress: called at every step; see ``tfexport.typing``.
-        **options: how the checkpoint is read; see ``ReadKeywords``.
-
-    Raises:
-        TfexportError: the file or the checkpoint is unusable. A difference is not raised: it is in
-            the report.
-    """
-    check_keywords("verify_torchscript", options, VerifyKeywords)
-    refuse_expected(options, Path(path))
+    """Compare a torch file with the checkpoint that it was exported from; see ``verify``."""
+    refuse_expected(options, path)
     info = read_torch_info(path)
     found = _read(checkpoint, info.kind, read_options(options), info.config)
-    info.require_same_model(Path(path), found.config)
-    level, samples = read_level(options.get("level", FULL)), options.get("samples")
-    plan = plan_file(Path(path).name, found.config, level, samples, progress or silent)
-    return _compare(Path(path), info.kind, found, plan)
+    info.require_same_model(path, found.config)
+    plan = plan_file(path.name, found.config, level, options.get("samples"), tell)
+    return _compare(path, info.kind, found, plan)
 
 
 def _read(

@@ -7,10 +7,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch._higher_order_ops import while_loop
 
+from tfexport.export import torch_names
 from tfexport.export.graphs.greedy import first_state, take_best
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
 from tfexport.model_src.transformer import Transformer
 
@@ -216,11 +216,12 @@ class GreedyProgram(nn.Module):
         self.choice = GreedyChoice(rules, model.config.target_vocab_size or 0)
         ids = model.config.special_ids
         self.bos_id, self.eos_id, self.pad_id = ids.decoder_start, ids.eos, ids.pad
+        self._assert_type = torch_names.need(torch_names.ASSERT_TYPE, "torch_export")
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, max_length: int) -> Tensor:
         """See ``GreedyModule.generate``; B and S may not be 0, ``max_length`` not negative."""
         for tensor in (input_ids, attention_mask):
-            torch.ops.aten._assert_tensor_metadata(tensor, None, None, torch.int64)
+            self._assert_type(tensor, None, None, torch.int64)
         model, config = self.model, self.model.config
         _, cross = model.encode(input_ids, attention_mask)
         bias = bias_from_blocked(blocked_by_padding(attention_mask), model.mask_fill)
@@ -260,7 +261,7 @@ class GreedyProgram(nn.Module):
             return (position + 1, token, ended, sequences, *written)
 
         state = (position, token, ended, sequences, *caches)
-        done = while_loop(keep_going, step, state)
+        done = torch.while_loop(keep_going, step, state)
         length = cast(int, done[0].item())
         torch._check(length >= 0)
         torch._check(length <= sequences.size(1))

@@ -16,11 +16,11 @@ from torch.nn import functional
 
 from tfexport import graph_io
 from tfexport.errors import ExportError
-from tfexport.export.graphs.kernels import as_place, fit_kernels, run_once
+from tfexport.export.graphs.kernels import fit_kernels, run_once, source_line
 from tfexport.export.graphs.shortcuts import shortcuts
-from tfexport.export.ir_tools.roles import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
+from tfexport.export.ir_tools.nodes import EMBEDDING, MATRIX, POSITIONS, PROJECTION, Role
 from tfexport.export.passes import AFTER_EXPORT
-from tfexport.export.passes.names import Parameter, set_parameters
+from tfexport.export.passes.after_export import Parameter, set_parameters
 from tfexport.export.quiet import quiet
 from tfexport.graph_io import CacheShape, GraphSpec, TensorSpec
 from tfexport.model_src.config import TransformerConfig
@@ -48,7 +48,7 @@ _ANY_SIZE = 1 << 30
 
 
 class CaptureError(ExportError):
-    """torch's exporter gave up; its own error is the cause."""
+    """torch's exporter failed; its error is the cause."""
 
 
 def cache_shape(config: TransformerConfig) -> CacheShape:
@@ -120,9 +120,9 @@ def export_graph_module(
 
 
 def _exportable_layers(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """See ``torch_layers``, which reads parts of torch that only modules of one's own need."""
+    """See ``torch_layers``, which reads parts of torch that only custom modules need."""
     try:
-        from tfexport.export.graphs.torch_layers import exportable_layers
+        from tfexport.export.graphs.torch_layers import exportable_layers  # noqa: PLC0415
     except (ImportError, AttributeError) as error:
         raise ExportError(
             f"torch {torch.__version__} lacks what the export of custom modules needs: "
@@ -142,14 +142,14 @@ def _captured(
 
 
 def _untranslated(programs: Sequence[torch.export.ExportedProgram], text: str) -> str | None:
-    """Which operator torch could not translate, and the line that it comes from; None if none."""
+    """The operator that torch could not translate, and its line; None if none."""
     found = _UNTRANSLATED.search(text)
     if found is None:
         return None
     name, operator = found.groups()
     nodes = [node for program in programs for node in program.graph.nodes if node.name == name]
     trace = next((trace for node in nodes if (trace := node.meta.get("stack_trace"))), None)
-    place = "" if trace is None else f" at {as_place(trace)}"
+    place = "" if trace is None else f" at {source_line(trace)}"
     if "No ONNX function found" in text:
         remedy = "write it with operators that ONNX has"
         return f"torch has no ONNX form of {operator}{place}; {remedy}"
@@ -192,7 +192,7 @@ def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
 
 
 def _dynamic_axes(tensor: TensorSpec, named: bool) -> dict[int, Any]:
-    """The dynamic axes of an input, by place.
+    """The dynamic axes of an input, by index.
 
     A named axis may be empty, and nothing may depend on its size; a user's module gets axes for
     which torch finds out by itself from which size on its code works.
@@ -233,9 +233,6 @@ def _array(tensor: Tensor) -> Any:
         return tensor.detach().numpy()
     except (TypeError, RuntimeError):
         return None
-
-
-# Checks of a graph's inputs: wrong ones make an operator fail instead of giving wrong results.
 
 
 def checked_ids(ids: Tensor, vocab_size: int | None) -> Tensor:

@@ -23,7 +23,7 @@ class FusedSelfAttention(Attention):
     def attend_cached(
         self, x: Tensor, past_key: Tensor, past_value: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """See ``Attention``, which has what no bias can say."""
+        """See ``Attention``, which handles what a bias cannot express."""
         if not self.relative.only_bias:
             return super().attend_cached(x, past_key, past_value, bias)
         bias = self.relative(bias, x.size(1), past_key.size(2))
@@ -43,7 +43,7 @@ class FusedSelfAttention(Attention):
         return self.out_proj(context), key, value
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """See ``Attention``, likewise."""
+        """See ``Attention``."""
         if not self.relative.only_bias:
             return super().forward(query, key, value, bias)
         bias = self.relative(bias, query.size(1), 0)
@@ -81,7 +81,7 @@ class FusedAttention(FusedSelfAttention):
 def reshape_as(x: Tensor, shape: Tensor, sizes: list[int]) -> Tensor:
     """ONNX's Reshape, with the sizes of the result given instead of inferred.
 
-    For torch.export, R is an axis of its own: an input axis cannot be declared as B * K, and
+    For torch.export, R is a separate axis: an input axis cannot be declared as B * K, and
     inferring that product inside the graph takes it very long.
     """
     return torch.onnx.ops.symbolic("Reshape", [x, shape], dtype=x.dtype, shape=sizes)

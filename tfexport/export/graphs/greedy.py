@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from tfexport import graph_io
 from tfexport.export.graphs import exporter
-from tfexport.export.graphs.greedy_rules import force_tokens
 from tfexport.export.graphs.loops import (
     LoopInputs,
     add_constant,
@@ -26,7 +25,7 @@ from tfexport.export.graphs.loops import (
     make_loop,
     set_outputs,
 )
-from tfexport.export.graphs.step_model import Decoded, StepModel
+from tfexport.export.graphs.step_model import Decoded, StepModel, force_tokens
 from tfexport.export.ir_tools.nodes import (
     PLACEHOLDERS,
     SEARCH_LOOP,
@@ -37,8 +36,6 @@ from tfexport.export.ir_tools.nodes import (
 )
 from tfexport.graph_io import BATCH, PAST, SOURCE, CacheShape, GraphSpec, TensorSpec
 
-# The state of the greedy loop, and the specs of the graphs around it.
-#
 # Axes: A active rows, T tokens so far.
 
 
@@ -117,10 +114,10 @@ def step_spec(model: StepModel, attentions: tuple[TensorSpec, ...] = ()) -> Grap
 # Batch compaction: finished rows are removed from the batch of a greedy loop.
 #
 # Removing rows copies the caches of all others, so it is done once a quarter of them has finished.
-# There are two loops: the inner one decodes until a quarter of its rows has finished; the outer one
-# writes their tokens to the whole batch and gathers the active rows for the next inner loop.
+# There are two loops. The inner one decodes until a quarter of its rows has finished. The outer one
+# writes their tokens to the full batch and gathers the active rows for the next inner loop.
 #
-# Axes: B rows of the whole batch, A active rows, T tokens so far, E width of the records.
+# Axes: B rows of the full batch, A active rows, T tokens so far, E width of the records.
 
 
 _PREFIX = "rows/"
@@ -131,7 +128,7 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class WholeBatch(Generic[T]):
+class FullBatch(Generic[T]):
     """The part of the outer loop's state with a row for every sentence of the batch.
 
     Attributes:
@@ -153,7 +150,7 @@ class WholeBatch(Generic[T]):
         return (self.remaining, self.order, self.sequences, self.count, self.states)
 
     @classmethod
-    def unpack_first(cls, values: Iterable[T]) -> "WholeBatch[T]":
+    def unpack_first(cls, values: Iterable[T]) -> "FullBatch[T]":
         """From the outer loop's values; those after the first five belong to the active rows."""
         remaining, order, sequences, count, states, *_ = values
         return cls(remaining, order, sequences, count, states)
@@ -190,7 +187,7 @@ def add_compacting_loop(
     invariants: Sequence[ir.Value],
     given: LoopInputs,
     spec: CompactionSpec,
-) -> WholeBatch[ir.Value]:
+) -> FullBatch[ir.Value]:
     """Append the outer loop, with the inner loop in its body.
 
     Args:
@@ -202,7 +199,7 @@ def add_compacting_loop(
         spec: sizes.
 
     Returns:
-        The whole batch after the last step.
+        The full batch after the last step.
     """
     body = _body(spec)
     (search,) = [node for node in body if is_operator(node, SEARCH_LOOP)]
@@ -219,21 +216,21 @@ def add_compacting_loop(
         value.name = f"{_PREFIX}{value.name}"
 
     state = GreedyState.unpack(given.state)
-    whole = _whole_batch(graph, given.trips, state, spec.width)
+    full = _full_batch(graph, given.trips, state, spec.width)
     active = [state.token, state.ended, state.count, *state.past, *invariants]
-    outer = loop_over(body, [given.trips, given.begin, *whole.pack(), *active], "shrinking_loop")
+    outer = loop_over(body, [given.trips, given.begin, *full.pack(), *active], "shrinking_loop")
     graph.append(outer)
-    return WholeBatch.unpack_first(outer.outputs)
+    return FullBatch.unpack_first(outer.outputs)
 
 
 def _present_inputs(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None]
 
 
-def _whole_batch(
+def _full_batch(
     graph: ir.Graph, trips: ir.Value, state: GreedyState[ir.Value], width: int
-) -> WholeBatch[ir.Value]:
-    """Append the nodes that compute the whole batch before the first step."""
+) -> FullBatch[ir.Value]:
+    """Append the nodes that compute the full batch before the first step."""
     height = append_node(graph, "Shape", [state.count], "height")
     size = append_node(graph, "Squeeze", [height], "size")
     zero, one = add_constant(graph, "zero", 0), add_constant(graph, "one", 1)
@@ -241,13 +238,13 @@ def _whole_batch(
     area = add_constant(graph, "no_steps", [0, width])
     shape = append_node(graph, "Concat", [height, area], "state_shape", {"axis": 0})
     states = append_node(graph, "ConstantOfShape", [shape], "no_states")
-    return WholeBatch(trips, order, state.sequences, state.count, states)
+    return FullBatch(trips, order, state.sequences, state.count, states)
 
 
 def _body(spec: CompactionSpec) -> ir.Graph:
     """The outer loop's body, with a placeholder for the inner loop.
 
-    Its state is the whole batch, then for the active rows the greedy state without sequences and
+    Its state is the full batch, then for the active rows the greedy state without sequences and
     the invariants. In the text, ``few`` is ``min_active_rows`` and ``turn`` is the iteration.
     """
     state = spec.state
@@ -256,8 +253,8 @@ def _body(spec: CompactionSpec) -> ir.Graph:
     fixed = _numbered("fixed", spec.memory)
     kept = [state.token, state.ended, state.count, *caches]
     rows = [*kept, *fixed]
-    before = [*_whole_text(spec.width), *(_typed(t, "", "rows") for t in rows)]
-    after = [*_whole_text(spec.width, "next_"), *(_typed(t, "next_", "left") for t in rows)]
+    before = [*_full_text(spec.width), *(_typed(t, "", "rows") for t in rows)]
+    after = [*_full_text(spec.width, "next_"), *(_typed(t, "next_", "left") for t in rows)]
     text = f"""
     rows_leave (int64 turn, bool going, {", ".join(before)})
         => (bool next_going, {", ".join(after)})
@@ -301,7 +298,7 @@ def _search_text(state: GreedyState[TensorSpec], caches: Sequence[TensorSpec]) -
 
 
 def _write_text(state: GreedyState[TensorSpec], spec: CompactionSpec) -> str:
-    """Write the new tokens and hidden states to their rows in the whole batch."""
+    """Write the new tokens and hidden states to their rows in the full batch."""
     return f"""
         places = Unsqueeze (order, second)
         height = Shape (all_counts)
@@ -330,9 +327,9 @@ def _numbered(name: str, tensors: Iterable[TensorSpec]) -> list[TensorSpec]:
     return [TensorSpec(f"{name}_{i}", t.dtype, t.axes) for i, t in enumerate(tensors)]
 
 
-def _whole_text(width: int, prefix: str = "") -> tuple[str, ...]:
-    """The declarations (type and name) of a whole batch in ONNX text."""
-    return WholeBatch(
+def _full_text(width: int, prefix: str = "") -> tuple[str, ...]:
+    """The declarations (type and name) of a full batch in ONNX text."""
+    return FullBatch(
         remaining=f"int64 {prefix}remaining",
         order=f"int64[{prefix}rows] {prefix}order",
         sequences=f"int64[batch, {prefix}length] {prefix}all_sequences",
@@ -466,18 +463,18 @@ def export_generate(
         decoded, found = _loop_with_attentions(search)
         attentions.append(found)
     else:
-        whole = add_compacting_loop(
+        full = add_compacting_loop(
             graph, step.graph, search.memory, given, CompactionSpec.of(steps, opset)
         )
-        decoded = Decoded(whole.sequences, whole.count, whole.states)
+        decoded = Decoded(full.sequences, full.count, full.states)
     if steps.rules.forces:
         forced, free = force_tokens(
             graph, steps.rules, decoded.sequences, decoded.counts, trips, opset
         )
         decoded = decoded._replace(sequences=forced, free=free)
-    whole_spec = graph_io.generate_graph(attention, can_skip_scores, steps.inputs)
-    scores = steps.add_scores(graph, decoded, opset, whole_spec)
-    set_outputs(graph, [decoded.sequences, scores, *attentions], whole_spec)
+    full_spec = graph_io.generate_graph(attention, can_skip_scores, steps.inputs)
+    scores = steps.add_scores(graph, decoded, opset, full_spec)
+    set_outputs(graph, [decoded.sequences, scores, *attentions], full_spec)
     step.opset_imports.pop(PLACEHOLDERS, None)
     joined.opset_imports.update(step.opset_imports)
     return joined

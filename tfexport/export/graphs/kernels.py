@@ -21,8 +21,8 @@ from tfexport.graph_io import GraphSpec
 
 _TRACE = "pkg.torch.onnx.stack_trace"
 _LARGE = 1024  # numbers of a weight that is fed, not copied into the file that is tried
-_MOST_TOLD = 4  # operators in one message
-# Types whose values another type holds, by which the same operator computes the same.
+_MOST_NAMED = 4  # operators that one message names
+# Types with a wider type, with which the same operator computes the same.
 _WIDER = {
     ir.DataType.BOOL: (ir.DataType.INT64, ir.DataType.INT32),
     ir.DataType.UINT8: (ir.DataType.INT64, ir.DataType.INT32),
@@ -52,10 +52,10 @@ def fit_kernels(model: ir.Model) -> None:
     for node in list(model.graph.all_nodes()):
         if not _loads(model, node) and not _widen(model, node):
             types = ", ".join(dict.fromkeys(_type(value) for value in node.inputs if value))
-            missing.setdefault(f"{node.op_type} of {types}", place_of(node))
+            missing.setdefault(f"{node.op_type} of {types}", source_of(node))
     if missing:
-        told = [f"{what}{at}" for what, at in missing.items()][:_MOST_TOLD]
-        raise ExportError(f"onnxruntime {ort.__version__} has no {', no '.join(told)}; {_ADVICE}")
+        named = [f"{what}{at}" for what, at in missing.items()][:_MOST_NAMED]
+        raise ExportError(f"onnxruntime {ort.__version__} has no {', no '.join(named)}; {_ADVICE}")
     failure = _load_failure(model)
     if failure is not None:
         raise ExportError(f"onnxruntime {ort.__version__} cannot load the graph: {failure}")
@@ -112,10 +112,10 @@ def _run_failure(model: ir.Model, text: str) -> str:
     if not named:
         return f"the graph fails in {version}: {reason}"
     node = named[-1]
-    return f"{node.op_type} fails in {version}{place_of(node)}: {reason}"
+    return f"{node.op_type} fails in {version}{source_of(node)}: {reason}"
 
 
-def place_of(node: ir.Node) -> str:
+def source_of(node: ir.Node) -> str:
     """The line of code that a node comes from, or the nearest before it: `` at a.py:1 in f``."""
     seen, pending = set[int](), [node]
     while pending:
@@ -124,13 +124,13 @@ def place_of(node: ir.Node) -> str:
             continue
         seen.add(id(node))
         if trace := node.metadata_props.get(_TRACE):
-            return f" at {as_place(trace)}"
+            return f" at {source_line(trace)}"
         producers = [value.producer() for value in node.inputs if value is not None]
         pending += [producer for producer in producers if producer is not None]
     return ""
 
 
-def as_place(trace: str) -> str:
+def source_line(trace: str) -> str:
     """The last of torch's lines ``File "a.py", line 1, in f``, as ``a.py:1 in f: code``."""
     place, _, code = trace.rpartition("File ")[2].partition("\n")
     file, line, function = (part.strip() for part in place.split(",", 2))
@@ -190,7 +190,7 @@ class _Wider:
 
     Attributes:
         kind: the type.
-        wide: that takes its place.
+        wide: the type that replaces it.
         first: the first input of that type is one of them; it is not where it is a condition.
         outputs: so are the outputs; they are not of comparisons.
     """
@@ -212,7 +212,7 @@ class _Wider:
 
 
 def _loads(model: ir.Model, node: ir.Node, wider: _Wider | None = None) -> bool:
-    """Whether onnxruntime has a kernel for one node, whose types may be taken as others."""
+    """Whether onnxruntime has a kernel for one node; ``wider`` replaces some of its types."""
     kinds = {attribute.type for attribute in node.attributes.values()}
     if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}:
         return True  # its own nodes are looked at

@@ -1,4 +1,4 @@
-"""Exported graphs joined by ONNX's Loop into one graph of a whole search.
+"""Exported graphs joined by ONNX's Loop into the graph of a search.
 
 Loop invariants and all weights are values of the outer graph; ``passes.place_weights`` later moves
 weights to the subgraphs where onnxruntime can prepack them.
@@ -53,7 +53,7 @@ class LoopNode(NamedTuple):
 
 def append_start(graph: ir.Graph, start: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
     """Append the nodes of ``start`` to ``graph``, with ``given`` as their inputs."""
-    # torch names sizes by their place, so that equal names of two graphs are not the same size.
+    # torch numbers sizes, so equal names in two graphs are not the same size.
     for node in start:
         for value in node.outputs:
             value.shape = None

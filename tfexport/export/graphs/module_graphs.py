@@ -11,8 +11,7 @@ from tfexport.bundle import SpecialIds
 from tfexport.export.graphs import exporter
 from tfexport.export.graphs.exporter import checked_ids
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.greedy_rules import NO_RULES
-from tfexport.export.graphs.step_model import Decoded, Memory
+from tfexport.export.graphs.step_model import NO_RULES, Decoded, Memory
 from tfexport.export.ir_tools.nodes import parse_graph, take_nodes
 from tfexport.export.modules.examine import Examination
 from tfexport.graph_io import PAST, ROWS, GraphSpec, TensorSpec
@@ -70,10 +69,8 @@ def export_module_decoder(found: Examination, opset: int) -> ir.Model:
     return exporter.export_graph_module(ModuleDecoder(found), spec, opset, found.sizes)
 
 
-# A user's module as a ``StepModel``.
-#
-# Its logits are whole, so the best token is an argmax of them, and a step leaves the token's
-# log-probability. Beams are rows of their own, so the memory is repeated for each of them.
+# A user's module gives the logits of all tokens, so the best token is their argmax, and a step
+# returns its log-probability. Each beam is a row, so the memory is repeated for each of them.
 #
 # Axes: B batch, K beams, R = B * K rows, T target, V vocabulary.
 
@@ -162,7 +159,7 @@ class ModuleSteps:
         return reshape_as(logits.float(), whole, [*token.shape, self.vocab_size]), present
 
     def finish_step(self, graph: ir.Graph, step: ir.Graph, opset: int) -> None:
-        """See ``StepModel``; nothing was left open."""
+        """See ``StepModel``; there is nothing to add."""
 
     def add_scores(
         self, graph: ir.Graph, decoded: Decoded, opset: int, spec: GraphSpec

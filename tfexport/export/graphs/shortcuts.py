@@ -8,8 +8,8 @@ all of torch's operators for every graph; here the list is kept. And it makes ma
 cyclic references, which Python's garbage collector would scan repeatedly; here it is paused.
 Together these steps took two thirds of an export's time.
 
-The patched functions are private to torch. A program with any other operator is decomposed by torch
-itself, and nothing is patched in a version of torch that lacks one of the functions.
+The patched functions are private to torch; see ``torch_names``. A program with any other operator
+is decomposed by torch itself; a version of torch that lacks a function does without its shortcut.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from tfexport.export import torch_names
 from tfexport.gc_pause import no_collecting
 
 _ATEN = torch.ops.aten
@@ -30,17 +31,8 @@ _RENAMED = {
 }
 # These give their first input: exported modules are in eval mode, and have no gradients.
 _PASSED_THROUGH = {_ATEN.detach_.default, _ATEN.detach.default, _ATEN.dropout.default}
-# torch's exporter removes them itself.
-_ASSERTIONS = {
-    _ATEN.sym_constrain_range_for_size.default,
-    _ATEN._assert_async.default,
-    _ATEN._assert_async.msg,
-    _ATEN._assert_scalar.default,
-    _ATEN._assert_tensor_metadata.default,
-}
-
-
 _REGISTRIES: dict[int, Any] = {}  # by opset
+_Replacement = tuple[str, Any]  # a name of torch_names, and what takes its place
 
 
 @contextlib.contextmanager
@@ -48,59 +40,67 @@ def shortcuts() -> Iterator[list[ExportedProgram]]:
     """Patch torch's exporter inside the block; gives the programs as it translates them."""
     programs: list[ExportedProgram] = []
     with no_collecting(), contextlib.ExitStack() as stack:
-        for owner, name, value in _replacements(programs):
-            stack.enter_context(_replaced(owner, name, value))
+        for shortcut in (_decomposed_once(programs), _listed_once(), _promoted_alone()):
+            if shortcut is not None and (place := torch_names.owner_of(shortcut[0])) is not None:
+                stack.enter_context(_replaced(*place, shortcut[1]))
         yield programs
 
 
-def _replacements(programs: list[ExportedProgram]) -> list[tuple[Any, str, Any]]:
-    """Torch's functions to replace: (owner, attribute, new value); empty if torch lacks one."""
-    try:
-        from torch.onnx._internal.exporter import _fx_passes, _registration
-        from torch.onnx._internal.fx.passes import type_promotion
-
-        decompose: Any = _fx_passes.decompose_with_registry
-        list_operators: Any = _registration.ONNXRegistry.from_torchlib
-        interpreter: Any = type_promotion._TypePromotionInterpreter
-        run_again: Any = interpreter.run_node
-        promote: Any = interpreter._maybe_promote_node
-        find_rule: Any = type_promotion.get_type_promotion_rule
-    except (ImportError, AttributeError):
-        return []
+def _decomposed_once(programs: list[ExportedProgram]) -> _Replacement | None:
+    if (decompose := torch_names.find(torch_names.DECOMPOSE)) is None:
+        return None
 
     def decompose_once(program: ExportedProgram, registry: Any) -> Any:
         known = decompose_by_hand(program, registry)
         programs.append(program if known else decompose(program, registry))
         return programs[-1]
 
+    return torch_names.DECOMPOSE, decompose_once
+
+
+def _listed_once() -> _Replacement | None:
+    if (list_operators := torch_names.find(torch_names.LIST_OPERATORS)) is None:
+        return None
+
     def list_once(opset_version: int) -> Any:
         if opset_version not in _REGISTRIES:
             _REGISTRIES[opset_version] = list_operators(opset_version=opset_version)
         return _REGISTRIES[opset_version]
 
+    return torch_names.LIST_OPERATORS, staticmethod(list_once)
+
+
+def _promoted_alone() -> _Replacement | None:
+    names = (torch_names.RUN_NODE, torch_names.PROMOTE, torch_names.SET_NODE, torch_names.FIND_RULE)
+    found = [torch_names.find(name) for name in names]
+    if None in found:
+        return None
+    run_again, promote, set_node, find_rule = found
+
     def promote_alone(self: Any, node: Node) -> Any:
-        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+        table = getattr(self, "type_promotion_table", None)
+        value = node.meta.get("val")
+        if table is None or node.op != "call_function" or not isinstance(value, torch.Tensor):
             return run_again(self, node)
-        with self._set_current_node(node):
-            if (rule := find_rule(node, self.type_promotion_table)) is not None:
+        with set_node(self, node):
+            if (rule := find_rule(node, table)) is not None:
                 promote(self, node, rule)  # runs a node that it changes, and records its new value
         return node.meta["val"]
 
-    return [
-        (_fx_passes, "decompose_with_registry", decompose_once),
-        (interpreter, "run_node", promote_alone),
-        (_registration.ONNXRegistry, "from_torchlib", staticmethod(list_once)),
-    ]
+    return torch_names.RUN_NODE, promote_alone
 
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    own = vars(owner)[name]
+    own = vars(owner).get(name)  # None: it is of a parent
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, own)
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
 
 
 def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
@@ -115,7 +115,15 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
     """
     module = program.graph_module
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
-    known = {forms[0].fx_target for forms in registry.functions.values()} | _ASSERTIONS
+    try:
+        known = {forms[0].fx_target for forms in registry.functions.values()}
+    except (AttributeError, LookupError):  # another torch keeps them in another way
+        return False
+    # torch's exporter removes assertions itself.
+    known |= {found for name in torch_names.ASSERTIONS if (found := torch_names.find(name))}
+    copy = torch_names.find(torch_names.COPY)
+    if copy is None and any(node.target is _ATEN.to.dtype for node in calls):
+        return False
     if any(True for _ in module.children()) or not all(_is_known(node, known) for node in calls):
         return False
     for node in calls:
@@ -127,7 +135,7 @@ def decompose_by_hand(program: ExportedProgram, registry: Any) -> bool:
             program.graph_signature.replace_all_uses(node.name, node.args[0].name)
             module.graph.erase_node(node)
         elif node.target is _ATEN.to.dtype:
-            node.target = _ATEN._to_copy.default
+            node.target = copy
             node.kwargs = {"dtype": node.args[1]}
             node.args = node.args[:1]
     module.recompile()

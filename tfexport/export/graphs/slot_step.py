@@ -1,4 +1,4 @@
-"""The graph of one step for rows that stand at positions of their own: continuous batching.
+"""The graph of one step for rows at different positions: continuous batching.
 
 Its best token is chosen as in the graph of greedy search, with the model's own suppressed tokens.
 """
@@ -28,7 +28,7 @@ from tfexport.graph_io import BATCH, GraphSpec, TensorSpec, slot_width
 from tfexport.model_src.attention import Attention
 from tfexport.model_src.relative import RelativeBias, RelativePositions, RotaryPositions
 
-# Attention of rows that stand at positions of their own, over buffers that are written in place.
+# Attention of rows at different positions, over buffers that are written in place.
 #
 # ``com.microsoft.GroupQueryAttention`` takes a length for each row, and reads no further than that:
 # its time depends neither on the buffers' size nor on other rows' lengths.
@@ -38,7 +38,7 @@ from tfexport.model_src.relative import RelativeBias, RelativePositions, RotaryP
 
 
 class SlotPlaces:
-    """Where each row stands, while a step is traced; all attentions of a model share one.
+    """The position of each row while a step is traced; all attentions of a model share one.
 
     Attributes:
         positions: (B,) int32, of the new token.
@@ -88,7 +88,7 @@ class SlotAttention(Attention):
     ) -> tuple[Tensor, Tensor]:
         """See ``Attention``; the weights are empty.
 
-        The operator wants a new key, and puts it where the last one of the source stands already.
+        The operator needs a new key, and gets the last one of the source, at its own position.
         """
         places, queries = self.places, self._widened(self.q_proj(query))
         key, value = places.newest.pop(0), places.newest.pop(0)
@@ -205,7 +205,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     traced = GraphSpec(spec.name, inputs, (best, states, *present))
     model = exporter.export_graph_module(SlotStep(steps), traced, opset)
     graph = model.graph
-    for node in graph:  # some are not what torch was told; see ``bias_at``
+    for node in graph:  # some differ from what torch was given; see ``bias_at``
         for value in node.outputs:
             value.shape = None
     weights = steps.insert_projection(graph, graph, opset)
@@ -222,7 +222,7 @@ def export_slot_step(steps: TransformerSteps, opset: int) -> ir.Model:
     nodes, (logits,) = take_nodes(parse_graph(_LOGITS, opset), given, "logits/")
     graph.extend(nodes)
     set_outputs(graph, [graph.outputs[0], logits, *graph.outputs[2:]], spec)
-    graph.sort()  # weights were prepared behind the nodes that read them
+    graph.sort()  # weights were prepared after the nodes that read them
     model.opset_imports.pop(PLACEHOLDERS, None)
     return model
 

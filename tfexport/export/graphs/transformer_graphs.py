@@ -67,9 +67,6 @@ def export_decoder(model: Transformer, opset: int) -> ir.Model:
     return exporter.export_graph_module(DecoderGraph(model), spec, opset)
 
 
-# The teacher-forced graph: a source and a whole target to logits, without a cache.
-
-
 class ForwardGraph(nn.Module):
     """See ``graph_io.forward_graph``."""
 
@@ -115,10 +112,8 @@ def export_forward(
     return exporter.export_graph_module(ForwardGraph(model, log_probs), spec, opset)
 
 
-# The decoder with logits of some ids only, for decoding with a vocabulary map.
-#
-# It is made from the exported decoder: rows of the output projection are gathered, and the
-# decoder's states are multiplied by those.
+# The decoder with a vocabulary map is made from the exported decoder: rows of the output projection
+# are gathered, and the decoder's states are multiplied by those.
 
 
 def make_shortlist(decoder: ir.Model) -> ir.Model:

@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from tfexport import graph_io
 from tfexport.export.graphs.exporter import cache_shape
 from tfexport.export.graphs.fused_attention import reshape_as
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
 from tfexport.export.graphs.loops import input_of
-from tfexport.export.graphs.step_model import Decoded, Memory
-from tfexport.export.ir_tools.nodes import BEST_TOKEN, parse_graph, take_nodes
-from tfexport.export.ir_tools.roles import mark_whole_reader
+from tfexport.export.graphs.step_model import NO_RULES, Decoded, GreedyRules, Memory
+from tfexport.export.ir_tools.nodes import BEST_TOKEN, mark_table_reader, parse_graph, take_nodes
 from tfexport.export.passes.int8_argmax import insert_argmax
 from tfexport.graph_io import BATCH, SOURCE, GraphSpec, TensorSpec
 from tfexport.model_src.masks import bias_from_blocked, blocked_by_padding
@@ -30,9 +28,9 @@ from tfexport.model_src.transformer import Transformer
 
 # Scores of the sequences of a greedy loop, computed after it and only if ``return_scores``.
 #
-# A score needs the logits of the whole vocabulary at every step, which the loop does not compute.
-# After the loop they are computed for many positions at a time, so that the projection is read once
-# for all of these.
+# A score needs the logits of all tokens at every step, which the loop does not compute. After the
+# loop they are computed for many positions at a time, so that the projection is read once for all
+# of these.
 
 
 _MAX_LOGITS = 1 << 22  # computed at a time: 16 MB
@@ -52,7 +50,7 @@ def add_scores(
         decoded: the results of the loop.
         weights: of the output projection: (V, E) and (V,).
         opset: of the standard operators.
-        spec: of the whole graph; ``return_scores`` becomes an input if it is one there.
+        spec: of the graph; ``return_scores`` becomes an input if it is one there.
     """
     asked = ir.val(
         graph_io.RETURN_SCORES, const_value=ir.tensor(np.bool_(True), name=graph_io.RETURN_SCORES)
@@ -66,7 +64,7 @@ def add_scores(
     part = parse_graph(_text(rows, decoded.free is not None), opset)
     for node in ir.traversal.RecursiveGraphIterator(part):
         if node.outputs[0].name == "whole_table":
-            mark_whole_reader(node)
+            mark_table_reader(node)
     read = [value for value in decoded if value is not None]
     nodes, (scores,) = take_nodes(part, [asked, *read, *weights], "scores/")
     graph.extend(nodes)

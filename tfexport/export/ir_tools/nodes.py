@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,8 @@ def append_node(
     return node.outputs[0]
 
 
-# Operators outside the ONNX standard, as ``domain::name``.
-#
-# A placeholder operator in an exported graph is replaced by other nodes before the graph is saved.
+# Operators outside the ONNX standard, as ``domain::name``. A placeholder operator in an exported
+# graph is replaced by other nodes before the graph is saved.
 
 
 MICROSOFT = "com.microsoft"  # onnxruntime's docs/ContribOperators.md
@@ -66,9 +66,6 @@ SEARCH_LOOP = f"{PLACEHOLDERS}::Search"  # the loop over the steps of a search
 def is_operator(node: ir.Node, operator: str) -> bool:
     """Whether a node's operator is ``domain::name``."""
     return f"{node.domain}::{node.op_type}" == operator
-
-
-# Initializers of a graph: added, renamed, and compared by their values.
 
 
 Array = NDArray[Any]
@@ -128,12 +125,10 @@ def _is_same(tensor: ir.TensorProtocol, array: Array) -> bool:
     return content_key(tensor.numpy()) == content_key(array)
 
 
-# Graphs in ONNX's text form: parsed, and inserted into other graphs.
-#
-# onnxscript's GraphBuilder was tried on the scores: equal results at no better speed, but 95 ms
-# instead of 8 to build them, and constants that move to the outermost graph, which changes files.
-# It has a public GraphBuilder only from 0.7, while 0.5 is allowed, so the text stays. Source: ONNX,
-# docs/Syntax.md.
+# Graphs in ONNX's text form. onnxscript's GraphBuilder was tried for the scores: equal results at
+# no better speed, but 95 ms instead of 8 to build them, and constants that move to the outermost
+# graph, which changes files. It has a public GraphBuilder only from 0.7, while 0.5 is allowed.
+# Source: ONNX, docs/Syntax.md.
 
 
 def parse_graph(text: str, opset: int, domains: Mapping[str, int] | None = None) -> ir.Graph:
@@ -188,3 +183,57 @@ def prefix_names(graph: ir.Graph, prefix: str) -> None:
     for inner in graph.subgraphs():
         for value in inner.inputs:
             value.name = f"{prefix}{value.name}"
+
+
+# Roles of weights (embedding, projection, …) are metadata of their initializers, written when a
+# weight is created. Passes that treat weights differently read the role, and never infer it from
+# names, sizes or operators.
+
+
+EMBEDDING = "embedding"  # a table of a vocabulary, rows by token id
+POSITIONS = "positions"  # a table of positions
+PROJECTION = "projection"  # onto the vocabulary
+MATRIX = "matrix"  # any other weight
+_PARAMETER, _ROLE, _TRANSPOSED = "tfexport.parameter", "tfexport.role", "tfexport.transposed"
+_READS_TABLE = "tfexport.reads_whole_table"
+
+
+@dataclass(frozen=True)
+class Role:
+    """The role of one initializer.
+
+    Attributes:
+        parameter: of the model, by its name there.
+        kind: one of the roles above.
+        transposed: it is the parameter's transpose.
+    """
+
+    parameter: str
+    kind: str = MATRIX
+    transposed: bool = False
+
+
+def write_role(value: ir.Value, role: Role) -> None:
+    """Write a role to the metadata of an initializer."""
+    value.metadata_props[_PARAMETER] = role.parameter
+    value.metadata_props[_ROLE] = role.kind
+    if role.transposed:
+        value.metadata_props[_TRANSPOSED] = "true"
+
+
+def read_role(value: ir.Value) -> Role | None:
+    """The role of an initializer; None for constants."""
+    found = value.metadata_props
+    if _PARAMETER not in found:
+        return None
+    return Role(found[_PARAMETER], found.get(_ROLE, MATRIX), _TRANSPOSED in found)
+
+
+def mark_table_reader(node: ir.Node) -> None:
+    """Mark a node that reads a complete table, which has to stay float32 for the nodes after it."""
+    node.metadata_props[_READS_TABLE] = "true"
+
+
+def reads_table(node: ir.Node) -> bool:
+    """Whether a node was marked by ``mark_table_reader``."""
+    return _READS_TABLE in node.metadata_props

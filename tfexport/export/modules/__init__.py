@@ -1,1 +1,1 @@
-"""A user's module: called as the contract says, examined by running it, and drawn inputs for it."""
+"""A user's module: its contract, examination by running it, and inputs for that."""

@@ -1,4 +1,4 @@
-"""A user's module, called as the contract says, with its results checked.
+"""A user's module, called as the contract specifies, with its results checked.
 
 A module with ``decode`` alone, which recomputes its prefix, gets a state that holds the tokens so
 far; everything else then knows ``encode``, ``start`` and ``step`` only. docs/modules.md has the
@@ -25,7 +25,7 @@ _REMEDY = "docs/modules.md has the contract."
 
 
 class ModuleError(ExportError):
-    """A method of the module raised an error, or gave something else than the contract says."""
+    """A method of the module raised an error, or its result violates the contract."""
 
 
 class UserModule(nn.Module):
@@ -35,7 +35,7 @@ class UserModule(nn.Module):
         model: the user's.
         recomputes: it has no ``step``: the state is the tokens so far, (B, T).
         memory_axes: the batch axis of each tensor of the memory; they are moved to the front.
-        state_axes: likewise, of the state.
+        state_axes: the same for the state.
     """
 
     def __init__(self, model: nn.Module, num_inputs: int) -> None:
@@ -83,12 +83,12 @@ class UserModule(nn.Module):
     def advance(
         self, tokens: Tensor, state: Sequence[Tensor], memory: Sequence[Tensor]
     ) -> tuple[Tensor, Tensors]:
-        """Tokens (B, T) behind those of the state to logits (B, T, V), if it ``recomputes``."""
+        """Tokens (B, T) after those of the state to logits (B, T, V), if it ``recomputes``."""
         whole = torch.cat([state[0], tokens], dim=1)
         return self.decode(whole, memory)[:, -tokens.size(1) :], (whole,)
 
     def decode(self, tokens: Tensor, memory: Sequence[Tensor]) -> Tensor:
-        """A whole prefix (B, T), start token first, to logits (B, T, V)."""
+        """A complete prefix (B, T), start token first, to logits (B, T, V)."""
         logits: Tensor = self._call("decode", tokens, *self._own_memory(memory))
         self._check_logits("decode", logits, (tokens.size(0), tokens.size(1), "V"))
         return logits

@@ -1,8 +1,8 @@
 """Examination of a module: its axes are found by running it at different sizes.
 
-Everything that the graphs rely on is looked at: shapes that follow the sizes of the inputs alone, a
+Everything that the graphs rely on is checked: shapes that depend only on the sizes of the inputs, a
 state that stays or grows by the same amount at every step, rows that do not depend on each other,
-results that repeat, and a decoder that goes on to ``max_length``.
+results that repeat, and a decoder that continues to ``max_length``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +17,15 @@ from tfexport.export.modules.inputs import LARGEST_ID, Input, Sizes, as_tensors,
 from tfexport.export.modules.probes import (
     AxisNames,
     Examples,
+    Probe,
     Runner,
-    Trace,
     batch_axes,
     example_sizes,
     memory_specs,
     state_specs,
 )
-from tfexport.export.rounding import LEAST_ALLOWED, Rounding, allow, difference
+from tfexport.export.report import LEAST_ALLOWED, allow
+from tfexport.export.rounding import Rounding, difference
 from tfexport.graph_io import BATCH, ModuleIO
 from tfexport.module_rows import Array, stack_rows
 
@@ -81,25 +82,25 @@ def examine(
     steps = min(STEPS, max_length)
     runner = Runner(module, inputs, ids.decoder_start, steps)
     settings = runner.settings(examples)
-    traces = runner.traces(settings)
-    _check_counts(module, traces)
-    module.memory_axes = batch_axes(module, "encode", traces, [each.memory for each in traces])
-    of_start = [each.states[0] for each in traces]
-    module.state_axes = batch_axes(module, "start", traces, of_start)
+    probes = runner.probes(settings)
+    _check_counts(module, probes)
+    module.memory_axes = batch_axes(module, "encode", probes, [each.memory for each in probes])
+    of_start = [each.states[0] for each in probes]
+    module.state_axes = batch_axes(module, "start", probes, of_start)
     if any((*module.memory_axes, *module.state_axes)):
-        traces = runner.traces(settings)
-    _check_repeats(runner, traces[0], settings[0])
-    _check_rows_alone(runner, traces[0], settings[0])
-    names = AxisNames(traces)
-    memory = memory_specs(traces, names)
-    state, growth = state_specs(module, traces, names)
+        probes = runner.probes(settings)
+    _check_repeats(runner, probes[0], settings[0])
+    _check_rows_alone(runner, probes[0], settings[0])
+    names = AxisNames(probes)
+    memory = memory_specs(probes, names)
+    state, growth = state_specs(module, probes, names)
     specs = tuple(each.spec for each in inputs)
     io = ModuleIO(
         specs,
         memory,
         state,
         growth,
-        many_tokens=module.recomputes and _is_causal(runner, settings[0], traces[0].vocab_size),
+        many_tokens=module.recomputes and _is_causal(runner, settings[0], probes[0].vocab_size),
         padded=False,
         recomputes=module.recomputes,
         below=_bounds(inputs, runner.below),
@@ -114,7 +115,7 @@ def examine(
         runner.below,
         tuple(example_sizes(names, growth, i) for i in _example_settings(names, len(settings))),
         tuple(settings),
-        traces[0].vocab_size,
+        probes[0].vocab_size,
         _longest_source(runner, io, settings),
     )
 
@@ -133,20 +134,20 @@ def _example_settings(names: AxisNames, count: int) -> list[int]:
     return sorted(range(count), key=lambda i: min(names.sizes(i).values()) == 1)
 
 
-def _check_counts(module: UserModule, traces: Sequence[Trace]) -> None:
+def _check_counts(module: UserModule, probes: Sequence[Probe]) -> None:
     """Refuse a number of tensors, or a vocabulary, that varies with the sizes of the inputs."""
     last = "decode" if module.recomputes else "step"
     for method, name, counts in (
-        ("encode", "tensors", [len(each.memory) for each in traces]),
-        ("start", "tensors", [len(each.states[0]) for each in traces]),
-        (last, "logits", [each.vocab_size for each in traces]),
+        ("encode", "tensors", [len(each.memory) for each in probes]),
+        ("start", "tensors", [len(each.states[0]) for each in probes]),
+        (last, "logits", [each.vocab_size for each in probes]),
     ):
         if len(set(counts)) > 1:
             found = ", ".join(map(str, counts))
             raise module.wrong(method, f"gives {found} {name} for inputs of different sizes")
 
 
-def _check_repeats(runner: Runner, first: Trace, sizes: Sizes) -> None:
+def _check_repeats(runner: Runner, first: Probe, sizes: Sizes) -> None:
     """Refuse a module whose results or shapes differ between equal or like runs."""
     again = runner.run(sizes, first.sizes[BATCH], runner.steps)
     method = runner.module.first_difference(
@@ -165,7 +166,7 @@ def _check_repeats(runner: Runner, first: Trace, sizes: Sizes) -> None:
         )
 
 
-def _check_rows_alone(runner: Runner, first: Trace, sizes: Sizes) -> None:
+def _check_rows_alone(runner: Runner, first: Probe, sizes: Sizes) -> None:
     """Refuse a module in which the rows of a batch depend on each other."""
     rows = draw_rows(runner.inputs, runner.below, sizes, 2)
 
@@ -188,13 +189,13 @@ def _is_causal(runner: Runner, sizes: Sizes, vocab_size: int) -> bool:
     tokens = torch.randint(vocab_size, (1, runner.steps), generator=generator)
 
     @torch.no_grad()
-    def whole_and_parts() -> list[torch.Tensor]:
+    def full_and_parts() -> list[torch.Tensor]:
         memory = runner.module.encode(as_tensors(runner.inputs, stack_rows(rows)))
         lengths = range(1, runner.steps + 1)
         parts = [runner.module.decode(tokens[:, :length], memory)[:, -1] for length in lengths]
         return [runner.module.decode(tokens, memory), torch.stack(parts, dim=1)]
 
-    return not _differ(runner, whole_and_parts)
+    return not _differ(runner, full_and_parts)
 
 
 def _may_be_padded(runner: Runner, io: ModuleIO, sizes: Sizes, pad_id: int) -> bool:
@@ -322,9 +323,6 @@ def _check_growth(
                 f"as {tuple(grown)}; each axis has to stay the same, or grow by the same amount "
                 "at every step (a window over the past is a mask)",
             )
-
-
-# Sizes up to which a captured graph is the user's code.
 
 
 def check_sizes(found: Examination, largest: Mapping[str, int], max_length: int) -> None:

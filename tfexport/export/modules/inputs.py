@@ -139,9 +139,6 @@ def check_examples(
     return [arrays for arrays, _ in found]
 
 
-# Drawn inputs of a module, at sizes that it accepts.
-
-
 Sizes = dict[str, int]  # of named axes
 LARGEST_ID = 1 << 20  # integers above are drawn for no input
 # Sizes to try, from small to large: some modules take no small ones, others have a longest. The

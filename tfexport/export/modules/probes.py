@@ -24,11 +24,9 @@ from tfexport.export.modules.inputs import (
 from tfexport.graph_io import BATCH, PAST, Growth, TensorSpec
 from tfexport.module_rows import Array, stack_rows
 
-# Runs of a module at several sizes, and the axes of memory and state that show in them.
-
 
 @dataclass(frozen=True)
-class Trace:
+class Probe:
     """The shapes and logits of a module at one setting.
 
     Attributes:
@@ -67,14 +65,13 @@ class Shaped:
 
 
 @torch.no_grad()
-def trace(
+def probe(
     module: UserModule, inputs: Sequence[Tensor], sizes: Sizes, start_id: int, steps: int
-) -> Trace:
+) -> Probe:
     """Encode, and take steps with drawn tokens.
 
     Raises:
-        ModuleError: a method failed, gave something else than the contract says, or changed the
-            tensors that it was given.
+        ModuleError: a method failed, its result violates the contract, or it changed its arguments.
     """
     given = [tensor.clone() for tensor in inputs]
     memory = module.encode(given)
@@ -103,7 +100,7 @@ def trace(
         states.append(tuple(map(Shaped.of, after)))
         state = after
         token = torch.randint(logits.size(-1), token.shape, generator=generator)
-    return Trace(
+    return Probe(
         {BATCH: inputs[0].size(0), **sizes},
         tuple(map(Shaped.of, memory)),
         tuple(states),
@@ -146,10 +143,10 @@ def _check_state(module: UserModule, before: tuple[Shaped, ...], after: tuple[Sh
 class AxisNames:
     """Names for axes: axes that have one size at every setting share a name."""
 
-    def __init__(self, traces: Sequence[Trace]) -> None:
+    def __init__(self, probes: Sequence[Probe]) -> None:
         # Name to its size at every setting; declared axes keep their names, whatever their sizes.
         self._sizes = {
-            name: tuple(trace.sizes[name] for trace in traces) for name in traces[0].sizes
+            name: tuple(probe.sizes[name] for probe in probes) for name in probes[0].sizes
         }
 
     def name(self, sizes: tuple[int, ...], fresh: str) -> int | str:
@@ -171,20 +168,20 @@ class AxisNames:
 
 
 def batch_axes(
-    module: UserModule, method: str, traces: Sequence[Trace], shapes: Sequence[Sequence[Shaped]]
+    module: UserModule, method: str, probes: Sequence[Probe], shapes: Sequence[Sequence[Shaped]]
 ) -> tuple[int, ...]:
     """For each tensor the axis that is the batch.
 
     Args:
         module: the user's.
         method: that gave the tensors.
-        traces: the settings.
+        probes: the settings.
         shapes: of the tensors at every setting.
 
     Raises:
         ModuleError: a tensor has none.
     """
-    batches = tuple(trace.sizes[BATCH] for trace in traces)
+    batches = tuple(probe.sizes[BATCH] for probe in probes)
     found = []
     for number, tensor in enumerate(zip(*shapes, strict=True)):
         sizes = list(zip(*(each.shape for each in tensor), strict=True))
@@ -200,10 +197,10 @@ def batch_axes(
     return tuple(found)
 
 
-def memory_specs(traces: Sequence[Trace], names: AxisNames) -> tuple[TensorSpec, ...]:
+def memory_specs(probes: Sequence[Probe], names: AxisNames) -> tuple[TensorSpec, ...]:
     """Names, dtypes and axes of the memory."""
     specs = []
-    for number, tensor in enumerate(zip(*(trace.memory for trace in traces), strict=True)):
+    for number, tensor in enumerate(zip(*(probe.memory for probe in probes), strict=True)):
         sizes = zip(*(each.shape for each in tensor), strict=True)
         axes = tuple(names.name(each, "memory_length") for each in sizes)
         specs.append(TensorSpec(f"memory.{number}", tensor[0].dtype, axes))
@@ -211,15 +208,15 @@ def memory_specs(traces: Sequence[Trace], names: AxisNames) -> tuple[TensorSpec,
 
 
 def state_specs(
-    module: UserModule, traces: Sequence[Trace], names: AxisNames
+    module: UserModule, probes: Sequence[Probe], names: AxisNames
 ) -> tuple[tuple[TensorSpec, ...], dict[str, Growth]]:
     """Names, dtypes and axes of the state, and how its axes grow."""
     specs, growth = [], dict[str, Growth]()
-    for number, first in enumerate(traces[0].states[0]):
+    for number, first in enumerate(probes[0].states[0]):
         axes: list[int | str] = []
         for axis in range(len(first.shape)):
             # Sizes of the axis: of each setting before the first step, then after every step.
-            runs = [[state[number].shape[axis] for state in trace.states] for trace in traces]
+            runs = [[state[number].shape[axis] for state in probe.states] for probe in probes]
             steps = {after - before for run in runs for before, after in pairwise(run)}
             start = names.name(tuple(run[0] for run in runs), "state_length")
             if steps == {0}:
@@ -331,23 +328,23 @@ class Runner:
             f" give their range: {example}."
         )
 
-    def traces(self, settings: Sequence[Sizes]) -> list[Trace]:
+    def probes(self, settings: Sequence[Sizes]) -> list[Probe]:
         """Runs at all settings, each with another size of the batch."""
         return [
             self.run(sizes, batch, self.steps)
             for sizes, batch in zip(settings, BATCHES, strict=False)
         ]
 
-    def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Trace:
+    def run(self, sizes: Sizes, batch: int, steps: int, seed: int = 0) -> Probe:
         """One run with drawn inputs."""
         return self.run_rows(draw_rows(self.inputs, self.below, sizes, batch, seed), sizes, steps)
 
     def run_rows(
         self, rows: Sequence[Mapping[str, Array]], sizes: Sizes, steps: int, pad_id: int = 0
-    ) -> Trace:
+    ) -> Probe:
         """One run over these rows."""
         given = as_tensors(self.inputs, stack_rows(rows, pad_id))
-        return trace(self.module, given, sizes, self.start_id, steps)
+        return probe(self.module, given, sizes, self.start_id, steps)
 
     def _find_bounds(self, sizes: Sizes) -> None:
         """Find for each integer input the largest number that ``encode`` takes."""

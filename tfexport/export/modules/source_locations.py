@@ -41,7 +41,7 @@ _HINTS = (
 def where(model: nn.Module, method: str, error: BaseException | None = None) -> str:
     """The method and the line of the user's file: ``Captioner.step (captioner.py, line 12)``.
 
-    A library that the line calls, and in which the error arose, is named behind it.
+    A library that the line calls, and in which the error arose, is named after it.
 
     Args:
         model: the user's.
@@ -49,33 +49,33 @@ def where(model: nn.Module, method: str, error: BaseException | None = None) -> 
         error: for the line at which it was raised; without it, the line of the method.
     """
     name = f"{type(model).__name__}.{method}"
-    place = None if error is None else _raised_at(error)
-    place = place or _defined_at(getattr(type(model), method, None))
-    return name if place is None else f"{name} ({place})"
+    location = None if error is None else _raised_at(error)
+    location = location or _defined_at(getattr(type(model), method, None))
+    return name if location is None else f"{name} ({location})"
 
 
 def export_failure(model: nn.Module, methods: Sequence[str], error: BaseException) -> str:
     """Why some methods could not be exported: method, line and reason, in one line."""
-    told = [place for place in _told(error) if is_users(place[0])]
-    called = [name for _, _, name in told if name in methods]
+    lines = [location for location in _lines_of(error) if is_users(location[0])]
+    called = [name for _, _, name in lines if name in methods]
     inside = [
-        name for name in methods if told and _holds(getattr(type(model), name, None), told[-1])
+        name for name in methods if lines and _holds(getattr(type(model), name, None), lines[-1])
     ]
     name = (called or inside or list(methods[:1]))[-1]
     return f"{where(model, name, error)}: {one_line(error)}."
 
 
-def _holds(method: Any, place: tuple[str, int, str]) -> bool:
+def _holds(method: Any, location: tuple[str, int, str]) -> bool:
     """Whether a line of code is one of a method's own."""
     try:
         lines, first = inspect.getsourcelines(method)
     except (OSError, TypeError):
         return False
-    file, line, _ = place
+    file, line, _ = location
     return inspect.getsourcefile(method) == file and first <= line < first + len(lines)
 
 
-def _told(error: BaseException) -> list[tuple[str, int, str]]:
+def _lines_of(error: BaseException) -> list[tuple[str, int, str]]:
     """The lines of code in an error's message and its causes: file, line, function.
 
     They are the user's, and those of libraries other than torch.
@@ -83,18 +83,18 @@ def _told(error: BaseException) -> list[tuple[str, int, str]]:
     found: list[tuple[str, int, str]] = []
     cause: BaseException | None = error
     while cause is not None:
-        told = [*_FRAME.findall(str(cause)), *_LINE.findall(str(cause))]
+        lines = [*_FRAME.findall(str(cause)), *_LINE.findall(str(cause))]
         frames = traceback.extract_tb(cause.__traceback__)
         found += [(frame.filename, frame.lineno or 0, frame.name) for frame in frames]
-        found += [(file, int(line), name) for file, line, name in told]
+        found += [(file, int(line), name) for file, line, name in lines]
         cause = cause.__cause__
-    return [place for place in found if is_users(place[0]) or library_of(place[0])]
+    return [location for location in found if is_users(location[0]) or library_of(location[0])]
 
 
 def one_line(error: BaseException) -> str:
     """An error's own reason, in one line, with what to do if it is known."""
     text = str(error)
-    # torch.onnx tells the reason after this title.
+    # torch.onnx gives the reason after this title.
     _, _, summary = text.partition("## Exception summary")
     lines = [line.strip() for line in (summary or text).splitlines()]
     reason = next((line for line in lines if line), "")
@@ -110,12 +110,12 @@ def one_line(error: BaseException) -> str:
 
 def _raised_at(error: BaseException) -> str | None:
     """The innermost line of the user's code, from the traceback or from torch's message."""
-    told = _told(error)
-    own = [number for number, (file, _, _) in enumerate(told) if is_users(file)]
+    lines = _lines_of(error)
+    own = [number for number, (file, _, _) in enumerate(lines) if is_users(file)]
     if not own:
         return None
-    file, line, _ = told[own[-1]]
-    inside = told[own[-1] + 1 :]
+    file, line, _ = lines[own[-1]]
+    inside = lines[own[-1] + 1 :]
     library = f", through {library_of(inside[-1][0])}" if inside else ""
     return f"{Path(file).name}, line {line}{library}"
 

@@ -1,16 +1,15 @@
 """Comparisons of every artifact with eager PyTorch, stage by stage."""
 
 from tfexport.export.parity.bundle import compare_bundle
-from tfexport.export.parity.forward import compare_forward
-from tfexport.export.parity.report import (
+from tfexport.export.parity.forward import compare_forward, compare_program, compare_torchscript
+from tfexport.export.parity.search import compare_generate
+from tfexport.export.parity.text import compare_text
+from tfexport.export.report import (
     STAGES,
     TOKEN_STAGES,
     Comparison,
     ParityReport,
 )
-from tfexport.export.parity.search import compare_generate
-from tfexport.export.parity.text import compare_text
-from tfexport.export.parity.torch_file import compare_program, compare_torchscript
 
 __all__ = [
     "STAGES",

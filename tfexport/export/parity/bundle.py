@@ -10,8 +10,8 @@ from tfexport.errors import BundleError
 from tfexport.export.parity.compare import compare_logits
 from tfexport.export.parity.eager_run import THREADS, Case, Eager, EagerRun, Shape, run_grid
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import NATIVE, Comparison, ParityReport
 from tfexport.export.reference import ModuleReference
+from tfexport.export.report import NATIVE, Comparison, ParityReport
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.runtime.model.native_engine import why_not_native
@@ -68,7 +68,7 @@ def compare_bundle(
         plan: of what is compared.
 
     Raises:
-        BundleError: the bundle has a graph without a comparison, so a report would claim too much.
+        BundleError: the bundle has a graph without a comparison.
     """
     unknown = [role for role in manifest.graphs if role not in comparisons]
     if unknown:

@@ -7,8 +7,8 @@ import numpy as np
 
 from tfexport.bundle import SpecialIds
 from tfexport.export.parity.eager_run import Eager, EagerRun, Floats, Ids, Shape, Value
-from tfexport.export.parity.report import Comparison
-from tfexport.export.rounding import LEAST_LOG_PROB, Noise, allow, difference
+from tfexport.export.report import Comparison, allow
+from tfexport.export.rounding import LEAST_LOG_PROB, Noise, difference
 from tfexport.runtime.search import truncate_at_eos
 
 
@@ -17,7 +17,7 @@ class Run(Protocol):
 
     @property
     def tokens(self) -> Ids:
-        """(B, T); decoding goes on after the end token."""
+        """(B, T); decoding continues after the end token."""
 
     @property
     def logits(self) -> Floats:
@@ -62,7 +62,7 @@ def compare_values(
 def compare_logits(
     eager: Eager, stage: str, shape: Shape, ours: Floats, theirs: Floats, noise: float = 0.0
 ) -> Comparison:
-    """Compare logits (…, V); with code of the user's own, which may give any, log-probabilities.
+    """Compare logits (…, V), or log-probabilities where the reference is the user's own code.
 
     Those below ``LEAST_LOG_PROB`` count as equal.
     """
@@ -126,7 +126,7 @@ def compare_sequences(run: Run, sequences: Ids, scores: Floats) -> Iterator[Comp
 
 
 def is_near_tie(logits: Floats, noise: Noise) -> bool:
-    """Whether the two highest of (V,) logits are closer than what is allowed can tell apart."""
+    """Whether the two highest of (V,) logits are closer than the allowed difference."""
     second, first = np.partition(logits, -2)[-2:]
     return bool(first - second < 2 * allow(noise.logits) * max(1.0, abs(float(first))))
 

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from tfexport.bundle import SpecialIds
-from tfexport.export.graphs.greedy_rules import NO_RULES, GreedyRules
+from tfexport.export.graphs.step_model import NO_RULES, GreedyRules
 from tfexport.export.parity.plan import FULL, QUICK, Plan
-from tfexport.export.parity.report import DRAWN, Comparison, ParityReport
 from tfexport.export.reference import OwnCodeReference, Reference, find_reference
+from tfexport.export.report import DRAWN, Comparison, ParityReport
 from tfexport.export.rounding import (
     MOST_VALUES,
     NO_NOISE,
@@ -68,7 +68,7 @@ class Remembers:
         return {}
 
     def once(self, name: str, ids: Ids, compute: Callable[[], Value]) -> Value:
-        """A result of eager PyTorch for these ids, computed once though several engines ask."""
+        """A result of eager PyTorch for these ids, computed once for all engines."""
         key = name, ids.tobytes()
         if key not in self._known:
             self._known[key] = compute()
@@ -83,8 +83,8 @@ class EagerRun(Remembers):
     Attributes:
         case: the inputs.
         hidden: encoder states (B, S, E); see ``Eager.runs_own_code``.
-        tokens: (B, T); decoding goes on after the end token, so every row has T tokens.
-        logits: (B, T, V); those of each position come from a run over its whole prefix.
+        tokens: (B, T); decoding continues after the end token, so every row has T tokens.
+        logits: (B, T, V); each position from a run over the full prefix.
         special_ids: of the vocabularies.
         noise: of the eager code in float32, on this batch.
     """
@@ -115,8 +115,8 @@ class Eager:
         config: of the checkpoint.
         model: the project's modules with the checkpoint's weights.
         reference: the user's own code or the original mathematics; see ``find_reference``.
-        not_run: why the reference is not code of the user's own; None if it is.
-        rules: of the model's own, which ``decode_by_rules`` keeps.
+        not_run: why the reference is not the user's own code; None if it is.
+        rules: of the model, which ``decode_by_rules`` follows.
     """
 
     config: TransformerConfig
@@ -145,10 +145,10 @@ class Eager:
 
     @property
     def runs_own_code(self) -> bool:
-        """Whether the reference is code of the user's own.
+        """Whether the reference is the user's own code.
 
         It gives log-probabilities, so these are compared, and no encoder states, so those of the
-        modules are compared, which the stage "eager modules" holds against it.
+        modules are compared, and the stage "eager modules" compares these with it.
         """
         return isinstance(self.reference, OwnCodeReference)
 
@@ -159,7 +159,7 @@ class Eager:
         return run.once("by rules", run.tokens, lambda: self.decode(run.case, self.rules))
 
     def decode(self, case: Case, rules: GreedyRules = NO_RULES) -> EagerRun:
-        """Decode greedily without a cache: the whole prefix is computed again for every token."""
+        """Decode greedily without a cache: all of the prefix is computed again for every token."""
         config, special_ids = self.config, self.config.special_ids
         memory = self.reference.encode(case.ids, case.mask)
         hidden = self.model.encode(case.ids, case.mask)[0] if self.runs_own_code else memory
@@ -320,6 +320,6 @@ def make_case(rows: list[list[int]], config: TransformerConfig) -> Case:
 
 
 def start_with(start_id: int, tokens: Ids) -> Ids:
-    """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right behind the start token."""
+    """Decoded tokens (B, T) to the decoder inputs (B, T): shifted right after the start token."""
     start = np.full((len(tokens), 1), start_id)
     return np.concatenate([start, tokens[:, :-1]], axis=1)

@@ -31,8 +31,8 @@ from tfexport.export.parity.eager_run import (
     Shape,
 )
 from tfexport.export.parity.plan import FULL, QUICK
-from tfexport.export.parity.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.parity.search import STEPS, LastLogits, Search, beam_size, compare_search
+from tfexport.export.report import DRAWN, EXAMPLES, Comparison, ParityReport
 from tfexport.export.rounding import NO_NOISE, Compute, Noise, Rounding, log_probs
 from tfexport.module_rows import Array, shape_key, stack_rows
 from tfexport.runtime.model.onnxruntime_model import ModuleModel
@@ -53,7 +53,7 @@ class ModuleRun(Remembers):
     Attributes:
         rows: the inputs.
         memory: of each row; None for rows that are padded, whose memory is longer in a batch.
-        tokens: (B, T); decoding goes on after the end token.
+        tokens: (B, T); decoding continues after the end token.
         logits: (B, T, V).
         special_ids: of the vocabularies.
         shape: the batch, and the longest named axis of any input.
@@ -148,7 +148,7 @@ class EagerModule:
             return [found, log_probs(found), *_joined([memory for memory, _ in made])]
 
         found = [each.numpy() for each in (logits, log_probs(logits), *_joined(memory))]
-        # A whole prefix in one call costs little, so that it is computed several times.
+        # A full prefix in one call costs little, so that it is computed several times.
         others: list[Compute] | None = [] if self.found.io.many_tokens else None
         of_logits, of_log_probs, *of_memory = self.rounding.measure(compute, found, others)
         return Noise(tuple(of_memory), of_logits, of_log_probs)
@@ -186,7 +186,7 @@ class EagerModule:
             logits.append(_wide(found[0]))
         return memory, np.array(tokens), torch.stack(logits)
 
-    def whole_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
+    def full_prefix(self, row: Mapping[str, Array], prefix: Ids) -> Floats:
         """The logits of the user's ``decode`` over a prefix (T,): (T, V)."""
         memory, _ = self._encode([row])
         logits: Floats = self.module.decode(torch.from_numpy(prefix)[None], memory)[0].numpy()
@@ -199,7 +199,7 @@ class EagerModule:
     def last_logits(self, rows: Rows, beams: int) -> LastLogits:
         """From prefixes of ``beams`` (K) for each row, (B * K, T), to logits (B * K, V)."""
         encoded = [self._encode([row]) for row in rows]
-        # The state after every prefix of a row that was run, so that a longer one is one step more.
+        # The state after every prefix of a row that was run: a longer one takes one more step.
         states = {(i, ()): state for i, (_, state) in enumerate(encoded)}
 
         def of_prefixes(prefixes: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ def compare_steps(_eager: EagerModule, run: ModuleRun, model: ModuleModel) -> It
 def compare_module_generate(
     _eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
-    """Compare tokens and scores of a whole greedy search."""
+    """Compare tokens and scores of a greedy search."""
     made = model.generate(run.rows, run.steps)
     yield from compare_sequences(run, made.sequences, made.scores)
 
@@ -255,7 +255,7 @@ def compare_module_generate(
 def compare_module_beam(
     eager: EagerModule, run: ModuleRun, model: ModuleModel
 ) -> Iterator[Comparison]:
-    """Compare a whole beam search."""
+    """Compare a beam search."""
     search, beams = Search(model, run.rows, min(STEPS, eager.steps)), beam_size(model)
     yield from compare_search(
         search, run, lambda: eager.last_logits(run.rows, beams), eager.rounding
@@ -263,12 +263,12 @@ def compare_module_beam(
 
 
 def compare_own_decode(eager: EagerModule, run: ModuleRun) -> Iterator[Comparison]:
-    """Compare ``step`` with ``decode`` over the whole prefix, if a module has both."""
+    """Compare ``step`` with ``decode`` over the full prefix, if a module has both."""
     model = eager.module.model
     if eager.module.recomputes or not callable(getattr(model, "decode", None)):
         return
     wholes = [
-        eager.whole_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
+        eager.full_prefix(row, prefix) for row, prefix in zip(run.rows, run.prefix, strict=True)
     ]
     noise = run.noise.logits
     yield compare_values("step and decode", run.shape, run.logits, np.stack(wholes), noise)

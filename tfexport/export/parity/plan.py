@@ -18,7 +18,7 @@ from tfexport.errors import (
     join_problems,
     shown,
 )
-from tfexport.export.parity.report import SAMPLES, SENTENCES
+from tfexport.export.report import SAMPLES, SENTENCES
 from tfexport.languages import Languages
 from tfexport.model_src.config import TransformerConfig
 from tfexport.runtime.language_tokens import NO_LANGUAGES, LanguagePair, find_language_tokens
@@ -61,7 +61,7 @@ def read_level(verify: bool | str) -> str:
     """``FULL``, ``QUICK`` or "", of an argument ``verify``.
 
     Raises:
-        ConfigError: it is none of those that there are.
+        ConfigError: it is not a known one.
     """
     levels = {True: FULL, FULL: FULL, QUICK: QUICK, False: "", NONE: ""}
     if not isinstance(verify, (bool, str)) or verify not in levels:
@@ -138,7 +138,7 @@ def plan_file(
 
 
 def read_pairs(path: PathLike, what: str) -> list[tuple[str, str]]:
-    """Lines of a source, and behind a tab a target, which may be missing.
+    """Lines of a source, and after a tab a target, which may be missing.
 
     Raises:
         InputError: the file is not UTF-8 text, or empty.

@@ -1,4 +1,4 @@
-"""The comparison of graphs that hold a whole search, greedy or with beams, with eager PyTorch."""
+"""The comparison of graphs of a search, greedy or with beams, with eager PyTorch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from tfexport.export.parity.eager_run import (
     start_with,
 )
 from tfexport.export.parity.plan import Plan
-from tfexport.export.parity.report import Comparison, ParityReport
+from tfexport.export.report import Comparison, ParityReport
 from tfexport.export.rounding import Rounding
 from tfexport.graph_io import GraphSpec
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
@@ -108,11 +108,10 @@ def attention_weights(eager: Eager, run: EagerRun, sequences: Ids) -> tuple[Floa
     return found, noise
 
 
-# The comparison of a beam graph's record with eager PyTorch.
-#
-# Every hypothesis of the record is run through eager PyTorch without a cache. Compared are the
-# log-probability of each candidate and, at each step, the highest summed log-probabilities, which
-# shows that no better candidate was missed. Values are compared, not tokens, so ties do not matter.
+# Beam search: every hypothesis of the graph's record is run through eager PyTorch without a cache.
+# The log-probability of each candidate is compared and, at each step, the highest summed
+# log-probabilities, which shows that no better candidate was missed. Values are compared, not
+# tokens, so ties do not matter.
 #
 # Axes: B sentences, K hypotheses, N = 2 K candidates, T target, V vocabulary.
 

@@ -13,8 +13,8 @@ from tfexport.export.parity.compare import (
     compare_values,
 )
 from tfexport.export.parity.eager_run import Eager, EagerRun
-from tfexport.export.parity.report import NATIVE, NATIVE_TOKENS, TOKEN_STAGES, Comparison
 from tfexport.export.parity.search import compare_beams, eager_attention
+from tfexport.export.report import NATIVE, NATIVE_TOKENS, TOKEN_STAGES, Comparison
 from tfexport.runtime.model.interface import Model
 from tfexport.runtime.model.native_model import NativeModel
 from tfexport.runtime.search import greedy, truncate_at_eos
@@ -53,9 +53,6 @@ def compare_shortlist(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterat
     yield compare_logits(eager, "shortlist", run.shape, found, expected, noise)
 
 
-# The comparison of a bundle's graph of single steps with eager PyTorch.
-
-
 def compare_slots(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:
     """Compare logits and best tokens of rows that enter one step after another.
 
@@ -92,9 +89,7 @@ def compare_running_rows(eager: Eager, run: EagerRun, model: Model) -> Iterator[
     yield compare_tokens(by_rules, rows, "slots")
 
 
-# The comparison of the native engine, where it is installed, with eager PyTorch.
-#
-# The engine reads the weights that the graphs read, so that one bundle is proven for both.
+# The native engine reads the same weights as the graphs, so one bundle is compared with both.
 
 
 def compare_native(eager: Eager, run: EagerRun, bundle: OpenBundle) -> Iterator[Comparison]:

@@ -12,7 +12,7 @@ from tfexport.errors import ConfigError, Message, Option
 from tfexport.export.parity.compare import compare_texts, is_near_tie
 from tfexport.export.parity.eager_run import THREADS, Eager, make_case, run_batches
 from tfexport.export.parity.plan import read_pairs
-from tfexport.export.parity.report import EXPECTED, Comparison, ParityReport
+from tfexport.export.report import EXPECTED, Comparison, ParityReport
 from tfexport.export.rounding import Noise
 from tfexport.export.text.text_graphs import SAMPLES, TEXTS, TRANSLATIONS, open_text_graph
 from tfexport.export.text.tokenizer_files import TokenizerFiles, encode_source
@@ -71,7 +71,7 @@ def compare_text(
     return run_batches(checkpoint, batches, compare, progress, "comparing text")
 
 
-# Texts that the user's own code gave, held against those of a bundle.
+# Texts that the user's own code gave, compared with those of a bundle.
 
 
 MOST_SHOWN = 3
@@ -103,14 +103,14 @@ def add_expected(
     """A report with the comparison of expected texts.
 
     A line counts as equal if the bundle, decoding as it does by default, gives its text; white
-    space at both ends aside. A line that differs where the two best tokens of eager PyTorch are too
-    close to be told apart is a near tie.
+    space at both ends aside. A line is a near tie if it differs where the two best tokens of eager
+    PyTorch are closer than the allowed difference.
 
     Args:
         report: of the other comparisons.
         bundle: its folder.
         expect: a file: lines of a source, a tab, and the text that is expected.
-        near_tie: says so of the eager code.
+        near_tie: whether a text is a near tie of the eager code.
         tell: called before and after.
         language_pair: the languages of the texts.
 
@@ -155,7 +155,7 @@ def add_expected(
 
 
 def near_tie_of(checkpoint: Checkpoint, report: ParityReport) -> NearTie:
-    """Near ties of a checkpoint's eager code, which is built when it is first asked for."""
+    """Near ties of a checkpoint's eager code, which is built on first use."""
     noise = Noise(logits=max((c.noise for c in report.comparisons), default=0.0))
     built: list[Eager] = []
 

@@ -3,9 +3,12 @@
 from onnx_ir.passes import Sequential
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass, DeduplicateInitializersPass
 
-from tfexport.export.passes.names import NameWeights, NumberOperators
-from tfexport.export.passes.pack_qkv import PackQKV
-from tfexport.export.passes.unfuse_residual_norm import UnfuseResidualNorm
+from tfexport.export.passes.after_export import (
+    NameWeights,
+    NumberOperators,
+    PackQKV,
+    UnfuseResidualNorm,
+)
 from tfexport.export.passes.weights import PlaceWeights
 
 # For a graph that torch exported, after ``set_parameters``.

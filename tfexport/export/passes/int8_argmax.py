@@ -20,25 +20,26 @@ import onnx_ir as ir
 
 from tfexport.export.ir_tools.nodes import (
     BEST_TOKEN,
+    PROJECTION,
+    Role,
     is_operator,
     new_node,
     parse_graph,
+    read_role,
     share_initializer,
     take_nodes,
+    write_role,
 )
 from tfexport.export.ir_tools.quantization import Floats, quantize_per_row
-from tfexport.export.ir_tools.roles import PROJECTION, Role, read_role, write_role
 
-# The graphs of ``int8_argmax`` as ONNX text.
+# Names in the ONNX text, which are part of exported files: ``coarse`` is quantized, ``step`` the
+# scale of quantized states relative to their maximum, ``middle`` their zero point, ``words`` are
+# tokens, ``about`` are approximate logits, and ``left`` are the tokens or blocks that remain.
 #
-# Names in the text, which are part of exported files: ``coarse`` is quantized, ``step`` the scale
-# of quantized states relative to their maximum, ``middle`` their zero point, ``words`` are tokens,
-# ``about`` are approximate logits, and ``left`` are the tokens or blocks that remain.
-#
-# Axes: R rows, E model width, V vocabulary, V' padded to whole blocks, C remaining tokens.
+# Axes: R rows, E model width, V vocabulary, V' padded to full blocks, C remaining tokens.
 
 
-CHOICE = "exactly_or_all"  # the If whose then_branch holds the whole float32 projection
+CHOICE = "exactly_or_all"  # the If whose then_branch holds the full float32 projection
 BLOCK = 64  # tokens whose maximum is computed first, with vector instructions
 LEVELS, _FEWER_LEVELS = 127, 63  # quantized states go from -LEVELS to LEVELS
 _MOST = 4  # at most a quarter of the tokens is computed again
@@ -164,7 +165,7 @@ def _threshold_text(table: Floats, dequantized: Floats, bias: Floats) -> str:
         threshold = Sub (highest, margin)"""
 
 
-# The remaining tokens: first whole blocks, then tokens within these. left_size is twice their
+# The remaining tokens: first full blocks, then tokens within these. left_size is twice their
 # number, as NonZero gives two indices each. Not(Less) is used so that NaN remains.
 _PRESELECT = """
         block_is_out = Less (highest_in_block, threshold)
@@ -300,7 +301,7 @@ def _add_weights(
 
 
 def remove_preselection(model: ir.Model, keeps: Callable[[ir.Value], bool]) -> None:
-    """Replace pre-selection by the whole projection and an argmax of all logits.
+    """Replace pre-selection by the full projection and an argmax of all logits.
 
     Quantising needs this: afterwards the projection's own weights are quantised.
 

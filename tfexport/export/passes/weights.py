@@ -9,13 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from tfexport.bundle import WEIGHTS
-from tfexport.export.ir_tools.nodes import Array, content_key
+from tfexport.export.ir_tools.nodes import Array, content_key, read_role, write_role
 from tfexport.export.ir_tools.quantization import quantize_per_row
-from tfexport.export.ir_tools.roles import read_role, write_role
 from tfexport.weight_table import StoredWeight, write_weight_table
-
-# A pass that moves weights to the subgraphs where onnxruntime can prepack them.
-
 
 # Operators on weights that onnxruntime folds to constants when it loads a graph.
 _FOLDED = ("Transpose", "QuantizeLinear", "Pad")
@@ -68,7 +64,7 @@ _SMALLEST = 256  # bytes
 
 
 class _WrittenTensor(ir.Tensor[Any]):
-    """Written by the file, whose errors say that the disk is full; numpy's do not."""
+    """Written by the file object, whose errors name a full disk; numpy's do not."""
 
     def tofile(self, file: Any) -> None:
         """See ``ir.Tensor``."""
@@ -76,7 +72,7 @@ class _WrittenTensor(ir.Tensor[Any]):
 
 
 def share_weights(models: Sequence[ir.Model], folder: Path) -> None:
-    """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors share one place."""
+    """Move the graphs' weights to ``weights.bin`` in the folder; equal tensors are stored once."""
     share_transposed(models)
     unique: dict[str, ir.TensorProtocol] = {}
     places: list[tuple[ir.Value, str]] = []
@@ -151,10 +147,9 @@ def _weights(models: Sequence[ir.Model]) -> list[tuple[ir.Value, ir.TensorProtoc
     ]
 
 
-# The table of a bundle's parameters, found among its stored tensors by their values.
-#
-# Exporting transposes, packs and shares tensors. A parameter that no stored tensor holds, such as a
-# vector so small that it is inside a graph, is put behind the others.
+# The table of a bundle's parameters finds each among the stored tensors by its values, because
+# exporting transposes, packs and shares tensors. A parameter that no stored tensor holds, such as a
+# vector so small that it is inside a graph, is appended.
 
 
 _ALIGNMENT = 64
@@ -167,7 +162,7 @@ def record_weights(
     parameters: Mapping[str, Array],
     quantized: bool = False,
 ) -> None:
-    """Write ``weights.json``, and what is missing behind the end of ``weights.bin``.
+    """Write ``weights.json``, and append what is missing to ``weights.bin``.
 
     Args:
         models: the graphs of the bundle, whose weights are stored.
@@ -224,7 +219,7 @@ class _Store:
         return replace(place, scales=at.offset)
 
     def append(self, array: Array) -> StoredWeight:
-        """Put values behind the others."""
+        """Append values."""
         self._file.write(b"\0" * (-self._file.tell() % _ALIGNMENT))
         offset = self._file.tell()
         self._file.write(array.tobytes())

@@ -1,14 +1,13 @@
 """Eager PyTorch to compare with: the user's own code or, without any, the original mathematics.
 
-Code of the user's own is what they hand in, or the ``forward`` of a live module whose signature is
-known. The originals are uncached and in float32. For a stock checkpoint that is
-``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, written out on
-the checkpoint's tensors under their own names. Nothing of ``model_src``'s modules takes part in
-them. A layout names the module of its original, or says why the project's own modules are all that
-can be run.
+The user's own code is a function that they pass, or the ``forward`` of a live module whose
+signature is known. The originals are uncached and in float32. For a stock checkpoint that is
+``torch.nn.Transformer`` itself; for the other known layouts it is their formulas, computed on the
+checkpoint's tensors under their own names. None of ``model_src``'s modules is used. A layout names
+its original, or has a reason for running the project's own modules instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -16,23 +15,46 @@ from typing import Any
 from torch import nn
 
 from tfexport.errors import ConfigError, ExportError
+from tfexport.export.reference import (
+    annotated,
+    bart_like,
+    nn_transformer,
+    rmsnorm,
+    t5_like,
+    toolkits,
+)
 from tfexport.export.reference.live_module import LiveModule, PlainModule
+from tfexport.export.reference.nn_transformer import StockReference
 from tfexport.export.reference.original import ModuleReference, Original, Reference
 from tfexport.export.reference.own_code import OwnCode, OwnCodeReference
-from tfexport.export.reference.stock import StockReference
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 from tfexport.model_src.checkpoint.layout import Layout
 from tfexport.model_src.checkpoint.layouts import LAYOUTS
 from tfexport.model_src.transformer import Transformer
+
+# By the name that a layout gives; outside this package, a layout names a module instead.
+ORIGINALS: Mapping[str, Original] = {
+    "annotated": annotated.ORIGINAL,
+    "bart_like": bart_like.ORIGINAL,
+    "fairseq": toolkits.FAIRSEQ,
+    "joeynmt": toolkits.JOEYNMT,
+    "marian_nmt": toolkits.MARIAN_NMT,
+    "opennmt_py": toolkits.OPENNMT_PY,
+    "rebuilt": nn_transformer.REBUILT,
+    "rmsnorm": rmsnorm.ORIGINAL,
+    "sockeye": toolkits.SOCKEYE,
+    "stock": nn_transformer.STOCK,
+    "t5_like": t5_like.ORIGINAL,
+}
 
 
 def find_original(layout: Layout) -> Original | None:
     """The original of a layout; None if it has none."""
     if layout.reference is None:
         return None
-    dotted = "." in layout.reference
-    module = import_module(layout.reference if dotted else f"{__name__}.{layout.reference}")
-    original: Original = module.ORIGINAL
+    if "." not in layout.reference:
+        return ORIGINALS[layout.reference]
+    original: Original = import_module(layout.reference).ORIGINAL
     return original
 
 
@@ -42,7 +64,7 @@ class Found:
 
     Attributes:
         reference: which is run.
-        not_run: why it is not code of the user's own, as a phrase, or ""; None if it is.
+        not_run: why it is not the user's own code, as a phrase, or ""; None if it is.
     """
 
     reference: Reference
@@ -87,10 +109,10 @@ def _handed_in(given: Callable[..., Any], checkpoint: Checkpoint) -> OwnCode:
 
 
 def build_reference(checkpoint: Checkpoint, model: Transformer) -> Reference:
-    """The nearest thing to the original that a checkpoint allows.
+    """The original of a checkpoint's layout, or else the project's own modules.
 
-    A config can ask for what the original cannot be; then, and for layouts without an original, it
-    is the modules themselves, and the reference says why.
+    The modules are taken for layouts without an original, and for a config that the original cannot
+    have; the reference has the reason.
 
     Raises:
         ExportError: the original cannot be rebuilt from the checkpoint's tensors.

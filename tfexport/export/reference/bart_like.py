@@ -1,4 +1,4 @@
-"""The formulas of BART and its kin in Hugging Face, on a checkpoint's own tensors."""
+"""The formulas of BART and similar models of Hugging Face, on a checkpoint's own tensors."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Family:
     """Switches of a family, which its class decides.
 
     Attributes:
-        pre: norms stand before the sublayers, and after the stacks.
+        pre: norms are before the sublayers, and after the stacks.
         positions: "learned", "halves" (sines, then cosines) or "t2t" (those of tensor2tensor).
         skipped_rows: of a learned table.
         embedding_norm: a norm of tokens plus positions.

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from tfexport.errors import ConfigError
 from tfexport.model_src.checkpoint.checkpoint import Checkpoint
 
-# Signatures of live modules that are run unasked, and how each is called.
+# Signatures of live modules that are run without being asked to, and how each is called.
 #
 # They are those of the models that the layouts come from: PyTorch's tutorial, nn.Transformer (also
-# rebuilt), the Annotated Transformer and the RMSNorm Transformer, and the models of transformers. A
+# rebuilt), the Annotated Transformer, the RMSNorm Transformer, and the models of transformers. A
 # signature is known only if the parameters have exactly these names, in this order; a model of
-# transformers by its class. Rows are never padded, so no mask hides anything
-# but the future.
+# transformers by its class. Rows are never padded, so masks hide only later tokens.
 #
 # Axes: B rows, S source, T target, V vocabulary, E model width.
 
@@ -73,7 +72,7 @@ class Known:
             other things.
         methods: each method to the names of its parameters.
         run: calls them; gives logits, log-probabilities, probabilities or decoder states.
-        batch_first: None if the attention inside says so.
+        batch_first: None if the attention inside has the value.
         may_give_states: the module's ``generator`` is called if the output is as wide as the model.
     """
 

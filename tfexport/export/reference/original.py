@@ -52,11 +52,8 @@ class Original:
     covers: Callable[[TransformerConfig], bool]
 
 
-# The project's own modules over the whole prefix, for checkpoints without an original.
-
-
 class ModuleReference:
-    """The project's own modules, run over the whole prefix without a cache."""
+    """The project's own modules, run over the full prefix without a cache."""
 
     title = "tfexport's own modules, uncached"
 

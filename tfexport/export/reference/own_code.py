@@ -1,4 +1,4 @@
-"""Code of the user's own as the reference: whatever they decode with, run as it is.
+"""The user's own code as the reference, run as it is.
 
 Axes: B rows, S source, T target, V vocabulary, E model width.
 """
@@ -15,17 +15,18 @@ from torch import Tensor
 from tfexport.errors import ConfigError, Message, Option, Problem
 from tfexport.export.named_code import one_line
 from tfexport.export.reference.original import ModuleReference
-from tfexport.export.rounding import LEAST_ALLOWED, Rounding, difference
+from tfexport.export.report import LEAST_ALLOWED
+from tfexport.export.rounding import Rounding, difference
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
-# Probed with sizes that are all different, so that axes in another order are told apart.
+# All sizes differ, so that axes in another order are noticed.
 PROBE_ROWS, PROBE_SOURCE, PROBE_TARGET = 2, 3, 4
 
 
 @dataclass(frozen=True)
 class OwnCode:
-    """Code of the user's own.
+    """The user's own code.
 
     Attributes:
         title: for people, such as "your Seq2SeqTransformer.forward".
@@ -45,7 +46,7 @@ class OwnCodeReference:
 
     What ``encode`` gives for ``decode`` to take are the ids themselves. Decoder ids in which
     ``pad_id`` follows the start token are not given to the code, which may take it for padding:
-    those rows are run through the project's modules, which a stage holds against the code.
+    those rows are run through the project's modules, which another stage compares with the code.
     """
 
     no_original: str | None = None
@@ -123,7 +124,7 @@ class OwnCodeReference:
         try:
             with torch.no_grad():
                 found = self._code.call(source, target)
-        except Exception as error:  # whatever the user's code raises
+        except Exception as error:  # the user's code may raise anything
             shapes = f"{_shape(source)} and {_shape(target)}"
             text = Message(f"raised {one_line(error)} on inputs {shapes}.", self._advice)
             raise self._problem(text) from error

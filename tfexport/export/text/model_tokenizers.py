@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face folders: recognised by the model and the files that lie there."""
+"""Tokenizers of Hugging Face folders, recognised by the model and the files."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ _CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "TokenizersBackend",
 }
-# Classes that frame a text by themselves otherwise than these models' layouts do.
+# Classes that add other special tokens around a text than these models' layouts do.
 _FRAMED = ("RobertaTokenizer", "BartTokenizer", "BlenderbotTokenizer")
 _UNFRAMED_TYPES = ("t5", "mt5", "umt5")
 _AS_IT_IS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
@@ -60,7 +60,7 @@ def find_beside(folder: Path) -> ModelTokenizers | None:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return None  # the checkpoint's reader tells what is wrong with it
+        return None  # the checkpoint's reader reports what is wrong with it
     model_type = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(model_type, str):
         return None
@@ -78,7 +78,7 @@ def find_model_tokenizers(
         config: the values of its config.json.
 
     Returns:
-        None if the folder holds no tokenizer, or is none of a family that is known here.
+        None if the folder holds no tokenizer, or is of an unknown family.
 
     Raises:
         TokenizerError: its files are incomplete, contradict each other, or are of another family.

@@ -22,10 +22,8 @@ from tfexport.export.ir_tools.nodes import parse_model
 from tfexport.export.text.tokenizer_files import TokenizerContent, TokenizerFiles, encode_source
 from tfexport.model_src.config import TransformerConfig
 
-# Tokenizers and detokenizers as ONNX graphs around the operators of onnxruntime-extensions.
-#
-# Written in ONNX's text form. Inner names start with ``text_``, so that they differ from those of
-# the graph that they are merged with.
+# Tokenizers and detokenizers are operators of onnxruntime-extensions in ONNX's text form. Inner
+# names start with ``text_``, so that they differ from those of the graph that they are merged with.
 
 
 OLDEST_OPSET = 20  # the first with RegexFullMatch
@@ -185,7 +183,7 @@ def text_out(tokenizer: TokenizerContent, config: TransformerConfig) -> onnx.Mod
 
 
 def _set_attributes(graph: onnx.GraphProto, attributes: dict[str, dict[str, Any]]) -> None:
-    """Set the attributes of the tokenizer's operators; the text form has no place for them."""
+    """Set the attributes of the tokenizer's operators, which the text form cannot express."""
     for node in graph.node:
         if node.domain == DOMAIN:
             node.attribute.extend(
@@ -246,7 +244,7 @@ def _byte_level(tokenizer: TokenizerContent) -> dict[str, Any]:
 
 
 def _byte_characters() -> Iterable[tuple[str, int]]:
-    """The character that stands for each byte. Source: Radford et al. 2019, GPT-2's encoder."""
+    """The character for each byte. Source: Radford et al. 2019, GPT-2's encoder."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     yield from ((chr(byte), byte) for byte in printable)

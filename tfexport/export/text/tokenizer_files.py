@@ -45,8 +45,8 @@ _NAMES = {
     "words": "vocab.txt",
     "vocabulary": "vocab.json",
 }
-# Beside a checkpoint. A vocab.json may be of a byte-level model, whose words are no words of text.
-_BESIDE = ("tokenizer.json", "tokenizer.model", "vocab.txt")
+# Names next to a checkpoint. A vocab.json may be of a byte-level model, whose entries are no words.
+_USUAL_NAMES = ("tokenizer.json", "tokenizer.model", "vocab.txt")
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class TokenizerFiles:
 
     Attributes:
         source: a file; or one of several vocabularies in a file, as in ``vocab.pt:de``.
-        target: likewise.
-        source_split: how text is split into the words of a vocabulary; None if it is not said.
-        target_split: likewise.
-        model: the tokenizers of a Hugging Face folder, in place of files for each side.
+        target: the same for the target side.
+        source_split: how text is split into the words of a vocabulary; None if not given.
+        target_split: the same for the target side.
+        model: the tokenizers of a Hugging Face folder, instead of files for each side.
     """
 
     source: Path | None = None
@@ -130,8 +130,8 @@ class TokenizerFiles:
 
         Raises:
             TokenizerError: a file is missing or unreadable, has ids beyond the vocabulary, is a
-                word list with a problem, or a vocabulary of which is not said how text is split;
-                of both sides.
+                word list with a problem, or a vocabulary without a rule for splitting text; of both
+                sides.
         """
         loaded: list[Tokenizer] = []
         problems: dict[str, Message] = {}
@@ -270,7 +270,7 @@ def choose_tokenizers(
         model = find_beside(beside)
         if model is not None and not any(by_side):
             return TokenizerFiles(model=model)
-        both = next((beside / name for name in _BESIDE if (beside / name).is_file()), None)
+        both = next((beside / name for name in _USUAL_NAMES if (beside / name).is_file()), None)
     if both is not None:
         return TokenizerFiles(Path(both), Path(both), *by_side)
     if any(by_side):

@@ -46,7 +46,7 @@ def find_vocabulary_problems(
 ) -> Iterator[str | Message]:
     """The problems of a vocabulary of one side of a model; see ``find_word_problems``.
 
-    Its words may hold white space, since it says itself how text is split.
+    Its words may hold white space, since it has its own rule for splitting text.
     """
     if len(words) < size:
         yield f"{len(words)} words for the {size} ids of the {side} vocabulary; every id has a word"
@@ -55,7 +55,7 @@ def find_vocabulary_problems(
 
 
 def _unused_unknown(words: Sequence[str], first: int, noun: str) -> Iterator[Message]:
-    """The problem of a word that stands for all others, in a model that does not know it."""
+    """The problem of a word for unknown words, in a model that does not have one."""
     for place, word in enumerate(words):
         if _UNKNOWN.fullmatch(word):
             yield Message(
@@ -77,12 +77,11 @@ def _never_found(words: Sequence[str]) -> Iterator[str]:
         )
 
 
-# Doubts about a vocabulary of words: special ids that it contradicts, words that are never found.
-#
-# An export goes on in spite of them, since names of words prove nothing.
+# Warnings about a vocabulary of words: special ids that contradict it, words that are never found.
+# An export continues, since names of words prove nothing.
 
 
-# Words that stand for a role in known vocabularies, without the brackets or lines around them.
+# Names of special tokens in known vocabularies, without the brackets or lines around them.
 _NAMES = {
     "pad_id": ("pad", "padding", "blank"),
     "bos_id": ("bos", "s", "sos", "start", "go", "begin"),
@@ -126,26 +125,26 @@ def _used(side: str, config: TransformerConfig) -> list[str]:
 
 
 def _contradiction(key: str, number: int, words: Sequence[str], side: str) -> Iterator[Message]:
-    """The doubt that an id has another meaning: its word has another role, or none."""
+    """A warning if the word of a special id has another role, or none."""
     word = words[number]
     if _role(word) == key:
         return
     found = [place for place, other in enumerate(words) if _role(other) == key]
-    begin = f"{key} is {number}, which is {word[:_SHOWN]!r} in the {side} vocabulary"
+    start = f"{key} is {number}, which is {word[:_SHOWN]!r} in the {side} vocabulary"
     if found:
         place = found[0]
         yield Message(
-            f"{begin}, where {words[place]!r} is {place}; if that is the right one, give ",
+            f"{start}, where {words[place]!r} is {place}; if that is the right one, give ",
             Option("settings", [f"{key}={place}"]),
         )
     elif _role(word) is not None or word[:1].isalnum():
         yield Message(
-            f"{begin}; give the id that was meant with ", Option("settings", [f"{key}=…"])
+            f"{start}; give the id that was meant with ", Option("settings", [f"{key}=…"])
         )
 
 
 def _role(word: str) -> str | None:
-    """The special id that a word's name says it is; None for an ordinary word."""
+    """The special id that a word's name indicates; None for an ordinary word."""
     marked = _MARKED.fullmatch(word.strip().lower())
     if marked is None:
         return None
@@ -153,7 +152,7 @@ def _role(word: str) -> str | None:
 
 
 def _lost_words(tokenizer: WordTokenizer) -> Iterator[Message]:
-    """The doubt that text is split as it was in training: most words would stay whole then."""
+    """A warning if hardly any word could be found by this split, unlike in training."""
     ordinary = [word for word in tokenizer.words if _MARKED.fullmatch(word) is None]
     lost = [word for word in ordinary if tokenizer.split(word) != [word]]
     if 2 * len(lost) > len(ordinary):

@@ -15,9 +15,7 @@ from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleErro
 from tfexport.model_src.checkpoint.toolkit_pickles import words_of
 from tfexport.runtime.text.vocabulary import WHITESPACE, find_word_problem
 
-# Vocabularies in the forms that training code leaves: found in values, as words in order of id.
-#
-# The values are those of JSON, or of a pickle that was parsed to data (``plain_pickle``).
+# Vocabularies as training code leaves them: values of JSON, or of a pickle that was parsed to data.
 
 
 _DEEPEST = 8  # objects inside one another
@@ -38,7 +36,7 @@ class FoundWords:
     Attributes:
         words: by id.
         default: the id of words that are not in it, if the vocabulary object has one.
-        split: how text is split into them, where the kind of file says it.
+        split: how text is split into them, where the kind of file specifies it.
     """
 
     words: list[str]
@@ -50,8 +48,8 @@ def choose_entry(value: Any, entry: str | None) -> Any:
     """The vocabulary among several, such as ``{"de": …, "en": …}``, or the value itself.
 
     Args:
-        value: of the whole file.
-        entry: its key, or place in a list; None for the whole value.
+        value: of the file.
+        entry: its key, or index in a list; None for the value itself.
 
     Raises:
         VocabularyFormError: nothing has this key, or there are several and no key is given.
@@ -94,7 +92,7 @@ def find_words(value: Any) -> FoundWords:
     """The words of a value: a list, a mapping of words to ids or ids to words, or an object.
 
     Raises:
-        VocabularyFormError: saying what it is instead, or what is wrong with it.
+        VocabularyFormError: with what it is instead, or what is wrong with it.
     """
     default: int | None = None
     for _ in range(_DEEPEST):
@@ -135,7 +133,7 @@ def _read_cpp_state(state: Any) -> tuple[list[Any], int | None]:
     """The state of torchtext's C++ Vocab: a version, integers, strings and tensors.
 
     Version 0.0.2, since torchtext 0.10, has the default index as its only integer, or none.
-    Version 0.0.1 has no integers, and the unknown word behind all others.
+    Version 0.0.1 has no integers; the unknown word is the last one.
     Source: torchtext/csrc/vocab.cpp.
     """
     parts = state if isinstance(state, tuple) and len(state) == 4 else (None,) * 4
@@ -207,9 +205,8 @@ def is_vocabulary(value: Any) -> bool:
     return all(isinstance(item, Mapping | list) and is_vocabulary(item) for item in items)
 
 
-# Vocabularies as toolkits keep them: dictionaries of fairseq, checkpoints of OpenNMT-py.
-#
-# Their text is already cut into words or pieces (BPE, SentencePiece) with white space between.
+# Vocabularies of toolkits: dictionaries of fairseq, checkpoints of OpenNMT-py. Their text is
+# already cut into words or pieces (BPE, SentencePiece), separated by white space.
 
 
 _DICTIONARY = re.compile(r"dict(\.[\w-]+)?\.txt")
@@ -233,7 +230,7 @@ def read_dictionary(path: Path) -> FoundWords:
     """The words of fairseq's ``dict.LANGUAGE.txt``, its four special ones before them.
 
     Raises:
-        VocabularyFormError: a line is no word and count, or a word stands there twice.
+        VocabularyFormError: a line is no word and count, or a word occurs twice.
         OSError: the file cannot be read.
     """
     with open_file(path) as file:
@@ -274,7 +271,7 @@ def split_name(path: Path) -> tuple[Path, str | None]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file of this name; false for what can be none's name."""
+    """Whether there is a file of this name; false for an impossible name."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, or with a null byte
@@ -282,7 +279,7 @@ def is_file(path: Path) -> bool:
 
 
 def holds_vocabulary(path: Path) -> bool:
-    """Whether a file is read by ``read_vocabulary_file``, by its name, begin or JSON content."""
+    """Whether ``read_vocabulary_file`` reads a file, by its name, first bytes or JSON content."""
     file, entry = split_name(path)
     if entry is not None or file.suffix in _PICKLE_SUFFIXES or is_dictionary(file):
         return True
@@ -298,7 +295,7 @@ def read_vocabulary_file(path: Path) -> FoundWords:
     Args:
         path: a JSON file, a dictionary of fairseq, or a file of ``pickle.dump`` or ``torch.save``,
             such as a checkpoint of OpenNMT-py, with the vocabularies "src" and "tgt"; where it
-            holds several vocabularies, with a colon and the name of one behind it.
+            holds several vocabularies, with a colon and the name of one after it.
 
     Raises:
         TokenizerError: it is missing, damaged, or holds no vocabulary, or several.
@@ -323,12 +320,10 @@ def read_vocabulary_file(path: Path) -> FoundWords:
 
 
 def _is_pickle(file: Path) -> bool:
-    """Whether a file begins like a pickle of protocol 2 or later, or like an archive of torch."""
+    """Whether a file starts like a pickle of protocol 2 or later, or like an archive of torch."""
     with open_file(file) as opened:
-        begin = opened.read(4)
-    return begin == b"PK\3\4" or (
-        begin[:1] == b"\x80" and begin[1:2] in (b"\2", b"\3", b"\4", b"\5")
-    )
+        head = opened.read(4)
+    return head == b"PK\3\4" or (head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"))
 
 
 def _read_json(file: Path) -> Any:

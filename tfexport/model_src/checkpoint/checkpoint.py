@@ -27,9 +27,6 @@ from tfexport.model_src.checkpoint.shapes import (
 from tfexport.model_src.config import TransformerConfig
 from tfexport.model_src.transformer import Transformer
 
-# Completion of a config from defaults of the layout, shapes of the weights, and overrides.
-
-
 ASSUMED, FROM_BUNDLE, FROM_WEIGHTS, MISSING = "assumed", "bundle", "weights", "missing"
 _EMBEDDINGS = {
     SOURCE_TABLE: ("source_vocab_size", "source"),
@@ -59,7 +56,7 @@ def complete_config(
     overrides: Overrides,
     require: Iterable[str],
     defaults: Mapping[str, Any],
-    told: Mapping[str, Any] | None = None,
+    from_tensors: Mapping[str, Any] | None = None,
 ) -> Completion:
     """Merge config values; shapes of the weights override values that contradict them.
 
@@ -70,12 +67,12 @@ def complete_config(
         overrides: values of files, module and caller.
         require: keys that must have a value although the model could do without.
         defaults: values for keys that neither file nor caller gives.
-        told: values that the layout found in the tensors.
+        from_tensors: values that the layout found in the tensors.
     """
     stated = stated_values(layout, defaults, overrides)
     heads = stated.get("num_heads") if num_heads is None else num_heads
     heads = heads if isinstance(heads, int) and not isinstance(heads, bool) else None
-    inferred = _infer(weights, heads, num_heads is not None, stated) | dict(told or {})
+    inferred = _infer(weights, heads, num_heads is not None, stated) | dict(from_tensors or {})
     by_precedence = [
         (ASSUMED, layout.defaults),
         (FROM_BUNDLE, defaults),
@@ -194,8 +191,8 @@ def _half_embeddings(
 def _build(
     values: dict[str, Any], problems: list[Text], query_rows: int | None
 ) -> TransformerConfig:
-    # Missing and contradictory values are reported as problems; placeholders let the other checks
-    # go on, and are used for nothing else.
+    # Missing and contradictory values are reported as problems; placeholders only let the other
+    # checks continue.
     complete = {"d_model": 1, "d_ff": 1, "num_encoder_layers": 1, "num_decoder_layers": 1}
     complete |= {key: value for key, value in values.items() if value is not None}
     if "num_heads" not in complete:
@@ -237,9 +234,9 @@ class Checkpoint:
         state_dict: the tensors as they were, under the layout's names (after ``rename``).
         key_report: every key of the file to the weights that it became; empty if it was ignored.
         own_config: values of the model's own kind of config.json; empty if there is none.
-        generation_config: those of the generation_config.json beside it.
+        generation_config: those of the generation_config.json next to it.
         module: the live module that it was read from, to compare with; None for a file.
-        reference: code of the user's own that computes the same, to compare with instead: source
+        reference: the user's own code that computes the same, to compare with instead: source
             ids (B, S) and decoder ids (B, T) to logits (B, T, V); None if they gave none.
     """
 
@@ -262,7 +259,7 @@ class Checkpoint:
         return self.config.special_ids
 
     def read_generation(self) -> Generation:
-        """How the model's own files say that it decodes; nothing if its layout has no such files.
+        """Defaults of decoding in the model's own files; nothing if its layout has no such files.
 
         Raises:
             ConfigError: naming everything that cannot be honoured.
@@ -274,7 +271,7 @@ class Checkpoint:
 
     @property
     def reads_texts(self) -> bool:
-        """Whether the model reads whole texts, as its family does or its config.json says."""
+        """Whether the model reads texts of several sentences, by its family or its config.json."""
         tasks = self.own_config.get("task_specific_params")
         names = tasks if isinstance(tasks, dict) else ()
         family = self.layout in LAYOUTS and LAYOUTS[self.layout].reads_texts
@@ -284,7 +281,7 @@ class Checkpoint:
     def unseen(self) -> dict[str, str]:
         """Settings that the weights do not show, and where each comes from; see ``origins``.
 
-        Those of parts that the model has not, which nothing but a default speaks of, are left out.
+        Defaults of parts that the model does not have are left out.
         """
         usual = TransformerConfig(1, 1, 1, 1, 1).to_dict()
         values = self.config.to_dict()
@@ -301,7 +298,7 @@ class Checkpoint:
     def require(self, keys: Iterable[str]) -> None:
         """Require config values that the model could do without.
 
-        A model without embeddings has no tokens, and needs nothing that says what they mean.
+        A model without embeddings has no tokens and needs no special ids.
 
         Raises:
             ConfigError: naming all that are None.

@@ -11,11 +11,11 @@ from tfexport.model_src.checkpoint.layouts.native import METADATA_KEY, NATIVE
 from tfexport.model_src.checkpoint.state_dict import StateDict
 from tfexport.model_src.checkpoint.unsupported import (
     MODULE,
+    as_message,
     describe_config,
     describe_form,
     describe_names,
     describe_unsupported,
-    told,
 )
 
 
@@ -49,10 +49,10 @@ def detect_layout(
     """The layout whose table knows most of the keys; ``forced`` names one.
 
     Args:
-        raw: the file, whose metadata may say that it is the project's own.
+        raw: the file; its metadata may mark it as tfexport's own format.
         names: of its tensors, after the rename table.
         forced: the name of a layout, or None.
-        config: the config.json beside the file, of any project; a layout with its ``model_type``
+        config: the config.json next to the file, of any project; a layout with its ``model_type``
             that knows half of the keys is chosen.
 
     Raises:
@@ -62,27 +62,27 @@ def detect_layout(
     if not names:
         raise CheckpointError(f"{raw.path}: 'ignore' leaves no tensor of it.")
     if (form := describe_form(names)) is not None:
-        raise CheckpointError(told(f"{raw.path}: {form}"))
+        raise CheckpointError(as_message(f"{raw.path}: {form}"))
     if forced == NATIVE.name or (forced is None and METADATA_KEY in raw.metadata):
         return Detected(NATIVE, "", len(names))
     config = config or {}
     layouts = [LAYOUTS[forced]] if forced else [v for v in LAYOUTS.values() if v is not NATIVE]
-    undecided = [v for v in layouts if v.needs_config and not forced and not v.claims(config)]
+    undecided = [v for v in layouts if v.needs_config and not forced and not v.recognises(config)]
     layouts = [v for v in layouts if v not in undecided]
     prefixes = ("", *_common_prefixes(names))
     found = [Detected(v, p, _count_known(v, names, p)) for v in layouts for p in prefixes]
     best = _best(found, names)
-    claimed = [it for it in found if it.layout.claims(config)]
-    if claimed and 2 * _best(claimed, names).known >= len(names):
-        best = _best(claimed, names)
+    recognised = [it for it in found if it.layout.recognises(config)]
+    if recognised and 2 * _best(recognised, names).known >= len(names):
+        best = _best(recognised, names)
     if forced is None and (2 * best.known < len(names) or not best.known):
-        foreign = None if claimed else describe_config(config)
-        foreign = foreign or describe_unsupported(names)
-        if foreign is None and (several := _undecided(undecided, names)):
+        other_project = None if recognised else describe_config(config)
+        other_project = other_project or describe_unsupported(names)
+        if other_project is None and (several := _undecided(undecided, names)):
             raise CheckpointError(Message(f"{raw.path}: ", several))
-        if (foreign := foreign or describe_names(names)) is not None:
-            raise CheckpointError(told(f"{raw.path}: {foreign}"))
-        raise CheckpointError(told(_no_layout(raw, names, found, best)))
+        if (other_project := other_project or describe_names(names)) is not None:
+            raise CheckpointError(as_message(f"{raw.path}: {other_project}"))
+        raise CheckpointError(as_message(_no_layout(raw, names, found, best)))
     return best
 
 
@@ -106,7 +106,7 @@ def _undecided(layouts: list[Layout], names: list[str]) -> Message | None:
 def _best(found: list[Detected], names: list[str]) -> Detected:
     best = max(found, key=lambda it: it.known)  # the first of equals: the shortest prefix
     if best.prefix and best.known < len(names):
-        # Taken off only where all keys fit then; else it is left to the user, who is told.
+        # Removed only if all keys fit afterwards; otherwise an error tells the user.
         best = max((it for it in found if not it.prefix), key=lambda it: it.known)
     return best
 

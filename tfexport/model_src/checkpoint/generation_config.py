@@ -1,4 +1,4 @@
-"""How a Hugging Face folder says that its model decodes, as defaults of decoding options.
+"""Generation defaults of a Hugging Face folder, as defaults of decoding options.
 
 Source: GenerationConfig and GenerationMixin of transformers. Its lengths count the start token.
 """
@@ -10,9 +10,7 @@ from typing import Any
 from tfexport.errors import ConfigError, join_problems, shown
 from tfexport.manifest import TRANSFORMERS
 
-# The keys of a Hugging Face generation_config.json, and checked reading of their values.
-#
-# Source: GenerationConfig of transformers.
+# Source of the keys: GenerationConfig of transformers.
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ NOT_SUPPORTED = {
 OF_SAMPLING: Mapping[str, tuple[Any, ...]] = {
     "min_p": (0,), "top_h": (), "typical_p": (1,), "epsilon_cutoff": (0,), "eta_cutoff": (0,),
 }  # fmt: skip
-# Keys that change no token: what is computed, kept and returned beside them.
+# Keys that change no token: what else is computed, kept and returned.
 CHANGE_NOTHING = frozenset({
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "low_memory", "use_mtp",
     "remove_invalid_values", "output_attentions", "output_hidden_states", "output_scores",
@@ -94,10 +92,10 @@ class Values:
     vocab_size: int | None
     problems: list[str] = field(default_factory=list)
 
-    def whole(self, key: str, least: int, most: int = _LONGEST) -> int | None:
+    def integer(self, key: str, least: int, most: int = _LONGEST) -> int | None:
         """An integer between two bounds."""
         value: Any = self.given.get(key)
-        if _is_whole(value) and least <= value <= most:
+        if _is_integer(value) and least <= value <= most:
             return int(value)
         self._bad(key, f"an integer from {least} to {most}")
         return None
@@ -158,7 +156,7 @@ class Values:
         return []
 
     def _is_id(self, value: Any) -> bool:
-        return _is_whole(value) and 0 <= value < (self.vocab_size or _LONGEST)
+        return _is_integer(value) and 0 <= value < (self.vocab_size or _LONGEST)
 
     def _range(self) -> str:
         return "" if self.vocab_size is None else f" (0 to {self.vocab_size - 1})"
@@ -169,14 +167,14 @@ class Values:
             self.problems.append(f"{key}: {shown(self.given[key])} is not {wanted}")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 CONFIG, GENERATION_FILE = "config.json", "generation_config.json"
 DEFAULT_TOKENS = 20  # transformers' own limit, where a folder names none
 # Values that are the decoding options' own defaults.
-_UNSAID: Mapping[str, Any] = {
+_OPTION_DEFAULTS: Mapping[str, Any] = {
     "beam_size": 1, "num_hypotheses": 1, "length_penalty": 1, "renormalize_logits": False,
     "min_length": 0, "no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0,
     "repetition_penalty": 1, "sampling": False, "temperature": 1, "top_k": 0, "top_p": 1,
@@ -190,11 +188,11 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Generation:
-    """How a model's files say that it decodes.
+    """A model's generation defaults.
 
     Attributes:
         defaults: decoding option to its default, as JSON values; the manifest's ``generation``.
-        start_id: the token that decoding starts from; None if the files do not say it.
+        start_id: the token that decoding starts from; None if the files have none.
         notes: remarks for the user.
         origins: default to where it comes from, for the manifest; of ``max_length`` alone.
     """
@@ -206,7 +204,7 @@ class Generation:
 
 
 def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Generation:
-    """Read how a Hugging Face folder says that its model decodes.
+    """Read the generation defaults of a Hugging Face folder.
 
     Args:
         config: values of config.json. Its keys about generation count if there is no
@@ -228,7 +226,7 @@ def read_generation(config: Mapping[str, Any], generation: Mapping[str, Any]) ->
         raise ConfigError(join_problems(name, problems, REMEDY))
     notes = [*_notes(given), *_task_notes(config, generation), *_length_note(given, defaults)]
     start = start if start is not None else read.token("bos_token_id")
-    origin = TRANSFORMERS if _length_unsaid(given) else GENERATION_FILE if generation else CONFIG
+    origin = TRANSFORMERS if _has_no_length(given) else GENERATION_FILE if generation else CONFIG
     return Generation(defaults, start, tuple(notes), {"max_length": origin})
 
 
@@ -264,7 +262,7 @@ def _refused(given: Mapping[str, Any], generation: Mapping[str, Any]) -> Iterato
 
 
 def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Decoding options by name; what a default would change nothing is left out."""
+    """Decoding options by name, without those that equal the option's default."""
     defaults: dict[str, Any] = {"search_rules": "transformers", "early_stopping": False}
     stopping = read.given.get("early_stopping", False)
     if stopping == "never":
@@ -274,13 +272,13 @@ def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         read.problems.append(f"early_stopping: {shown(stopping)} is not true, false or 'never'")
     found = {
-        "beam_size": read.whole("num_beams", 1, 1024),
-        "num_hypotheses": read.whole("num_return_sequences", 1, 1024),
+        "beam_size": read.integer("num_beams", 1, 1024),
+        "num_hypotheses": read.integer("num_return_sequences", 1, 1024),
         "length_penalty": read.number("length_penalty", -10, 10),
         "renormalize_logits": read.flag("renormalize_logits"),
         **_lengths(read, config),
-        "no_repeat_ngram_size": read.whole("no_repeat_ngram_size", 0),
-        "encoder_no_repeat_ngram_size": read.whole("encoder_no_repeat_ngram_size", 0),
+        "no_repeat_ngram_size": read.integer("no_repeat_ngram_size", 0),
+        "encoder_no_repeat_ngram_size": read.integer("encoder_no_repeat_ngram_size", 0),
         "repetition_penalty": read.number("repetition_penalty", 1e-3, 1e3),
         **_tokens(read, config),
         **_sampling(read),
@@ -288,22 +286,22 @@ def _defaults(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
     return defaults | {
         name: value
         for name, value in found.items()
-        if value is not None and value != _UNSAID.get(name, [])
+        if value is not None and value != _OPTION_DEFAULTS.get(name, [])
     }
 
 
 def _lengths(read: Values, config: Mapping[str, Any]) -> dict[str, int | None]:
     """Most and fewest tokens, the start token not counted."""
-    longest, new = read.whole("max_length", 2), read.whole("max_new_tokens", 1)
+    longest, new = read.integer("max_length", 2), read.integer("max_new_tokens", 1)
     if new is not None:
         most = new
     elif longest is not None:
         most = longest - 1
     else:
         table = config.get("max_position_embeddings")
-        whole = isinstance(table, int) and not isinstance(table, bool) and table > 1
-        most = min(DEFAULT_TOKENS, table - 1) if whole and table else DEFAULT_TOKENS
-    shortest, new = read.whole("min_length", 0), read.whole("min_new_tokens", 0)
+        integer = isinstance(table, int) and not isinstance(table, bool) and table > 1
+        most = min(DEFAULT_TOKENS, table - 1) if integer and table else DEFAULT_TOKENS
+    shortest, new = read.integer("min_length", 0), read.integer("min_new_tokens", 0)
     least = new if new is not None else max(0, (shortest or 0) - 1)
     # Beyond the limit the end token is never allowed, whatever the number.
     return {"max_length": most, "min_length": min(least, most)}
@@ -333,9 +331,9 @@ def _tokens(read: Values, config: Mapping[str, Any]) -> dict[str, Any]:
 def _sampling(read: Values) -> dict[str, Any]:
     """Sampling; its settings act where a caller asks for it, too."""
     sampling = read.flag("do_sample")
-    if not sampling:  # then nothing has read these, so that a value that is none is passed over
+    if not sampling:  # then these were not read, so invalid values do not matter
         read = Values(read.given, None)
-    top_k = read.whole("top_k", 0)
+    top_k = read.integer("top_k", 0)
     return {
         "sampling": sampling,
         "temperature": read.number("temperature", 0, 1e6, above=True),
@@ -370,7 +368,7 @@ def _notes(given: Mapping[str, Any]) -> Iterator[str]:
 
 def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Iterator[str]:
     """A remark where the files name no longest output, of which transformers warns too."""
-    if _length_unsaid(given):
+    if _has_no_length(given):
         yield (
             f"the model's files name no longest output: it is cut after {defaults['max_length']} "
             "tokens, which is transformers' default, unless max_length is given when decoding, or "
@@ -378,7 +376,7 @@ def _length_note(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Itera
         )
 
 
-def _length_unsaid(given: Mapping[str, Any]) -> bool:
+def _has_no_length(given: Mapping[str, Any]) -> bool:
     return "max_length" not in given and "max_new_tokens" not in given
 
 

@@ -6,7 +6,7 @@ A table is a literal dict from the checkpoint's keys to the model's weights, bot
     {weight}          any name
     {stack} {kind} {part} …   a word out of a list; see ``WORDS``
 
-A table may have lists of its own, each a dict of the checkpoint's words to the model's. A
+A table may have its own lists, each a dict of the checkpoint's words to the model's. A
 placeholder that only the weight's name has takes all words of its list: a packed projection becomes
 ``{part}_proj``.
 """
@@ -21,10 +21,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Conversions of one tensor of a checkpoint to the weights that it holds.
-#
-# Every conversion has an inverse for shapes, so that messages about weights can name the tensors
-# and shapes that a checkpoint needs.
+# Conversions of one tensor of a checkpoint to the weights that it holds. Each has an inverse for
+# shapes, so that messages can name the tensors and shapes that a checkpoint needs.
 
 
 Shape = tuple[int, ...]
@@ -264,7 +262,7 @@ class KeyTable:
 
     Args:
         entries: the checkpoint's key to the weight's name, or to the name and a conversion.
-        words: lists of words beside, or instead of, those of ``WORDS``.
+        words: lists of words that add to those of ``WORDS``, or replace them.
     """
 
     def __init__(self, entries: Entries, words: Words | None = None) -> None:
@@ -310,7 +308,7 @@ class Converted:
     Attributes:
         weights: by the model's names.
         key_report: every key that was read to the weights that it became.
-        num_heads: number of heads, if each has a tensor of its own; else None.
+        num_heads: number of heads, if each has its own tensor; else None.
         problems: sentences about tensors that could not be converted.
     """
 

@@ -1,4 +1,4 @@
-"""A layout: how one family of models names its weights, and what goes without saying in it."""
+"""A layout: how one family of models names its weights, and its defaults."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ class Prepared:
     """The tensors of a file, made ready for a key table.
 
     Attributes:
-        tensors: for the key table; under names of the file, or of the layout's own making.
+        tensors: for the key table, under names of the file or new ones.
         read: keys of the file that were read otherwise, to the names in ``tensors`` that they
             became; to none where a tensor was only checked, as a table of sinusoids is.
-        values: config values that only the tensors tell.
+        values: config values that only the tensors show.
         problems: sentences about tensors.
         notes: remarks for the user.
     """
@@ -48,8 +48,8 @@ class Layout:
         name: as the option ``layout`` takes it.
         title: as people call it.
         table: its keys to the model's weights.
-        defaults: config values where neither the checkpoint nor the caller says anything.
-        required: config keys that nothing can stand in for.
+        defaults: config values where neither the checkpoint nor the caller specifies anything.
+        required: config keys that nothing can replace.
         read_config: values of its own kind of config.json to tfexport's config values.
         model_types: values of ``model_type`` that mark a config.json as its own kind.
         needs_config: only such a config.json, or the option ``layout``, chooses it: its keys are
@@ -58,10 +58,11 @@ class Layout:
             of the model's own kind of config.json too, which are empty if there is none.
         generation: values of its config.json and generation_config.json to how the model decodes;
             None if it has no such files.
-        reads_texts: its models read whole texts, not sentences, as those do that summarise, or are
-            told a task in front of a text.
-        reference: module with its original mathematics, which exports are compared with: a name in
-            ``tfexport.export.reference``, or a dotted one. None if there is none.
+        reads_texts: its models read texts of several sentences, for example to summarise them, or
+            texts with a task in front.
+        reference: its original mathematics, which exports are compared with: a name in
+            ``tfexport.export.reference.ORIGINALS``, or a dotted module with an ``ORIGINAL``. None
+            if there is none.
         no_reference: the reason why there is none.
         precedence: of layouts that know as many keys, the one with the highest is taken.
     """
@@ -81,6 +82,6 @@ class Layout:
     no_reference: str = "tfexport has no original of this layout to run"
     precedence: int = 0
 
-    def claims(self, config: Mapping[str, Any]) -> bool:
+    def recognises(self, config: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this layout's own kind."""
         return config.get("model_type") in self.model_types

@@ -10,13 +10,12 @@ from typing import Any
 
 from tfexport.errors import CheckpointError, ConfigError, Message, Option, join_problems, shown
 from tfexport.file_access import describe_substitute, open_file
-from tfexport.model_src.checkpoint.framing import FRAMING, read_framing
 from tfexport.model_src.checkpoint.layout import Layout
-from tfexport.model_src.checkpoint.unsupported import describe_config, is_ours, told
-from tfexport.model_src.config import config_keys, unknown_keys
+from tfexport.model_src.checkpoint.unsupported import as_message, describe_config, is_ours
+from tfexport.model_src.config import FRAMING, config_keys, read_framing, unknown_keys
 
 SETTINGS = "settings"  # the origin of values that were given as ``key=value``
-TABLE_KEYS = ("rename", "ignore")  # of a config, beside those of the model
+TABLE_KEYS = ("rename", "ignore")  # of a config, besides those of the model
 MORE_KEYS = (*TABLE_KEYS, FRAMING)
 Text = str | Message
 
@@ -28,9 +27,9 @@ class Source:
     Attributes:
         origin: as messages name it.
         values: by config keys, or those of the layout's own kind of config.json.
-        path: of the file; None for values that are from none.
+        path: of the file; None for values that are not from a file.
         optional: whether it is skipped if it is another project's, as a config.json that was found
-            beside the checkpoint is.
+            next to the checkpoint is.
     """
 
     origin: str
@@ -86,20 +85,20 @@ def read_overrides(sources: Sequence[Source], layout: Layout) -> tuple[Overrides
     problems: list[Text] = []
     for source in sources:
         given: Mapping[str, Any] = source.values
-        if layout.claims(given):
+        if layout.recognises(given):
             given = layout.read_config(given)
         elif source.optional and not is_ours(given):
             notes.append(_skipped(source))
             continue
-        elif source.path and not source.optional and (foreign := describe_config(given)):
-            raise ConfigError(told(f"{source.path}: the config of {foreign}"))
+        elif source.path and not source.optional and (other_project := describe_config(given)):
+            raise ConfigError(as_message(f"{source.path}: the config of {other_project}"))
         wrong = unknown_keys(given, (*config_keys(), *MORE_KEYS))
         try:
             framing = read_framing(given)
         except ValueError as error:
             wrong.append(str(error))
         else:
-            layers += [] if framing is None else [framing]  # what stands beside it overrides it
+            layers += [] if framing is None else [framing]  # other values override it
         problems += [Message(name_origin(source.origin), f": {problem}") for problem in wrong]
         layers.append((source.origin, _config_values(given)))
     if problems:
@@ -158,9 +157,6 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-# JSON objects of config values, within bounds of bytes and keys.
-
-
 MAX_CONFIG_BYTES, MAX_CONFIG_KEYS = 2**20, 512
 
 
@@ -184,7 +180,7 @@ def parse_config(content: bytes, name: str) -> dict[str, Any]:
     """Parse a JSON object of config values, within bounds of bytes and keys.
 
     Raises:
-        CheckpointError: it is malformed or too large; ``name`` begins the message.
+        CheckpointError: it is malformed or too large; ``name`` starts the message.
     """
     if len(content) > MAX_CONFIG_BYTES:
         raise CheckpointError(f"{name}: more than {MAX_CONFIG_BYTES} bytes, so no config.")

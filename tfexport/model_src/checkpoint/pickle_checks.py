@@ -16,10 +16,10 @@ from tfexport.errors import join_some, shown
 from tfexport.model_src.checkpoint.pickle_files import MAX_PICKLE_BYTES, Contents
 from tfexport.model_src.checkpoint.pickle_parser import (
     Call,
+    DeclaredStorage,
     Global,
     Machine,
     PickleError,
-    StorageClaim,
 )
 
 # Tensors may share a storage (tied tables, one layer under many names), and narrow types upcast,
@@ -56,7 +56,7 @@ _SCALARS = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True)
 class Survey:
-    """The tensors, storages and foreign objects that a file declares.
+    """The tensors, storages and other objects that a file declares.
 
     Attributes:
         tensors: number of values of every plain tensor, by the keys that lead to it.
@@ -72,29 +72,29 @@ class Survey:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` stands for a tensor."""
+    """Whether a value of ``Contents`` is a tensor."""
     return isinstance(value, Call) and (
         value.path in _PLAIN or value.path in _PARAMETERS or value.path in _UNUSUAL
     )
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Whether a value of ``Contents`` stands for a dense tensor, outside a parameter."""
+    """Whether a value of ``Contents`` is a dense tensor, outside a parameter."""
     return isinstance(value, Call) and value.path in _PLAIN
 
 
-def is_known(claim: StorageClaim) -> bool:
+def is_known(declared: DeclaredStorage) -> bool:
     """Whether a storage is of a kind whose values have a known size."""
-    return claim.kind in _STORAGES
+    return declared.kind in _STORAGES
 
 
-def size_of(claim: StorageClaim) -> int:
+def size_of(declared: DeclaredStorage) -> int:
     """The bytes of a storage of a known kind."""
-    return claim.size * _STORAGES[claim.kind]
+    return declared.size * _STORAGES[declared.kind]
 
 
 def dtype_of(call: Call) -> torch.dtype | None:
-    """The type of a tensor that names its own, beside its storage."""
+    """The type of a tensor that names its own, next to its storage."""
     found = _dtype(call.args[6].path)
     return found if isinstance(found, torch.dtype) else None
 
@@ -104,14 +104,14 @@ def survey(contents: Contents) -> Survey:
 
     Raises:
         PickleError: a tensor reaches beyond its storage, a storage beyond its record, or all
-            together claim more values than a file of this size can mean.
+            together declare more values than a file of this size can hold.
     """
     found = Survey({}, {}, {}, [])
     for where, value in _walk(contents.value):
         if isinstance(value, Global):
             if not _is_torchs(value.path):
                 found.objects.append(value.path)
-        elif isinstance(value, StorageClaim):
+        elif isinstance(value, DeclaredStorage):
             _note_storage(value, found)
         elif value.path in _PLAIN:
             found.tensors[where] = found.tensors.get(where, 0) + _count_values(value, where)
@@ -128,7 +128,7 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
     left, seen = [("", value)], set()
     while left:
         where, value = left.pop()
-        if isinstance(value, Call | Global | StorageClaim):
+        if isinstance(value, Call | Global | DeclaredStorage):
             if id(value) in seen:
                 continue
             seen.add(id(value))
@@ -162,12 +162,12 @@ def _dtype(path: str) -> Any:
     return getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
 
 
-def _note_storage(claim: StorageClaim, found: Survey) -> None:
-    if claim.kind not in _STORAGES:
-        found.objects.append(claim.kind)
+def _note_storage(declared: DeclaredStorage, found: Survey) -> None:
+    if declared.kind not in _STORAGES:
+        found.objects.append(declared.kind)
         return
-    size = size_of(claim)
-    if found.storages.setdefault(claim.key, size) != size:
+    size = size_of(declared)
+    if found.storages.setdefault(declared.key, size) != size:
         raise PickleError("one storage has two sizes")
 
 
@@ -189,7 +189,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _count_values(call: Call, where: str) -> int:
-    """The number of values of a plain tensor, which lie within its storage."""
+    """The number of values of a plain tensor, which are within its storage."""
     try:
         storage, offset, shape, strides = call.args[:4]
         size = _STORAGES.get(storage.kind, 1)
@@ -224,10 +224,8 @@ def _check_sums(found: Survey, contents: Contents) -> None:
         )
 
 
-# The tensors of a ``torch.save`` file, made from its bytes without unpickling anything.
-#
-# For files that hold Python objects beside their weights, which ``torch.load`` would have to
-# import.
+# Tensors made from the bytes of a ``torch.save`` file without unpickling. For files that also hold
+# Python objects, for which ``torch.load`` would import their classes.
 
 
 _DTYPES = {
@@ -239,12 +237,12 @@ _STORAGE_CLASSES = {f"torch.{name}Storage": dtype for name, dtype in _DTYPES.ite
 
 
 def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that some values of a parsed file stand for.
+    """The tensors that some values of a parsed file describe.
 
     Args:
         path: the file.
-        contents: of the file, of which ``claims.survey`` has checked the sizes.
-        wanted: names to values; those that stand for no tensor are left out.
+        contents: of the file, whose sizes ``survey`` has checked.
+        wanted: names to values; those that are no tensors are left out.
 
     Raises:
         PickleError: a tensor is sparse, quantized or the like, or its bytes are not there.
@@ -254,12 +252,12 @@ def read_tensors(path: Path, contents: Contents, wanted: Mapping[str, Any]) -> d
     for name, call in calls.items():
         if not is_plain_tensor(call):
             raise PickleError(f"{name} is no plain dense tensor")
-    needed: dict[str, StorageClaim] = {}
+    needed: dict[str, DeclaredStorage] = {}
     for name, call in calls.items():
-        claim = call.args[0]
-        if not is_known(claim):
-            raise PickleError(f"{name} holds values of {claim.kind}, which no weight has")
-        needed.setdefault(claim.key, claim)
+        declared = call.args[0]
+        if not is_known(declared):
+            raise PickleError(f"{name} holds values of {declared.kind}, which no weight has")
+        needed.setdefault(declared.key, declared)
     stored = dict(_read_storages(path, contents, needed))
     return {name: _view(name, call, stored) for name, call in calls.items()}
 
@@ -275,11 +273,11 @@ def _innermost(value: Call) -> Call:
 
 
 def _view(name: str, call: Call, stored: Mapping[str, Tensor]) -> Tensor:
-    claim, offset, shape, strides = call.args[:4]
-    dtype = dtype_of(call) if call.path.endswith("_v3") else _STORAGE_CLASSES.get(claim.kind)
+    declared, offset, shape, strides = call.args[:4]
+    dtype = dtype_of(call) if call.path.endswith("_v3") else _STORAGE_CLASSES.get(declared.kind)
     if dtype is None:
-        raise PickleError(f"{name} holds values of {claim.kind}, which no weight has")
-    octets = stored[claim.key]
+        raise PickleError(f"{name} holds values of {declared.kind}, which no weight has")
+    octets = stored[declared.key]
     try:
         flat = octets[: len(octets) - len(octets) % dtype.itemsize].view(dtype)
         return torch.as_strided(flat, shape, strides, offset)
@@ -289,7 +287,7 @@ def _view(name: str, call: Call, stored: Mapping[str, Tensor]) -> Tensor:
 
 
 def _read_storages(
-    path: Path, contents: Contents, needed: Mapping[str, StorageClaim]
+    path: Path, contents: Contents, needed: Mapping[str, DeclaredStorage]
 ) -> Iterator[tuple[str, Tensor]]:
     """The bytes of storages, by their keys."""
     with path.open("rb") as file:
@@ -300,15 +298,15 @@ def _read_storages(
             order = archive.NameToInfo.get(f"{contents.folder}byteorder")
             if order is not None and archive.read(order) != b"little":
                 raise PickleError("its values are stored with the highest byte first")
-            for key, claim in needed.items():
+            for key, declared in needed.items():
                 data = archive.read(f"{contents.folder}data/{key}")
-                yield key, _octets(data, size_of(claim), key)
+                yield key, _octets(data, size_of(declared), key)
 
 
 def _legacy_storages(
-    file: BinaryIO, contents: Contents, needed: Mapping[str, StorageClaim]
+    file: BinaryIO, contents: Contents, needed: Mapping[str, DeclaredStorage]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Behind the pickles: a pickle of keys, then each storage's length in values and its bytes."""
+    """After the pickles: a pickle of keys, then each storage's length in values and its bytes."""
     file.seek(contents.storages_at)
     head = io.BytesIO(file.read(MAX_PICKLE_BYTES))
     keys = Machine().read(head)

@@ -1,7 +1,7 @@
 """Files of ``pickle.dump`` and ``torch.save``, parsed to data without loading tensors.
 
-As in ``pickled``, nothing is called, imported or allocated: an object of any class becomes a
-``Call`` with its state, and nothing is known of its class but the name.
+As in ``pickle_parser``, nothing is called, imported or allocated: an object of any class becomes a
+``Call`` with its state; only the name of its class is known.
 """
 
 import io
@@ -15,10 +15,8 @@ from typing import Any, BinaryIO
 from tfexport.file_access import open_file
 from tfexport.model_src.checkpoint.pickle_parser import Call, Global, Machine, PickleError
 
-# The two file formats of ``torch.save``, parsed without torch and without loading tensors.
-#
-# A zip archive holds ``name/data.pkl`` and a record for each storage, ``name/data/0``; the legacy
-# format is five pickles in a row, then the storages.
+# ``torch.save`` has two formats. A zip archive holds ``name/data.pkl`` and a record for each
+# storage, ``name/data/0``. The legacy format is five pickles in a row, then the storages.
 
 
 ZIP_HEAD = b"PK\x03\x04"
@@ -28,7 +26,7 @@ _MAX_INFLATION = 4  # torch.save deflates nothing, and weights hardly shrink
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 
 
-class ForeignArchiveError(PickleError):
+class OtherArchiveError(PickleError):
     """A zip archive that is no checkpoint; ``names`` are those of its records."""
 
     def __init__(self, names: list[str]) -> None:
@@ -41,12 +39,12 @@ class Contents:
     """The parsed structure of a ``torch.save`` file.
 
     Attributes:
-        value: what was saved; see ``pickled``.
+        value: what was saved; see ``pickle_parser``.
         records: bytes of every storage's record; None for a legacy file, whose storages are not
             listed anywhere.
         size: bytes of the file.
-        folder: of an archive, what the names of its records begin with.
-        storages_at: of a legacy file, the place behind the value's pickle.
+        folder: of an archive, what the names of its records start with.
+        storages_at: of a legacy file, the offset of the storages.
     """
 
     value: Any
@@ -95,7 +93,7 @@ def check_directory(file: BinaryIO, size: int) -> None:
     Raises:
         PickleError: too long, or there is none.
     """
-    # zipfile reads the whole directory, so its size is looked up first: at 12 of the record at the
+    # zipfile reads all of the directory, so its size is looked up first: at 12 of the record at the
     # end, or, where that holds 0xffffffff, at 40 of the 64-bit record before it.
     file.seek(max(0, size - 2**16 - 512))
     tail = file.read()
@@ -117,7 +115,7 @@ def _read_archive(file: BinaryIO, size: int, machine: Machine) -> Contents:
             check_records(archive, sizes, size)
             pickles = [name for name in sizes if name.partition("/")[2] == "data.pkl"]
             if len(pickles) != 1:
-                raise ForeignArchiveError(list(sizes))
+                raise OtherArchiveError(list(sizes))
             name = pickles[0]
             if sizes[name] > MAX_PICKLE_BYTES:
                 raise PickleError(f"{sizes[name]} bytes of pickle, more than {MAX_PICKLE_BYTES}")
@@ -147,11 +145,11 @@ def check_records(archive: zipfile.ZipFile, sizes: dict[str, int], size: int) ->
         size: bytes of the file.
 
     Raises:
-        PickleError: saying which.
-        ForeignArchiveError: a TorchScript program.
+        PickleError: naming it.
+        OtherArchiveError: a TorchScript program.
     """
     if any(name.endswith("/constants.pkl") for name in sizes):  # a TorchScript program
-        raise ForeignArchiveError(list(sizes))
+        raise OtherArchiveError(list(sizes))
     if len({name.lower() for name in sizes}) < len(archive.infolist()):
         raise PickleError("its archive has two records of one name")
     inflated = sum(info.file_size for info in archive.infolist())

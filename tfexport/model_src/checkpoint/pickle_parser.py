@@ -1,7 +1,7 @@
 """A pickle parsed to data, with nothing called, imported or allocated.
 
 Every instruction that ``torch.save`` writes is interpreted on a stack of plain values. A function
-call of the pickle becomes a ``Call`` in the result, and a tensor's storage a ``StorageClaim``. So a
+call of the pickle becomes a ``Call`` in the result, a tensor's storage a ``DeclaredStorage``. So a
 file can be checked before torch loads it.
 """
 
@@ -47,7 +47,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class StorageClaim:
+class DeclaredStorage:
     """A tensor's bytes, stored outside the pickle.
 
     Attributes:
@@ -75,7 +75,7 @@ class Machine:
         self.left = self.limit
 
     def read(self, file: BinaryIO) -> Any:
-        """The value of the pickle at the file's position, which ends up behind it.
+        """The value of the pickle at the file's position, which ends up after it.
 
         Raises:
             PickleError: the bytes are no pickle of torch.save, or too long a one.
@@ -157,20 +157,22 @@ class Machine:
             self._stack[-1].state = state
 
     def _storage(self, _: Any) -> None:
-        claim = self._stack.pop()
-        if isinstance(claim, tuple) and claim[:1] == ("module",) and len(claim) > 1:
-            self._stack.append(claim[1])  # the class of a module, as the legacy format stores it
+        declared = self._stack.pop()
+        if isinstance(declared, tuple) and declared[:1] == ("module",) and len(declared) > 1:
+            self._stack.append(declared[1])  # the class of a module, as the legacy format stores it
             return
-        if not (isinstance(claim, tuple) and len(claim) in (5, 6) and claim[0] == "storage"):
+        if not (
+            isinstance(declared, tuple) and len(declared) in (5, 6) and declared[0] == "storage"
+        ):
             raise PickleError("a tensor's storage is described in an unknown way")
-        _, kind, key, _, size, *view = claim
+        _, kind, key, _, size, *view = declared
         if not (isinstance(kind, Global) and isinstance(size, int) and size >= 0):
             raise PickleError("a tensor's storage is described in an unknown way")
         if any(item is not None for item in view):
             raise PickleError(
                 "its storages are views of one another, as torch before 0.4 wrote them"
             )
-        self._stack.append(StorageClaim(kind.path, str(require_flat(key)), size))
+        self._stack.append(DeclaredStorage(kind.path, str(require_flat(key)), size))
 
 
 def require_flat(key: Any) -> Any:

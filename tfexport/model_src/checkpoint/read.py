@@ -35,13 +35,10 @@ from tfexport.model_src.checkpoint.rename_tables import (
 )
 from tfexport.model_src.checkpoint.shapes import computed_tables, share_tied_tables
 from tfexport.model_src.checkpoint.state_dict import StateDict
-from tfexport.model_src.checkpoint.unsupported import MODULE, told
+from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
 from tfexport.model_src.checkpoint.weight_files import load_state_dict
 from tfexport.model_src.config import BUNDLE_IDS as BUNDLE_IDS
 from tfexport.model_src.config import TransformerConfig
-
-# Checks of a checkpoint's weights: missing, misshapen or unusable ones.
-
 
 _PRECISIONS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _LISTED = 8
@@ -107,7 +104,7 @@ def wrong_weights(
     expected: Mapping[str, tuple[int, ...]],
     config: TransformerConfig,
 ) -> list[str]:
-    """Sentences about weights that are missing, of another shape, or without a place."""
+    """Sentences about weights that are missing, misshapen or not read."""
     misshapen, missing = [], []
     computed = computed_tables(expected, weights, config)
     for name, shape in expected.items():
@@ -125,7 +122,7 @@ def wrong_weights(
             missing.append(f"{key} {list(wanted)}")
     surplus = [table.origin_of(name, ())[0] for name in weights if name not in expected]
     return [
-        *_few(misshapen),  # a packed tensor stands for several weights
+        *_few(misshapen),  # a packed tensor is several weights
         *listed("is missing", "weights are missing", _unique(missing)),
         *listed("has no place in this model", "weights have no place in this model", surplus),
     ]
@@ -149,11 +146,11 @@ def load_checkpoint(
     require: Iterable[str] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
-    """Read a checkpoint, find its layout, complete its config and account for every key.
+    """Read a checkpoint, find its layout, complete its config and report every key.
 
     Args:
         path: a .pt, .pth, .bin or .safetensors file, or a folder that holds one.
-        config: config values, or a JSON file of them; they win over ``config.json`` beside the
+        config: config values, or a JSON file of them; they override ``config.json`` next to the
             checkpoint.
         settings: ``key=value`` words; they win over both.
         layout: force a layout instead of detecting it.
@@ -181,9 +178,9 @@ def examine_checkpoint(
     sources = [Source(raw.config_name, raw.config, optional=True)] if raw.config else []
     if native.METADATA_KEY in raw.metadata:
         sources.append(Source(raw.path.name, native.read_metadata(raw.metadata, raw.path)))
-    beside = raw.path.with_name("config.json")
-    if beside.is_file():
-        sources.append(Source(beside.name, read_json(beside), beside, optional=True))
+    config_file = raw.path.with_name("config.json")
+    if config_file.is_file():
+        sources.append(Source(config_file.name, read_json(config_file), config_file, optional=True))
     if isinstance(config, Mapping):
         sources.append(Source("config", config))
     elif config is not None:
@@ -209,7 +206,7 @@ def examine(
     layout, defaults = detected.layout, defaults or {}
     overrides, skipped = read_overrides(sources, layout)
     tensors = {name: raw.tensors[key] for key in raw.tensors if (name := names[key]) is not None}
-    own = next((it.values for it in reversed(sources) if layout.claims(it.values)), {})
+    own = next((it.values for it in reversed(sources) if layout.recognises(it.values)), {})
     prepared = layout.prepare({name: upcast(it) for name, it in tensors.items()}, own)
     converted = convert_weights(layout.table, prepared.tensors)
     weights, read = converted.weights, _keys_read(prepared, converted.key_report, tensors)
@@ -276,11 +273,11 @@ def _find_layout(
     names = rename_keys((*raw.tensors, *raw.others), read_tables(sources))
     known = [name for key in raw.tensors if (name := names[key]) is not None]
     named = [it for it in reversed(sources) if it.path and "model_type" in it.values]
-    # A config.json that the caller names says what the file is, and else what lies beside it.
-    told = [it.values for it in sources if it.optional]
-    told = [it.values for it in named if not it.optional] + told
+    # A config.json that the caller names decides the layout, otherwise one in the same folder.
+    configs = [it.values for it in named if not it.optional]
+    configs += [it.values for it in sources if it.optional]
     try:
-        detected = detect_layout(raw, known, layout_name, told[0] if told else None)
+        detected = detect_layout(raw, known, layout_name, configs[0] if configs else None)
     except CheckpointError as error:
         # A table under a misspelt name may be why; a config of another kind has other keys.
         given = [it for it in sources if not it.optional and "model_type" not in it.values]
@@ -297,7 +294,7 @@ def _remedy(layout: Layout, unread: list[str]) -> Message:
     read_as = Message(f"Read as {layout.title} (", Option("layout", layout.name), ").")
     if not unread:
         return read_as
-    advice = told(
+    advice = as_message(
         " The model computes with every weight, so an export that does not read one would be "
         "another model. If the weight has another name, map it with the config's 'rename'. If "
         "the forward pass does not use it, list it in 'ignore'. A model that computes more than "

@@ -20,9 +20,6 @@ from tfexport.model_src.checkpoint.state_dict import StateDict, flatten
 from tfexport.model_src.checkpoint.weight_files import find_file
 from tfexport.model_src.transformer import Transformer
 
-# A checkpoint from a module in memory, for the end of a training script.
-
-
 _ACTIVATIONS = {F.relu: "relu", F.gelu: "gelu", F.silu: "silu"}
 _ACTIVATION_MODULES = {nn.ReLU: "relu", nn.GELU: "gelu", nn.SiLU: "silu"}
 
@@ -122,7 +119,7 @@ def _activation(activation: Any) -> str:
     return name
 
 
-# Decoder ids begin with the start token, and rows are never padded.
+# Decoder ids start with the start token, and rows are never padded.
 _OF_REFERENCE = ("pad_id", "bos_id")
 CheckpointLike = str | os.PathLike[str] | nn.Module | Checkpoint
 
@@ -132,11 +129,11 @@ class ReadOptions:
     """Options for reading a checkpoint.
 
     Attributes:
-        config: config values, or a JSON file of them; they override ``config.json`` beside the
+        config: config values, or a JSON file of them; they override ``config.json`` next to the
             checkpoint.
         settings: ``key=value`` strings; they override both.
         layout: the name of the layout; None to detect it.
-        reference: code of the user's own to compare with; see ``Checkpoint``.
+        reference: the user's own code to compare with; see ``Checkpoint``.
     """
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
@@ -162,7 +159,7 @@ class ReadOptions:
 
         Raises:
             CheckpointError: the file or its weights are unusable; every reason is given.
-            ConfigError: the config is contradictory or incomplete, or there are options beside a
+            ConfigError: the config is contradictory or incomplete, or there are options for a
                 ``Checkpoint``, which has been read.
         """
         if self.reference is not None:
@@ -179,7 +176,7 @@ class ReadOptions:
         defaults: Mapping[str, Any] | None,
     ) -> Checkpoint:
         if isinstance(checkpoint, Checkpoint):
-            self._refuse_beside(checkpoint)
+            self._refuse_options(checkpoint)
             checkpoint.require(require)
             return checkpoint
         if isinstance(checkpoint, nn.Module):
@@ -196,7 +193,7 @@ class ReadOptions:
             return self.config
         return read_json(Path(self.config))
 
-    def _refuse_beside(self, checkpoint: Checkpoint) -> None:
+    def _refuse_options(self, checkpoint: Checkpoint) -> None:
         given = [
             Message(Option(name), " sets how to read a checkpoint, and this one is read already")
             for name in ("config", "settings", "layout")

@@ -52,7 +52,7 @@ def read_tables(sources: Iterable[Source]) -> RenameTables:
 
 
 def unknown_config_keys(sources: Iterable[Source]) -> list[Message]:
-    """A sentence for each key that is in no config of tfexport's own, with where it stands."""
+    """A sentence for each key that tfexport's config does not have, with its file."""
     return [
         Message(name_origin(source.origin), f": {problem}")
         for source in sources

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tfexport.errors import CheckpointError, join_problems, join_some, shown
 from tfexport.model_src.checkpoint.pickle_checks import ALWAYS_ALLOWED, MAX_GROWTH
-from tfexport.model_src.checkpoint.unsupported import MODULE, told
+from tfexport.model_src.checkpoint.unsupported import MODULE, as_message
 
 MAX_KEYS = 2**13
 MAX_KEY_LENGTH = 512
@@ -65,10 +65,10 @@ class StateDictPath:
 
 
 def locate(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> StateDictPath:
-    """Find the state dict: under a usual name, here, or under the one key that holds one.
+    """Find the state dict: this dictionary, under a usual name, or under the one key that has one.
 
     Raises:
-        ValueError: dictionaries lie in one another deeper than any training state's.
+        ValueError: dictionaries are nested deeper than any training state's.
     """
     path: tuple[Any, ...] = ()
     guessed = False
@@ -131,7 +131,7 @@ def flatten(value: Any, path: Path, metadata: Mapping[str, str] | None = None) -
         inner = "".join(f"[{key!r}]" for key in (*way.path, way.candidates[0]))
         names = join_some([shown(key) for key in way.candidates])
         raise CheckpointError(
-            told(
+            as_message(
                 f"{path}: holds several state dicts: {names}. If they are versions of one model, "
                 f"save the one that is meant, e.g. torch.save(torch.load({path.name!r}){inner}, "
                 "'model.pt'); if they are parts of one, save torch.save(model.state_dict(), "
@@ -197,7 +197,7 @@ def _twins(value: Mapping[Any, Any], taken: Any) -> list[str]:
 def aliases(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], path: Path, size: int
 ) -> dict[str, Tensor]:
-    """Tensors of which a file's metadata says that another name has them.
+    """Tensors that a file's metadata lists under another name.
 
     ``safetensors.torch.save_model`` and Hugging Face store one of tied tensors, and write so where
     the others went.

@@ -21,9 +21,9 @@ from tfexport.model_src.checkpoint.pickle_files import check_directory, check_re
 from tfexport.model_src.checkpoint.pickle_parser import PickleError
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 from tfexport.model_src.checkpoint.toolkit_pickles import MODEL_TYPE
-from tfexport.model_src.checkpoint.unsupported import describe_names, told
+from tfexport.model_src.checkpoint.unsupported import as_message, describe_names
 
-# numpy's archives of arrays (``.npz``), read without objects and within bounds.
+# Archives of arrays (``.npz``), read without Python objects and within bounds.
 
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -33,7 +33,7 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays of a file by their names.
 
     Raises:
-        CheckpointError: damaged, of objects, or larger than the file can mean.
+        CheckpointError: damaged, of objects, or larger than the file can hold.
         OSError: the file cannot be read.
     """
     size = path.stat().st_size
@@ -69,14 +69,14 @@ def _parse(record: bytes) -> npt.NDArray[np.generic]:
     return flat.reshape(shape, order="F" if by_columns else "C")
 
 
-# Options in YAML, read to plain values: no tag makes an object, and no file grows in memory.
+# Options in YAML, read to plain values: no tag makes an object, and aliases cannot use up memory.
 
 
 _MOST_BYTES, _MOST_VALUES, _DEEPEST = 2**16, 20_000, 32
 
 
 class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
-    """Tags of a program's own classes are left out: what they stand before is read as it is."""
+    """Ignores tags of a program's own classes: the tagged value is read as plain data."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Refuse merges, which can multiply at every level."""
@@ -119,7 +119,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(content: bytes, name: str) -> dict[str, Any]:
-    """The mapping in YAML's text; ``name`` begins the message if there is none.
+    """The mapping in YAML's text; ``name`` starts the message if there is none.
 
     Raises:
         CheckpointError: damaged, no mapping, or more than options are.
@@ -158,13 +158,13 @@ def _check_size(values: Any) -> None:
 
 JOEYNMT, SOCKEYE = "joeynmt", "sockeye"
 # Patterns of keys that only a toolkit has, with its file of options and its ``model_type``.
-_BESIDE = (
+_OPTION_FILES = (
     (re.compile(r"\.(src_src|trg_trg)_att\."), "config.yaml", JOEYNMT),
     (re.compile(r"\.(self_attention|enc_attention)\.ff_(in|kv)\."), "config", SOCKEYE),
 )
 
 
-def with_options_beside(found: StateDict) -> StateDict:
+def with_toolkit_options(found: StateDict) -> StateDict:
     """A state dict with the options of its toolkit, where the folder has them.
 
     Raises:
@@ -172,7 +172,7 @@ def with_options_beside(found: StateDict) -> StateDict:
     """
     if found.config:
         return found
-    for pattern, name, model_type in _BESIDE:
+    for pattern, name, model_type in _OPTION_FILES:
         path = found.path.with_name(name)
         if _any(pattern, found.tensors) and path.is_file():
             config = {**_read(path), MODEL_TYPE: model_type}
@@ -188,7 +188,7 @@ def _any(pattern: re.Pattern[str], names: Iterable[str]) -> bool:
     return any(pattern.search(name) for name in names)
 
 
-# Model files of Marian-NMT: arrays, and the options of the training as one of them.
+# Model files of Marian-NMT: arrays, one of which holds the options of the training.
 
 
 SUFFIX = ".npz"
@@ -208,7 +208,7 @@ def read_marian(path: Path) -> StateDict:
     options = arrays.pop(_OPTIONS, None)
     if options is None:
         other = describe_names(arrays) or f"for it holds no {_OPTIONS}."
-        raise CheckpointError(told(f"{path}: no model of Marian-NMT, {other}"))
+        raise CheckpointError(as_message(f"{path}: no model of Marian-NMT, {other}"))
     text = options.tobytes().rstrip(b"\0")
     config = {"options": parse_yaml(text, f"{path}: {_OPTIONS}"), MODEL_TYPE: MARIAN_NMT}
     kinds = (np.float32, np.float64, np.float16)

@@ -33,7 +33,7 @@ class Options:
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A switch; None stands for the default."""
+        """A switch; None means the default."""
         value = self.values.get(name)
         value = _WORDS.get(value, value) if isinstance(value, str) else value
         if value is None or isinstance(value, bool) or value in (0, 1):
@@ -61,7 +61,7 @@ class Options:
         return default
 
     def choice(self, name: str, known: Mapping[str, _T], default: str) -> _T:
-        """A word, as what stands for it here; words that are not known are not supported."""
+        """The value that ``known`` has for a word; other words are not supported."""
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, str) and value in known:

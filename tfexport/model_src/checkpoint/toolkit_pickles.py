@@ -1,6 +1,6 @@
-"""Checkpoints of fairseq, OpenNMT-py and JoeyNMT, which hold Python objects beside their weights.
+"""Checkpoints of fairseq, OpenNMT-py and JoeyNMT, which also hold Python objects.
 
-They are read without their toolkits: nothing is imported, and of the objects only options are used.
+The toolkits are not imported, and only the options of the objects are used.
 """
 
 import re
@@ -12,10 +12,10 @@ from tfexport.errors import shown
 from tfexport.model_src.checkpoint import pickle_checks
 from tfexport.model_src.checkpoint.pickle_checks import read_tensors
 from tfexport.model_src.checkpoint.pickle_files import Contents
-from tfexport.model_src.checkpoint.pickle_parser import Call, Global, PickleError, StorageClaim
+from tfexport.model_src.checkpoint.pickle_parser import Call, DeclaredStorage, Global, PickleError
 from tfexport.model_src.checkpoint.state_dict import StateDict, check_keys
 
-# The vocabularies inside checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
+# Vocabularies in checkpoints of OpenNMT-py: lists of words, or fields of torchtext.
 
 
 _SPECIAL = {"unk_id": "<unk>", "pad_id": "<blank>", "bos_id": "<s>", "eos_id": "</s>"}
@@ -60,11 +60,10 @@ def special_ids(vocab: Any) -> dict[str, int]:
     return found
 
 
-# Plain values of the objects in a parsed pickle: what a toolkit keeps its options in.
-#
-# An ``argparse.Namespace`` becomes a dictionary of its attributes, omegaconf's nodes become what
-# they hold, an Enum's member of a toolkit its value. Anything else becomes the name of its class in
-# angle brackets, which no option takes.
+# Plain values of the objects in a parsed pickle, in which a toolkit keeps its options. An
+# ``argparse.Namespace`` becomes a dictionary of its attributes, a node of omegaconf its content, a
+# member of an Enum its value. Any other object becomes the name of its class in angle brackets,
+# which no option accepts.
 
 
 _SCALARS = (str, int, float, bool, type(None))
@@ -122,7 +121,7 @@ class _Reader:
 
 def _name(value: Any) -> str:
     path = value.path if isinstance(value, Call | Global) else type(value).__name__
-    path = value.kind if isinstance(value, StorageClaim) else path
+    path = value.kind if isinstance(value, DeclaredStorage) else path
     return f"<{shown(path)}>"
 
 
@@ -130,7 +129,7 @@ def _name(value: Any) -> str:
 TOOLKIT_NAMES = ("checkpoint_best.pt", "best.ckpt", "params.best", "model.npz")
 MODEL_TYPE = "model_type"
 FAIRSEQ, OPENNMT_PY = "fairseq", "opennmt-py"
-# Of a checkpoint of fairseq, beside "model" and "args" or "cfg".
+# Of a checkpoint of fairseq, besides "model" and "args" or "cfg".
 _FAIRSEQ_KEYS = ("extra_state", "optimizer_history", "task_state", "last_optimizer_state")
 _FAIRSEQ_WEIGHT = re.compile(r"(en|de)coder\.layers\.\d+\.(self_attn_layer_norm|layer_norms|fc1)\b")
 _JOEY_WEIGHT = re.compile(r"\.(src_src|trg_trg)_att\.")
@@ -181,7 +180,7 @@ def _fairseq_options(value: Mapping[Any, Any]) -> dict[str, Any] | None:
 
 
 def _read_opennmt(path: Path, contents: Contents) -> StateDict:
-    """``generator`` is a state dict of its own; in a file that goes with safetensors it is none."""
+    """Move the separate state dict ``generator`` in, if the file has one."""
     value = contents.value
     model = value.get("model")
     model = dict(model) if isinstance(model, dict) else {}

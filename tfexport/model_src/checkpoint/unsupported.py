@@ -8,8 +8,7 @@ from typing import Any
 
 from tfexport.bundle import is_bundle
 from tfexport.errors import Message, Option, join_some
-from tfexport.model_src.checkpoint.framing import FRAMING
-from tfexport.model_src.config import config_keys, nearest_key
+from tfexport.model_src.config import FRAMING, config_keys, nearest_key
 
 _PAGE = "(docs/modules.md)"
 MODULE = f"export its code as a module of your own {_PAGE}"
@@ -17,7 +16,7 @@ OPTIMUM = "Optimum exports it to ONNX"
 CTRANSLATE2 = "CTranslate2 converts it"
 
 
-def told(text: str) -> Message:
+def as_message(text: str) -> Message:
     """A text as a message, in which ``MODULE`` names the option that does it."""
     first, *others = text.split(_PAGE)
     named = (Message("(", Option("module"), "; docs/modules.md)", other) for other in others)
@@ -31,7 +30,7 @@ class Unsupported:
     Attributes:
         title: as people call it.
         reason: a clause, "because …" without the word.
-        ways: clauses that say where to go.
+        ways: clauses that name an alternative.
     """
 
     title: str
@@ -109,17 +108,14 @@ UNSUPPORTED = {
 }  # fmt: skip
 
 
-# Recognition of checkpoints of other projects, with advice on each.
-
-
 _HUGGING_FACE_ALONE = ("architectures", "transformers_version")
 _HUGGING_FACE_KEYS = ("model_type", *_HUGGING_FACE_ALONE)
 _NO_LAYOUT = "docs/families.md has those that are read"
 _ANYWHERE = (MODULE, "see whether Optimum exports or CTranslate2 converts it")
 
-# Models, each with patterns of keys: one has to be there for every pattern, and none for those
-# behind "!". They say what is certain, and none of them is the name of a layer alone.
-_TELL_TALES: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
+# Models, each with patterns of keys: one key has to match every pattern, and none those
+# that start with "!". Only certain marks are listed, never the name of a single layer.
+_MARKS: tuple[tuple[Unsupported, tuple[str, ...]], ...] = (
     (UNSUPPORTED["encoder-decoder"], (r"^encoder\.", r"^decoder\..*\.crossattention\.")),
     (
         Unsupported("an Eole Transformer", "no layout reads it", (MODULE, CTRANSLATE2)),
@@ -174,7 +170,7 @@ def _fits(names: list[str], patterns: Iterable[str]) -> bool:
 
 
 def describe_unsupported(names: Iterable[str]) -> str | None:
-    """Say which model a few names of tensors give away, whatever the others are; None if none."""
+    """Name the model that a few names of tensors identify; None if none does."""
     names = list(names)
     for kind, patterns in _UNSUPPORTED_NAMES:
         if _fits(names, patterns):
@@ -183,18 +179,18 @@ def describe_unsupported(names: Iterable[str]) -> str | None:
 
 
 def describe_names(names: Iterable[str]) -> str | None:
-    """Say which project or kind of model the names of tensors belong to; None if unknown."""
+    """Name the project or kind of model that the names of tensors belong to; None if unknown."""
     names = list(names)
     if (unsupported := describe_unsupported(names)) is not None:
         return unsupported
-    for unsupported_kind, patterns in _TELL_TALES:
+    for unsupported_kind, patterns in _MARKS:
         if _fits(names, patterns):
             return str(unsupported_kind)
     return None
 
 
 def describe_config(values: Mapping[str, Any]) -> str | None:
-    """Say which model a Hugging Face config.json describes, and why it is not read.
+    """Name the model that a Hugging Face config.json describes, and why it is not read.
 
     Returns:
         None for a file that is not of Hugging Face.
@@ -223,10 +219,9 @@ def is_ours(values: Mapping[str, Any]) -> bool:
     return 2 * len(ours) >= len(values)
 
 
-# Models in forms that are not the plain weights of all of their parameters, and the way to those.
-#
-# Adapters that were not merged, quantised weights, parts of a distributed training, and the files
-# of other frameworks: each is recognised by its keys, its names or its first bytes.
+# Files that are not the plain weights of a complete model: adapters that were not merged, quantised
+# weights, parts of a distributed training, files of other frameworks. Each is recognised by its
+# keys, its names or its first bytes.
 
 
 _MERGE = (
@@ -318,7 +313,7 @@ _BUNDLE = (
 
 
 def describe_form(keys: Iterable[str]) -> str | None:
-    """Say in which form the weights with these keys are; None for plain ones."""
+    """Describe the form of the weights with these keys; None for plain ones."""
     keys = list(keys)
     for pattern, text in _KEYS:
         if found := [key for key in keys if re.search(pattern, key)]:
@@ -327,19 +322,19 @@ def describe_form(keys: Iterable[str]) -> str | None:
 
 
 def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
-    """Say in which form the model of a folder is; None for plain weights, or if nothing shows it.
+    """Describe the form of the model of a folder; None for plain weights or an unknown form.
 
     Args:
         folder: with its files.
-        weights: whether it holds weights of PyTorch, of which only adapters beside them matter.
+        weights: whether it holds weights of PyTorch; then only adapters matter.
     """
     if is_bundle(folder):
         return _BUNDLE
     names = sorted(path.name for path in folder.iterdir())
     if adapters := [name for name in _ADAPTER_FILES if name in names]:
-        beside = "in addition to its weights" if weights else "alone"
+        how = "in addition to its weights" if weights else "alone"
         return (
-            f"holds an adapter such as LoRA {beside} ({', '.join(adapters)}). Merge it into the "
+            f"holds an adapter such as LoRA {how} ({', '.join(adapters)}). Merge it into the "
             "model, save it, and export that:\n"
             f"  from peft import AutoPeftModelForSeq2SeqLM\n"
             f"  model = AutoPeftModelForSeq2SeqLM.from_pretrained({folder.name!r})\n"
@@ -350,7 +345,7 @@ def describe_form_of_folder(folder: Path, weights: bool) -> str | None:
 
 
 def describe_form_of_file(path: Path, head: bytes) -> str | None:
-    """Say in which form a file is that is no checkpoint of PyTorch, by its name and first bytes."""
+    """Describe the form of a file that is no checkpoint of PyTorch, by its name and first bytes."""
     if b"Spec\0" in head[:32]:
         return "a model of CTranslate2. Give the weights that it was converted from."
     name = next((name for mark, name in _HEADS if head.startswith(mark)), path.name)

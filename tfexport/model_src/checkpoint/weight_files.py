@@ -1,6 +1,6 @@
 """Reading of files to a flat state dict, without running code from a file.
 
-Pickles are checked first (``claims``), then always loaded with ``weights_only=True``.
+Pickles are checked first (``pickle_checks``), then always loaded with ``weights_only=True``.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from tfexport.model_src.checkpoint.overrides import read_json
 from tfexport.model_src.checkpoint.pickle_files import (
     MAX_INSTRUCTIONS,
     Contents,
-    ForeignArchiveError,
+    OtherArchiveError,
     mentions,
     read_contents,
 )
@@ -40,17 +40,17 @@ from tfexport.model_src.checkpoint.state_dict import (
     locate,
     require_mapping,
 )
-from tfexport.model_src.checkpoint.toolkit_files import with_options_beside
+from tfexport.model_src.checkpoint.toolkit_files import with_toolkit_options
 from tfexport.model_src.checkpoint.toolkit_pickles import TOOLKIT_NAMES, read_toolkit
 from tfexport.model_src.checkpoint.unsupported import (
+    as_message,
     describe_config,
     describe_form_of_file,
     describe_form_of_folder,
     describe_names,
-    told,
 )
 
-# Checkpoints in several files, as Hugging Face saves large ones: an index, and its shards.
+# Large checkpoints of Hugging Face: an index, and several files.
 
 
 INDEX_NAMES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -66,7 +66,7 @@ def load_shards(index: Path, load: Callable[[Path], StateDict]) -> StateDict:
     """Read all shards of an index.
 
     Args:
-        index: a JSON file with a ``weight_map`` from keys to the names of files beside it.
+        index: a JSON file with a ``weight_map`` from keys to the names of files next to it.
         load: reads one shard.
 
     Raises:
@@ -109,7 +109,7 @@ def _read_map(index: Path, values: Any) -> dict[str, set[str]]:
     check_keys(values, index)
     files: dict[str, set[str]] = {}
     for key, name in values.items():
-        if not isinstance(name, str) or not _is_beside(name):
+        if not isinstance(name, str) or not _is_plain_name(name):
             raise CheckpointError(f"{index}: {shown(name)}, of {key}, is not a file in its folder.")
         files.setdefault(name, set()).add(key)
     if len(files) > _MAX_SHARDS:
@@ -117,7 +117,7 @@ def _read_map(index: Path, values: Any) -> dict[str, set[str]]:
     return files
 
 
-def _is_beside(name: str) -> bool:
+def _is_plain_name(name: str) -> bool:
     return name not in ("", "..") and Path(name).name == name and not {"\\", "\0"} & {*name}
 
 
@@ -146,7 +146,7 @@ def find_file(path: str | Path) -> Path:
     if found and (form := describe_form_of_folder(path, weights=True)) is not None:
         raise CheckpointError(f"{path}: {form}")
     if not found:
-        raise CheckpointError(told(f"{path}: {_why_no_checkpoint(path)}"))
+        raise CheckpointError(as_message(f"{path}: {_why_no_checkpoint(path)}"))
     if len(found) > 1 and _is_hugging_face(path):
         found = [path / name for name in _HUGGING_FACE if path / name in found] or found
         return found[0]
@@ -176,7 +176,7 @@ def _describe_folder(folder: Path) -> str | None:
     """Why the model of a folder without weights is not read; None if it would be."""
     config = folder / "config.json"
     values = read_json(config) if config.is_file() else {}
-    supported = any(layout.claims(values) for layout in LAYOUTS.values())
+    supported = any(layout.recognises(values) for layout in LAYOUTS.values())
     return None if supported else describe_config(values)
 
 
@@ -195,7 +195,7 @@ def load_state_dict(path: str | Path) -> StateDict:
     path = find_file(path)
     if is_index(path):
         return load_shards(path, _load_file)
-    return with_options_beside(_load_file(path))
+    return with_toolkit_options(_load_file(path))
 
 
 def _load_file(path: Path) -> StateDict:
@@ -253,7 +253,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
         with no_collecting(), warnings.catch_warnings():
             contents = _read_pickles(path)
             if (found := read_toolkit(path, contents)) is not None:
-                return found if found.tensors else _with_weights_beside(found)
+                return found if found.tensors else _with_safetensors(found)
             _refuse_unusual(contents, path)
             if not isinstance(contents.value, Call | Global):  # torch knows what these make
                 require_mapping(contents.value, path)
@@ -261,8 +261,8 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
             return flatten(torch.load(path, map_location="cpu", weights_only=True), path)
     except CheckpointError:
         raise
-    except ForeignArchiveError as error:
-        raise CheckpointError(told(f"{path}: {_describe_archive(error.names)}")) from None
+    except OtherArchiveError as error:
+        raise CheckpointError(as_message(f"{path}: {_describe_archive(error.names)}")) from None
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on bad bytes
         if not _looks_like_pickle(path, head):
             raise CheckpointError(f"{path}: not a PyTorch checkpoint.") from None
@@ -272,7 +272,7 @@ def _load_pickle(path: Path, head: bytes) -> StateDict:
         ) from None
 
 
-def _with_weights_beside(found: StateDict) -> StateDict:
+def _with_safetensors(found: StateDict) -> StateDict:
     """The options of OpenNMT-py with its weights, saved as safetensors in one file or shards."""
     path = found.path
     pattern = re.compile(rf"{re.escape(path.stem)}(\.\d+)?\.safetensors")
@@ -307,8 +307,8 @@ def _describe_archive(names: list[str]) -> str:
             "a TorchScript archive, not a checkpoint. Save the weights where it was trained: "
             "torch.save(model.state_dict(), 'model.pt')."
         )
-    foreign = describe_names([name.removesuffix(".npy") for name in names])
-    return foreign or (
+    other_project = describe_names([name.removesuffix(".npy") for name in names])
+    return other_project or (
         f"a zip archive that torch.save did not write; it holds {join_some(names) or 'nothing'}. "
         "Unpack it, and name the checkpoint itself."
     )

@@ -61,7 +61,7 @@ def open_model(
     if engine == "native":
         return NativeModel(folder, manifest, threads)
     # Imported here, because importing onnxruntime takes time.
-    from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel
+    from tfexport.runtime.model.onnxruntime_model import ModuleModel, OnnxModel  # noqa: PLC0415
 
     kind = OnnxModel if manifest.module is None else ModuleModel
     return kind(folder, manifest, threads)

@@ -15,7 +15,7 @@ import pytest
 from tests.support import hf_models
 from tests.support import tokenizer_folders as folders
 from tests.support.command import invoke
-from tfexport.export import export_bundle
+from tfexport.export import export
 from tfexport.runtime import Translator
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore")]
@@ -120,7 +120,7 @@ def test_text_is_that_of_transformers(tmp_path: Path, name: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = complete(case, folder, tokenizer)
     expected = expected_texts(case, model, tokenizer)
-    export_bundle(folder, tmp_path / "bundle", verify=False)
+    export(folder, tmp_path / "bundle", verify=False)
     manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
     assert (manifest.get("languages") is not None) == (case.target is not None)
     translator = Translator(tmp_path / "bundle")

@@ -180,5 +180,5 @@ def test_layout_of_the_docs_is_registered_and_knows_its_keys() -> None:
         LAYOUTS.pop("mine", None)
     keys = ["src_table", "decoder.1.k.bias", "nothing"]
     assert set(layout.table.map_keys(keys)) == set(keys[:2])
-    assert layout.claims({"model_type": "mine"})
+    assert layout.recognises({"model_type": "mine"})
     assert layout.read_config({"attention_heads": 3}) == {"num_heads": 3}

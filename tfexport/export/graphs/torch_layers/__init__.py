@@ -6,35 +6,37 @@ form, the layer is refused by name.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
+from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers import attention, encoder
 from tfexport.export.graphs.torch_layers.attention import split_weights
-from tfexport.export.graphs.torch_layers.capture import Baked, of_number, recorded_lines
+from tfexport.export.graphs.torch_layers.capture import (
+    Baked,
+    of_number,
+    recorded_lines,
+    replaced_if_there,
+)
 from tfexport.export.graphs.torch_layers.functions import functions
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, listed, recurrent_operators
 from tfexport.export.graphs.torch_layers.replaced import first_refusal, replaced
 
 _ONE_EXPORT = threading.RLock()
-# (class or module, attribute, what takes its place)
+# (class or module, attribute, its replacement)
 _FORWARDS: Sequence[tuple[Any, str, Callable[..., Any]]] = (
     (nn.MultiheadAttention, "forward", attention.attention_module),
     (nn.TransformerEncoder, "forward", encoder.encoder),
     (nn.TransformerEncoderLayer, "forward", encoder.encoder_layer),
-    (transformer, "_detect_is_causal_mask", encoder.is_causal_hint),
-    # The classes of tensors while torch traces.
-    (FakeTensor, "tolist", listed),
-    (FunctionalTensor, "tolist", listed),
-    (torch.SymBool, "__bool__", of_number),
 )
+_PRIVATE: Mapping[str, Callable[..., Any]] = {
+    torch_names.CAUSAL_HINT: encoder.is_causal_hint,
+    **dict.fromkeys(torch_names.TENSOR_LISTS, listed),
+    torch_names.TRUTH: of_number,
+}
 
 
 @contextlib.contextmanager
@@ -53,6 +55,8 @@ def exportable_layers(module: nn.Module) -> Iterator[None]:
     with _ONE_EXPORT, contextlib.ExitStack() as stack:
         for owner, name, form in _FORWARDS:
             stack.enter_context(replaced(owner, name, form))
+        for private, form in _PRIVATE.items():
+            stack.enter_context(replaced_if_there(private, form))
         stack.enter_context(recorded_lines(baked))
         stack.enter_context(split_weights(module))
         stack.enter_context(recurrent_operators(module, lengths))

@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
             "put the causal mask into attn_mask",
         )
     bias = None
-    if is_causal:  # aligned with the first key, as in torch, whatever S is
+    if is_causal:  # aligned with the first key, as in torch, for every S
         visible = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
         bias = as_bias(~visible, query.dtype)
     elif attn_mask is not None:
@@ -95,7 +95,7 @@ def scaled_dot_product_attention(
     return context.flatten(-4, -3)
 
 
-# The packed weights of attention, split before exporting: torch's exporter splits at every run.
+# Packed weights are split before exporting: torch's exporter would split them at every run.
 
 
 _WEIGHTS = ("onnx_q_weight", "onnx_k_weight", "onnx_v_weight")
@@ -144,10 +144,10 @@ def split_projections(layer: nn.Module) -> tuple[tuple[Tensor, ...], tuple[Tenso
     return weights, biases
 
 
-# ``nn.MultiheadAttention``, with the results of torch's fast path where eager code takes that.
-#
-# In eval mode without gradients torch computes self-attention by other code. It differs in rows
-# whose keys are all masked: NaN, where the other code gives 0 if no weights are asked for.
+# In eval mode without gradients torch computes self-attention by other code, its fast path. That
+# differs in rows whose keys are all masked: it gives NaN, where the other code gives 0 if no
+# weights are asked for. The layers here give the results of the fast path where eager code takes
+# it.
 #
 # Axes: B batch, L target length, S source length, H heads, D head size, E model width.
 
@@ -261,7 +261,7 @@ def merged_bias(
 
     Args:
         attn_mask: (L, S) or (B * H, L, S), boolean (True is masked) or added to the scores.
-        key_padding_mask: (B, S), likewise.
+        key_padding_mask: (B, S), as ``attn_mask``.
         num_heads: H.
         dtype: of the scores.
     """
@@ -287,7 +287,7 @@ class Call:
         key_padding_mask: see ``merged_bias``.
         need_weights: the weights are a result.
         average_attn_weights: their mean over the heads.
-        is_causal: what torch takes for a hint that ``attn_mask`` is causal.
+        is_causal: a hint that ``attn_mask`` is causal.
     """
 
     attn_mask: Tensor | None
@@ -300,7 +300,7 @@ class Call:
 def attention_module(
     own: Callable[..., Any], layer: nn.MultiheadAttention, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """In place of ``nn.MultiheadAttention.forward``, which is ``own``."""
+    """Replaces ``nn.MultiheadAttention.forward``, which is ``own``."""
     given = inspect.signature(own).bind(layer, *args, **kwargs)
     given.apply_defaults()
     inputs = (given.arguments["query"], given.arguments["key"], given.arguments["value"])
@@ -314,7 +314,7 @@ def attention_module(
 def attention_function(
     own: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """In place of ``torch.nn.functional.multi_head_attention_forward``, which is ``own``."""
+    """Replaces ``torch.nn.functional.multi_head_attention_forward``, which is ``own``."""
     bound = inspect.signature(own).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments

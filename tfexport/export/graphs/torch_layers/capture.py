@@ -1,6 +1,6 @@
 """Lines of a user's code while torch traces it: of operators, and of sizes that became constants.
 
-Both are found by functions that are private to torch; where a version has none, messages say less.
+Both are found by functions that are private to torch. Without these, messages have fewer details.
 """
 
 import ast
@@ -16,10 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
-from torch.fx.proxy import TracerBase
 
 from tfexport.errors import ExportError
+from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers.replaced import replaced
 from tfexport.export.named_code import is_users, library_of
 
@@ -42,15 +41,15 @@ _REMEDIES = (
 
 
 class Baked:
-    """Places in the user's code where the size of an axis became a constant."""
+    """Lines of the user's code where the size of an axis became a constant."""
 
     def __init__(self) -> None:
-        self._places: list[str] = []
+        self._locations: list[str] = []
 
-    def record(self, own: Any, env: ShapeEnv, symbol: Any, target: Any, message: str) -> None:
-        """In place of ``ShapeEnv._set_replacement``, which is ``own``."""
-        if getattr(target, "is_number", False) and (place := _users_line()) is not None:
-            self._places.append(place)
+    def record(self, own: Any, env: Any, symbol: Any, target: Any, message: str) -> None:
+        """Replaces ``ShapeEnv._set_replacement``, which is ``own``."""
+        if getattr(target, "is_number", False) and (location := _users_line()) is not None:
+            self._locations.append(location)
         own(env, symbol, target, message)
 
     def error(self, error: BaseException) -> ExportError | None:
@@ -58,9 +57,9 @@ class Baked:
         found = _VIOLATED.search(str(error))
         if found is None or _CONSTANT.search(str(error)) is None:
             return None
-        places = ", ".join(dict.fromkeys(self._places))
-        where = f"; at {places}" if places else ""
-        remedy = next((each for form, each in _REMEDIES if re.search(form, places)), _OF_SIZES)
+        locations = ", ".join(dict.fromkeys(self._locations))
+        where = f"; at {locations}" if locations else ""
+        remedy = next((each for form, each in _REMEDIES if re.search(form, locations)), _OF_SIZES)
         return ExportError(
             f"the code works for the example's size only, in {found[1]}{where}; {remedy}"
         )
@@ -77,8 +76,8 @@ def _users_line() -> str | None:
     return None
 
 
-def _own_frames(own: Any, tracer: Any, stack: Any) -> Any:
-    """In place of the function that chooses the lines which torch records for an operator.
+def _forward_frames(own: Any, tracer: Any, stack: Any) -> Any:
+    """Replaces the function that chooses the lines which torch records for an operator.
 
     It takes those of functions called ``forward`` only.
     """
@@ -94,27 +93,32 @@ def recorded_lines(baked: Baked) -> Iterator[None]:
         baked: where the size of an axis becomes a constant.
     """
     with (
-        _replaced_if_there(ShapeEnv, "_set_replacement", baked.record),
-        _replaced_if_there(TracerBase, "_filter_traceback_frames", _own_frames),
+        replaced_if_there(torch_names.SET_SIZE, baked.record),
+        replaced_if_there(torch_names.CHOOSE_LINES, _forward_frames),
     ):
         yield
 
 
-def _replaced_if_there(
-    owner: Any, name: str, form: Callable[..., Any]
+def replaced_if_there(
+    name: str, form: Callable[..., Any]
 ) -> contextlib.AbstractContextManager[None]:
-    there = hasattr(owner, name)
-    return replaced(owner, name, form) if there else contextlib.nullcontext()
+    """As ``replaced``, of one of ``torch_names``; does nothing where torch has no such function.
+
+    Args:
+        name: of the function.
+        form: takes its place.
+    """
+    place = torch_names.owner_of(name)
+    return contextlib.nullcontext() if place is None else replaced(*place, form)
 
 
-# Conditions on values that cannot change a result: of ``assert``, and of an ``if`` that raises.
-#
-# A graph has no branches on values, and these need none: it computes what the code computes when it
-# does not raise. While exporting such a condition is taken as met; the user's own code still checks
-# it whenever it is run for comparison.
+# Conditions of an ``assert``, and of an ``if`` that raises, cannot change a result. A graph has no
+# branches on values and needs none here: it computes what the code computes when it does not raise.
+# The export assumes that nothing raises; the user's code still checks it when it is run
+# for comparison.
 
 
-_TOLD = {"print", "warn", "warning", "info", "debug"}  # calls that only tell something
+_PRINTS = {"print", "warn", "warning", "info", "debug"}  # calls that only print or log
 
 
 def conditions() -> Mapping[Any, Callable[..., Any]]:
@@ -125,16 +129,17 @@ def conditions() -> Mapping[Any, Callable[..., Any]]:
 
 
 def of_tensors(own: Any, *args: Any, **kwargs: Any) -> bool:
-    """In place of a function that makes a truth value, which is ``own``."""
+    """Replaces a function that makes a truth value, which is ``own``."""
     found = _without_effect()
     return bool(own(*args, **kwargs)) if found is None else found
 
 
 def of_number(own: Any, value: Any) -> bool:
-    """In place of the truth value of a comparison of numbers, such as those of ``item()``."""
+    """Replaces the truth value of a comparison of numbers, such as those of ``item()``."""
+    unknown = torch_names.find(torch_names.UNKNOWN_VALUE) or ()
     try:
         return bool(own(value))
-    except GuardOnDataDependentSymNode:
+    except unknown:
         found = _without_effect()
         if found is None:
             raise
@@ -163,7 +168,7 @@ def _harmless(filename: str) -> Mapping[int, bool]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             value = True
-        elif isinstance(node, ast.If) and all(map(_only_tells, node.body)):
+        elif isinstance(node, ast.If) and all(map(_only_prints, node.body)):
             value = False
         else:
             continue
@@ -176,10 +181,10 @@ def _harmless(filename: str) -> Mapping[int, bool]:
     return found
 
 
-def _only_tells(statement: ast.stmt) -> bool:
+def _only_prints(statement: ast.stmt) -> bool:
     """Whether a statement raises, warns or prints."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         function = statement.value.func
         name = function.attr if isinstance(function, ast.Attribute) else ""
-        return (function.id if isinstance(function, ast.Name) else name) in _TOLD
+        return (function.id if isinstance(function, ast.Name) else name) in _PRINTS
     return isinstance(statement, ast.Raise)

@@ -23,7 +23,7 @@ def is_causal_hint(
     is_causal: bool | None = None,
     size: int | None = None,
 ) -> bool:
-    """In place of torch's check whether a mask is causal, which depends on its values.
+    """Replaces torch's check whether a mask is causal, which depends on its values.
 
     A mask that is given is used as it is.
     """
@@ -38,7 +38,7 @@ def encoder_layer(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """In place of ``nn.TransformerEncoderLayer.forward``, which is ``own``."""
+    """Replaces ``nn.TransformerEncoderLayer.forward``, which is ``own``."""
     if not _takes_fast_path(layer, src):
         result: Tensor = own(layer, src, src_mask, src_key_padding_mask, is_causal)
         return result
@@ -94,7 +94,7 @@ def encoder(
     src_key_padding_mask: Tensor | None = None,
     is_causal: bool | None = None,
 ) -> Tensor:
-    """In place of ``nn.TransformerEncoder.forward``, which is ``own``.
+    """Replaces ``nn.TransformerEncoder.forward``, which is ``own``.
 
     Where torch packs the rows without their padding, the padded positions are zeros before the
     last norm. It does so only if every row is padded on the right, which is decided as the graph

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tfexport.export import torch_names
 from tfexport.export.graphs.torch_layers import attention
 from tfexport.export.graphs.torch_layers.capture import conditions
 from tfexport.export.graphs.torch_layers.recurrent import PackedLengths, unlisted
 from tfexport.export.graphs.torch_layers.replaced import refusal
 
-# Pooling over axes whose size is not known while exporting.
-#
-# torch's exporter takes the size of the example for some of them.
+# Pooling over axes whose size is not known while exporting: for some of them torch's exporter takes
+# the size of the example.
 
 
 def max_pool1d(
@@ -87,14 +87,12 @@ def _windows_pooled(inputs: Tensor, count: int, maximum: bool) -> Tensor:
     return inputs @ share.T
 
 
-# Complex tensors, of rotary positions for example: views that torch's exporter has no form for.
-#
-# A complex tensor is exported as a real one with one more axis, of size 2, and these views of the
-# real tensor have forms.
+# Complex tensors, of rotary positions for example, are exported as real ones with one more axis of
+# size 2. torch's exporter has no form for these views of complex tensors.
 
 
 def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
-    """In place of ``unsqueeze``, which is ``own``."""
+    """Replaces ``unsqueeze``, which is ``own``."""
     if not values.is_complex():
         result: Tensor = own(values, dim)
         return result
@@ -102,7 +100,7 @@ def unsqueeze(own: Any, values: Tensor, dim: int) -> Tensor:
 
 
 def get_item(own: Any, values: Tensor, index: Any) -> Tensor:
-    """In place of indexing, which is ``own``."""
+    """Replaces indexing, which is ``own``."""
     if not values.is_complex():
         result: Tensor = own(values, index)
         return result
@@ -126,8 +124,9 @@ def functions(lengths: PackedLengths) -> Mapping[Any, Form]:
         F.multi_head_attention_forward: attention.attention_function,
         F.max_pool1d: _without_own(max_pool1d),
         torch.max_pool1d: _without_own(max_pool1d),
-        torch._C._VariableFunctions._pack_padded_sequence: _without_own(lengths.pack),
-        torch._C._VariableFunctions._pad_packed_sequence: _without_own(lengths.unpack),
+        # None in a torch without them; no function is None.
+        torch_names.find(torch_names.PACK): _without_own(lengths.pack),
+        torch_names.find(torch_names.UNPACK): _without_own(lengths.unpack),
         torch.as_tensor: unlisted,
         torch.tensor: unlisted,
         **{function: _adaptive(axes, maximum) for function, (axes, maximum) in _ADAPTIVE.items()},
@@ -221,7 +220,7 @@ def _rrelu(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Without the axes whose size is 1 by design; a dynamic axis stays, whatever its size is."""
+    """Remove the axes whose size is always 1; a dynamic axis stays."""
     given = _by_name(("input", "dim"), args, kwargs)
     inputs: Tensor = given["input"]
     axes = given.get("dim", range(inputs.dim()))
@@ -234,7 +233,7 @@ def _squeeze(own: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _triangle(own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """Of int64 in place of other integers and truth values: onnxruntime 1.18 has no others."""
+    """Integers and truth values become int64: onnxruntime 1.18 takes no others."""
     given = dict(_by_name(("input", "diagonal"), args, kwargs))
     inputs: Tensor = given.pop("input")
     if inputs.is_floating_point() or inputs.is_complex():
@@ -275,7 +274,7 @@ def _data(_own: Any, values: Tensor) -> Tensor:
 
 
 def _rms_norm(_own: Any, *args: Any, **kwargs: Any) -> Tensor:
-    """As torch computes it, written out: its exporter would trace the program again to do so."""
+    """RMS norm in steps that torch's exporter can use without another trace."""
     given = _by_name(("input", "normalized_shape", "weight", "eps"), args, kwargs)
     inputs: Tensor = given["input"]
     axes = [-1 - i for i in range(len(given["normalized_shape"]))]

@@ -19,11 +19,11 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from tfexport.export.graphs.torch_layers.replaced import refusal, replaced
 
-# Packed sequences: a padded tensor and its lengths stand in for one while exporting.
+# Packed sequences: while exporting, a padded tensor and its lengths replace one.
 #
-# torch packs rows of unequal length into one axis whose size depends on the lengths, and ONNX's
+# torch packs rows of unequal length into one axis whose size depends on the lengths; ONNX's
 # recurrent operators take padded rows and their lengths. So ``pack_padded_sequence`` keeps the rows
-# padded here, and the layers of ``recurrent`` give the operator the lengths.
+# padded here, and the layers give the operator the lengths.
 #
 # Axes: T time, B batch.
 
@@ -53,7 +53,7 @@ class PackedLengths:
         )
 
     def pack(self, rows: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-        """In place of torch's ``_pack_padded_sequence``; the rows stay padded.
+        """Replaces torch's ``_pack_padded_sequence``; the rows stay padded.
 
         Args:
             rows: (T, B, ...), or (B, T, ...) if ``batch_first``.
@@ -81,7 +81,7 @@ class PackedLengths:
         padding_value: float,
         total_length: int,
     ) -> tuple[Tensor, Tensor]:
-        """In place of torch's ``_pad_packed_sequence``.
+        """Replaces torch's ``_pad_packed_sequence``.
 
         Returns:
             rows: (total_length, B, ...), or (B, total_length, ...) if ``batch_first``.
@@ -131,12 +131,12 @@ class ListedLengths(Sequence[int]):
 
 
 def listed(own: Any, values: Tensor) -> Any:
-    """In place of the ``tolist`` of a tensor that is traced, which is ``own``."""
+    """Replaces the ``tolist`` of a tensor that is traced, which is ``own``."""
     return ListedLengths(values) if values.dim() == 1 else own(values)
 
 
 def unlisted(own: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of ``torch.as_tensor`` and ``torch.tensor``, which are ``own``."""
+    """Replaces ``torch.as_tensor`` and ``torch.tensor``, which are ``own``."""
     if isinstance(values, ListedLengths):
         dtype = kwargs.get("dtype")
         return values.values if dtype is None else values.values.to(dtype)
@@ -230,7 +230,7 @@ def _remove_buffers(layer: nn.RNNBase) -> None:
 def _forward(
     layer: nn.RNNBase, known: PackedLengths, inputs: Tensor | PackedSequence, hx: Any = None
 ) -> tuple[Any, Any]:
-    """In place of the ``forward`` of ``nn.GRU``, ``nn.LSTM`` and ``nn.RNN``."""
+    """Replaces the ``forward`` of ``nn.GRU``, ``nn.LSTM`` and ``nn.RNN``."""
     if _BUFFER.format(kind="W", layer=0) not in layer._buffers:
         raise refusal(
             f"nn.{_OPERATORS[layer.mode]}",

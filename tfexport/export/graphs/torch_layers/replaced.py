@@ -16,7 +16,7 @@ def replaced(owner: Any, name: str, form: Callable[..., Any]) -> Iterator[None]:
     Args:
         owner: the class or module.
         name: of the function.
-        form: takes the function's place. Its first argument is the function itself.
+        form: the replacement. Its first argument is the function itself.
     """
     own = getattr(owner, name)
     thread = threading.get_ident()
@@ -36,9 +36,6 @@ def replaced(owner: Any, name: str, form: Callable[..., Any]) -> Iterator[None]:
             setattr(owner, name, own)
         else:
             delattr(owner, name)
-
-
-# The errors that name a layer and what it was asked to do.
 
 
 def refusal(layer: str, found: str, remedy: str) -> ExportError:

@@ -65,7 +65,7 @@ class BuiltTokenizer:
                 raise TokenizerError(text.replace(name, str(subject))) from None
 
     def _as_found(self, text: str, folder: str) -> str:
-        """A message with the names of files in the user's folder, in place of the bundle's."""
+        """A message with the names of files in the user's folder instead of the bundle's."""
         for name, content in self.files.items():
             if isinstance(content, Path):
                 text = re.sub(
@@ -97,8 +97,6 @@ class ModelTokenizers:
 
 
 # Languages that the tokenizers of transformers know without a file that lists them, in order.
-
-
 _MBART = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT "
     "lv_LV my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"

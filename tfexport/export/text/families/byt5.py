@@ -42,7 +42,7 @@ def find_byt5(folder: ModelFolder) -> ModelTokenizers:
 
 
 def _strips(folder: ModelFolder, name: str) -> dict[str, Any]:
-    """Whether a token takes the white space around it; it does if the folder does not say."""
+    """Whether a token takes the white space around it; true by default."""
     value = folder.settings.get(f"{name}_token")
     values = value if isinstance(value, dict) else {"lstrip": True, "rstrip": True}
     return {flag: values.get(flag) is True for flag in ("lstrip", "rstrip", "single_word")}

@@ -1,4 +1,4 @@
-"""The files of a tokenizer in a Hugging Face folder, and the settings beside them.
+"""The files of a tokenizer in a Hugging Face folder, and the settings next to them.
 
 Source of the rules: how transformers reads tokenizer_config.json, special_tokens_map.json and
 added_tokens.json; the two last are read where the first does not list the added tokens.

@@ -89,10 +89,9 @@ def default_language(
     return code
 
 
-# Marian's tokenizer: two SentencePiece models and vocabularies of their pieces.
-#
-# As in transformers, whether or not sacremoses is installed, no punctuation is normalised: its
-# tokenizer has the function, and never calls it.
+# Marian: two SentencePiece models and vocabularies of their pieces. No punctuation is normalised,
+# as in transformers, whose tokenizer has the function and never calls it, with or without
+# sacremoses.
 
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
@@ -152,10 +151,9 @@ def _codes(vocabulary: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-# M2M100's tokenizer: a SentencePiece model, a vocabulary of its pieces, languages behind it.
-#
-# As in transformers, the languages' tokens are special only where the folder lists them as such;
-# elsewhere they are not found in text, and decoded text shows them.
+# M2M100: a SentencePiece model, a vocabulary of its pieces, then languages. As in transformers, the
+# languages' tokens are special only where the folder lists them as such; elsewhere they are not
+# found in text, and decoded text shows them.
 
 
 M2M100_FILES = ("vocab.json", "sentencepiece.bpe.model")
@@ -197,7 +195,7 @@ def find_m2m100(folder: ModelFolder) -> ModelTokenizers:
     return ModelTokenizers(folder.path, built, built, paths, languages)
 
 
-# PLBart's tokenizer: a SentencePiece model whose ids are moved as fairseq does.
+# PLBart: a SentencePiece model whose ids are moved as fairseq does.
 
 
 FILE = "sentencepiece.bpe.model"
@@ -214,9 +212,9 @@ def find_plbart(folder: ModelFolder) -> ModelTokenizers:
     codes = one_of_codes(folder, PLBART, "base")
     pieces = read_pieces(folder.path / FILE).pieces
     tokens = [f"__{code}__" for code in codes]
-    behind = [*tokens, *(["<mask>"] if codes == PLBART["base"] else [])]
+    last = [*tokens, *(["<mask>"] if codes == PLBART["base"] else [])]
     fixed = {piece: i for i, piece in enumerate(_FIRST)}
-    fixed |= {token: len(pieces) + 1 + i for i, token in enumerate(behind)}
+    fixed |= {token: len(pieces) + 1 + i for i, token in enumerate(last)}
     special = folder.special_tokens(
         {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>",
          "pad": "<pad>", "mask": "<mask>"}, tokens,

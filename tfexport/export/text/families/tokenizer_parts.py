@@ -12,7 +12,7 @@ from tfexport.export.text.families.folder import NAMED, ModelFolder
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.vocabulary import describe_foreign
 
-# Special tokens of a tokenizer of the library ``tokenizers``, added as transformers does.
+# Special tokens of the library ``tokenizers``, added as transformers does.
 
 
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -116,9 +116,6 @@ def _added(library: Any, values: Mapping[str, Any]) -> Any:
 def _content(token: Any) -> str:
     content: str = token if isinstance(token, str) else token.content
     return content
-
-
-# The content of a SentencePiece model: pieces with scores, and the rules of its normalization.
 
 
 UNIGRAM, BPE = 1, 2  # types of models

@@ -23,10 +23,8 @@ from tfexport.runtime.text.added_tokens import CLEANED
 from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
 from tfexport.runtime.text.tokenizer_json import read_rules
 
-# Tokenizers that transformers makes of their parts, by their classes.
-#
-# It takes a vocabulary and the rules of normalization from the files, and everything else from the
-# class; so does this, also where a tokenizer.json holds something else.
+# transformers takes a vocabulary and the rules of normalization from the files, and everything else
+# from the tokenizer's class. So does this, also where a tokenizer.json holds something else.
 
 
 _FAIRSEQ = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>"}
@@ -54,7 +52,7 @@ class Recipe:
 
 
 def _spaced(library: Any, tokenizer: Any, words: bool) -> Any:
-    """Add the pre-tokenizer and decoder for pieces that begin words with a mark."""
+    """Add the pre-tokenizer and decoder for pieces that start words with a mark."""
     spaces = library.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always", split=True)
     split = [library.pre_tokenizers.WhitespaceSplit(), spaces]
     tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence(split) if words else spaces
@@ -66,8 +64,8 @@ def _spaced(library: Any, tokenizer: Any, words: bool) -> Any:
 
 def _normalizer(library: Any, charsmap: bytes | None) -> Any:
     one_space = library.normalizers.Replace(library.Regex(" {2,}"), " ")
-    begin = [] if charsmap is None else [library.normalizers.Precompiled(charsmap)]
-    return library.normalizers.Sequence([*begin, one_space])
+    first = [] if charsmap is None else [library.normalizers.Precompiled(charsmap)]
+    return library.normalizers.Sequence([*first, one_space])
 
 
 def _unigram(library: Any, scored: Sequence[Scored], unknown: int) -> Any:
@@ -80,17 +78,17 @@ def _name(folder: ModelFolder, name: str) -> str:
 
 
 def _moved(parts: Parts, folder: ModelFolder, codes: Sequence[str]) -> list[Scored]:
-    """Pieces with the ids of fairseq, and languages and a mask behind them."""
+    """Pieces with the ids of fairseq, and languages and a mask after them."""
     if parts.in_order:
         if not any(piece in codes for piece, _ in parts.scored):
             raise TokenizerError(f"{parts.path}: its vocabulary has no language, such as en_XX.")
         return parts.scored
     first = [_name(folder, name) for name in ("bos", "pad", "eos", "unk")]
-    behind = [*codes, _name(folder, "mask")]
+    last = [*codes, _name(folder, "mask")]
     return [
         *((piece, 0.0) for piece in first),
         *parts.scored[3:],
-        *((piece, 0.0) for piece in behind),
+        *((piece, 0.0) for piece in last),
     ]
 
 
@@ -186,7 +184,9 @@ def _further(parts: Parts, folder: ModelFolder) -> list[Any]:
     return list(folder.extra or ())
 
 
-def _behind(codes: Sequence[str], first: bool) -> Callable[[Parts, ModelFolder], SpecialTokens]:
+def _with_languages(
+    codes: Sequence[str], first: bool
+) -> Callable[[Parts, ModelFolder], SpecialTokens]:
     def special(parts: Parts, folder: ModelFolder) -> SpecialTokens:
         further = _further(parts, folder)
         if first:
@@ -230,8 +230,8 @@ RECIPES: Mapping[str, Recipe] = {
     "BlenderbotTokenizer": Recipe(
         "BPE", _MERGED, _byte_level(True), _simple({**_MASK_LEFT, "normalized": False})
     ),
-    "MBartTokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart, _behind(MBART, True)),
-    "MBart50Tokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart50, _behind(MBART50, False)),
+    "MBartTokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart, _with_languages(MBART, True)),
+    "MBart50Tokenizer": Recipe("Unigram", _FAIRSEQ_FILE, _mbart50, _with_languages(MBART50, False)),
     "NllbTokenizer": Recipe(
         "BPE", [], _nllb, _simple({"normalized": True, "lstrip": True, "special": True})
     ),

@@ -1,6 +1,7 @@
 """The registry of layouts: all that detection, the option ``layout`` and the docs know of.
 
-A file of this folder is a layout of its name, with dashes, and is found by being here.
+Every ``Layout`` that a file of this folder defines is registered. The command line lists their
+names without torch, in ``tfexport.cli.console.LAYOUTS``.
 """
 
 from importlib import import_module
@@ -38,8 +39,8 @@ def require_layout_name(name: str | None) -> None:
 
 def _read_folder() -> list[Layout]:
     """The layouts of this folder's files, by precedence and name."""
-    names = [module.name for module in iter_modules(__path__)]
-    found = [getattr(import_module(f"{__name__}.{name}"), name.upper()) for name in names]
+    modules = [import_module(f"{__name__}.{file.name}") for file in iter_modules(__path__)]
+    found = [it for module in modules for it in vars(module).values() if isinstance(it, Layout)]
     return sorted(found, key=lambda layout: (-layout.precedence, layout.name))
 
 

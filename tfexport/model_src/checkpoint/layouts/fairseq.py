@@ -87,7 +87,7 @@ _OTHER_KIND = re.compile(r"_lm|_moe|non_?autoregressive|levenshtein|s2t|insertio
 
 
 def _flat(args: Any) -> Any:
-    """Options of a file in which those of a stack lie in a group of their own, as one group."""
+    """Options as one group, of a file that has a group for each stack."""
     if not isinstance(args, Mapping):
         return args
     flat = dict(args)
@@ -149,7 +149,7 @@ def _positions(given: Options) -> dict[str, Any]:
 
 
 def prepare_fairseq(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
-    """Leave out what is not computed with, and the rows of learned positions that nothing reads."""
+    """Leave out unused tensors, and the rows of learned positions that are never read."""
     read, problems = refused_keys(tensors, _REFUSED_KEYS)
     read |= {name: () for name in tensors if _UNUSED.fullmatch(name)}
     notes = []

@@ -12,7 +12,7 @@ from tfexport.model_src.checkpoint.keymap import Entries, KeyTable, OneRow, Tran
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.toolkit_options import Options, refused_keys, several, without
 
-NEVER = -1e9  # the output bias of an id that stands for no word: its probability is 0 in float32
+NEVER = -1e9  # the output bias of an id without a word: its probability is 0 in float32
 
 # fmt: off
 _WORDS = {
@@ -101,7 +101,7 @@ def read_marian_options(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _placement(given: Options) -> str:
-    """Where norms stand, from sequences of operations: d dropout, a addition, n norm."""
+    """The placement of norms, from sequences of operations: d dropout, a addition, n norm."""
     before, after = (
         str(given.values.get(f"transformer-{name}process") or default).replace("d", "")
         for name, default in (("pre", ""), ("post", "dan"))
@@ -121,7 +121,7 @@ def _placement(given: Options) -> str:
 def prepare_marian(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
     """Count layers from 0, and add an id whose embedding is zero, from which decoding starts.
 
-    Marian starts from no word at all. The id that stands for that is the last one of the target;
+    Marian starts without a word. The last id of the target is used for that;
     its output bias makes it impossible, so that words have the probabilities of Marian.
     """
     read, problems = refused_keys(tensors, _REFUSED_KEYS)

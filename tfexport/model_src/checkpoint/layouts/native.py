@@ -49,7 +49,7 @@ def save_checkpoint(model: Transformer, path: str | os.PathLike[str], force: boo
     tensors: dict[str, Tensor] = {}
     stored: dict[int, str] = {}
     for name, tensor in model.state_dict().items():
-        # A tied table is stored under its first name only; the config says what it is tied to.
+        # A tied table is stored under its first name only; the config has the ties.
         if stored.setdefault(tensor.data_ptr(), name) == name or tensor.numel() == 0:
             tensors[name] = tensor.detach().contiguous()
     with new_file(path, force) as partial:

@@ -121,7 +121,7 @@ def _positions(given: Options) -> dict[str, Any]:
 
 
 def _relative(given: Options) -> dict[str, Any]:
-    """Relative positions, of which the sign of one number says the kind."""
+    """Relative positions; the sign of one number decides their kind."""
     distance = given.integer("max_relative_positions", 0) or 0
     if (given.integer("relative_positions_buckets", 0) or 0) > 0:
         return {"relative_positions": "buckets_every_layer", "relative_max_distance": distance}
@@ -140,9 +140,9 @@ def _relative(given: Options) -> dict[str, Any]:
 
 
 def prepare_opennmt(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Prepared:
-    """Refuse tensors of what is not supported; put the gate of a gated feed-forward in its place.
+    """Refuse tensors of what is not supported; name the gate of a gated feed-forward.
 
-    There ``w_1`` is the gate and ``w_3`` the other half, so they change places.
+    OpenNMT-py calls the gate ``w_1`` and the other half ``w_3``, so the two are exchanged.
     """
     read, problems = refused_keys(tensors, _REFUSED_KEYS)
     kept = without(tensors, read)

@@ -107,7 +107,7 @@ def _same(given: Options, name: str, pair: list[str]) -> str:
 
 
 def _placement(stack: Options) -> str:
-    """Where norms stand, from sequences of operations: d dropout, r residual, n norm."""
+    """The placement of norms, from sequences of operations: d dropout, r residual, n norm."""
     before, after = (
         str(stack.values.get(f"{name}process_sequence", default)).replace("d", "")
         for name, default in (("pre", "n"), ("post", "dr"))

@@ -13,7 +13,18 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from tfexport.export.ir_tools.nodes import MICROSOFT, add_initializer, array_of, new_node, value_key
+from tfexport.export.ir_tools.nodes import (
+    EMBEDDING,
+    MICROSOFT,
+    PROJECTION,
+    Role,
+    add_initializer,
+    array_of,
+    new_node,
+    read_role,
+    reads_table,
+    value_key,
+)
 from tfexport.export.ir_tools.quantization import (
     BLOCK,
     Array,
@@ -22,7 +33,6 @@ from tfexport.export.ir_tools.quantization import (
     quantize_per_column,
     quantize_per_row,
 )
-from tfexport.export.ir_tools.roles import EMBEDDING, PROJECTION, Role, read_role, reads_whole
 from tfexport.export.passes.int8_argmax import remove_preselection
 
 KINDS = ("int8", "int4")
@@ -38,7 +48,7 @@ class WeightUse:
     Attributes:
         role: which parameter it is.
         key: hash of its values, equal for weights that graphs share.
-        node: the MatMul or Gather, or a node marked by ``mark_whole_reader``.
+        node: the MatMul or Gather, or a node marked by ``mark_table_reader``.
         weight: the initializer.
         transposed: the node reads it through a Transpose.
     """
@@ -58,10 +68,10 @@ class WeightUse:
 def find_weight_uses(model: ir.Model) -> Iterator[WeightUse]:
     """Every use of a weight by a MatMul, and of an embedding or projection by other nodes."""
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
-        place = 0 if reads_whole(node) else _WEIGHT_INPUTS.get(node.op_type)
-        if node.domain or place is None:
+        index = 0 if reads_table(node) else _WEIGHT_INPUTS.get(node.op_type)
+        if node.domain or index is None:
             continue
-        value, transposed = _through_transposes(node.inputs[place])
+        value, transposed = _through_transposes(node.inputs[index])
         role = read_role(value) if value is not None and _is_matrix(value) else None
         if value is None or role is None:
             continue
@@ -177,8 +187,8 @@ class _Store:
 
 def _replace_use(use: WeightUse, weight: ir.Value, scale: ir.Value, store: _Store) -> None:
     weight = _transpose(use, weight) if use.transposed else weight
-    if reads_whole(use.node):
-        _replace_whole_reader(use.node, weight, scale)
+    if reads_table(use.node):
+        _replace_table_reader(use.node, weight, scale)
     elif use.node.op_type == "Gather":
         _replace_gather(use.node, weight, scale, store.last_axis())
     else:
@@ -197,7 +207,7 @@ def _transpose(use: WeightUse, weight: ir.Value) -> ir.Value:
 
 
 def _replace_matmul(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
-    bias_add, bias = _bias_behind(node)
+    bias_add, bias = _bias_after(node)
     made = new_node(
         "DynamicQuantizeMatMul",
         [node.inputs[0], weight, scale, None, bias],
@@ -231,8 +241,8 @@ def _replace_gather(node: ir.Node, weight: ir.Value, scale: ir.Value, last_axis:
     _replace([node], [values, scales, as_float, widened, product])
 
 
-def _replace_whole_reader(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
-    """Dequantize the whole table to float32."""
+def _replace_table_reader(node: ir.Node, weight: ir.Value, scale: ir.Value) -> None:
+    """Dequantize all of the table to float32."""
     made = _node("DequantizeLinear", [weight, scale], f"{node.name}_float", {"axis": 0})
     _replace([node], [made])
 
@@ -246,8 +256,8 @@ def _node(
     return new_node(operator, inputs, name, attributes, output=f"{name}.out")
 
 
-def _bias_behind(node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
-    """The Add of a bias that is the only user of the product, and the bias; else None twice."""
+def _bias_after(node: ir.Node) -> tuple[ir.Node | None, ir.Value | None]:
+    """The Add of a bias that is the only user of the product, and the bias; else None for both."""
     (output,) = node.outputs
     users = list(output.uses())
     if len(users) == 1 and not output.is_graph_output():

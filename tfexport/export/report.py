@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import torch
 
 from tfexport.errors import Message, Option, ParityError
-from tfexport.export.rounding import LEAST_ALLOWED, MOST_ALLOWED, MULTIPLE, allow
+
+LEAST_ALLOWED = 1e-4
+MULTIPLE = 5  # of the noise; docs/parity.md has the measurements
+MOST_ALLOWED = 1e-2  # whatever the noise
 
 NATIVE, NATIVE_TOKENS = "native", "native tokens"  # stages of the native engine
 EXPECTED = "expected texts"
@@ -50,12 +52,23 @@ TOKEN_STAGES = (
     EXPECTED,
 )  # their difference is a number of rows
 
-# Where one program's code is compared with another's, not with its own export: equal ones differ by
-# their rounding. A difference of more than this that rounding does not explain is told.
+# For comparisons of two programs, not of a program and its export: equal ones differ by their
+# rounding. A larger difference than this that rounding does not explain is reported.
 _TWO_PROGRAMS = (EAGER_MODULES, STEP_AND_DECODE)
 _DOUBTED = LEAST_ALLOWED / 10
 
 DRAWN, SAMPLES, SENTENCES, EXAMPLES = "drawn", "samples", "sentences", "examples"  # kinds of inputs
+
+
+def allow(noise: float) -> float:
+    """The largest difference that passes where float32 itself has this much noise.
+
+    It is ``MULTIPLE`` times the noise, at least ``LEAST_ALLOWED`` and at most ``MOST_ALLOWED``, so
+    that no model widens it without bound.
+    """
+    if not np.isfinite(noise):
+        return min(LEAST_ALLOWED, MOST_ALLOWED)
+    return float(min(MOST_ALLOWED, max(LEAST_ALLOWED, MULTIPLE * noise)))
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,7 @@ class Comparison:
     """One stage at one shape.
 
     Attributes:
-        stage: one of ``STAGES``, or of a graph form that has a stage of its own.
+        stage: one of ``STAGES``, or that of a graph form.
         batch: B.
         source_length: S.
         difference: the largest, relative to max(1, |eager's value|); for ``TOKEN_STAGES`` the
@@ -110,7 +123,7 @@ class ParityReport:
         comparisons: each stage at each shape.
         no_original: why the project's own modules were run instead of an original; None if an
             original was run.
-        not_run: why no code of the user's own was run, as a phrase, or ""; None if it was.
+        not_run: why the user's own code was not run, as a phrase, or ""; None if it was.
         measured_by: how the noise of the reference was measured; None if it was not.
         settings: those that the weights do not show: key to value and origin, as JSON values.
         level: how much was compared: "full" or "quick".
@@ -137,7 +150,7 @@ class ParityReport:
 
     @property
     def own_code(self) -> Message | None:
-        """A sentence if no code of the user's own was run, with what to pass; None if it was."""
+        """A sentence if the user's own code was not run, with what to pass; None if it was."""
         if self.not_run is None:
             return None
         why = f" ({self.not_run})" if self.not_run else ""
@@ -151,7 +164,7 @@ class ParityReport:
     def stages(self) -> list[str]:
         """The stages that were compared, in the order of ``STAGES``; others come last."""
         found = dict.fromkeys(c.stage for c in self.comparisons)
-        return sorted(found, key=_place)
+        return sorted(found, key=_order)
 
     @property
     def compared_native(self) -> bool:
@@ -166,7 +179,7 @@ class ParityReport:
     def first_failure(self) -> Comparison | None:
         """The first failure in the order of ``STAGES``, at the smallest shape."""
         failures = [c for c in self.comparisons if not c.passed]
-        return min(failures, key=lambda c: _place(c.stage), default=None)
+        return min(failures, key=lambda c: _order(c.stage), default=None)
 
     def worst(self) -> dict[str, Comparison]:
         """Stage to its worst comparison: one that failed, else the largest difference."""
@@ -217,6 +230,8 @@ class ParityReport:
 
     def summary(self) -> dict[str, Any]:
         """The part that a manifest records."""
+        from importlib import metadata  # slow to import, and seldom needed
+
         tokens = [c for c in self.comparisons if c.stage in TOKEN_STAGES]
         worst = self.worst()
         return {
@@ -240,7 +255,7 @@ class ParityReport:
                 "most_allowed": MOST_ALLOWED,
                 "noise": max((c.noise for c in self.comparisons), default=0.0),
             },
-            "torch": torch.__version__.partition("+")[0],
+            "torch": metadata.version("torch").partition("+")[0],
             "onnxruntime": onnxruntime.__version__,
         }
 
@@ -280,7 +295,7 @@ class ParityReport:
         elif failure.stage in TOKEN_STAGES:
             amount = f"{failure.difference:.0f} rows differ ({where})."
         else:
-            ours, allowed = told_apart(failure.difference, failure.allowed)
+            ours, allowed = distinct_figures(failure.difference, failure.allowed)
             tokens = f"the tokens of {wrong:.0f} rows differ" if wrong else "no token differs"
             amount = (
                 f"differs by {ours}, {failure.used:.3g} times the {allowed} that is allowed "
@@ -332,8 +347,8 @@ class ParityReport:
         return [*causes, "."]
 
 
-def told_apart(one: float, other: float) -> tuple[str, str]:
-    """Two figures with as many digits as tell them apart, two at least."""
+def distinct_figures(one: float, other: float) -> tuple[str, str]:
+    """Two figures with enough digits to show that they differ, two at least."""
     for digits in range(2, 17):
         texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:
@@ -341,5 +356,5 @@ def told_apart(one: float, other: float) -> tuple[str, str]:
     return texts
 
 
-def _place(stage: str) -> int:
+def _order(stage: str) -> int:
     return STAGES.index(stage) if stage in STAGES else len(STAGES)

@@ -1,4 +1,4 @@
-"""Quantisation of a bundle to int8 or int4 weights, with a quality gate. Needs no torch."""
+"""Quantisation of a bundle to int8 or int4 weights, with a quality check. Needs no torch."""
 
 import dataclasses
 import shutil
@@ -24,46 +24,44 @@ from tfexport.bundle import (
 from tfexport.errors import (
     BundleError,
     ConfigError,
+    Message,
+    Problem,
     QualityError,
+    shown,
 )
-from tfexport.export.ir_tools.roles import read_role
+from tfexport.export.ir_tools.nodes import read_role
 from tfexport.export.passes.weights import record_weights, share_weights
-from tfexport.export.quantize.graphs import KINDS, find_weight_uses, quantize_graphs
-from tfexport.export.quantize.quality import (
+from tfexport.export.quantization.graphs import KINDS, find_weight_uses, quantize_graphs
+from tfexport.export.quantization.quality import (
     LEAST_AGREEMENT,
     MOST_BLEU_LOSS,
     Quality,
-    QualityGate,
-    open_gate,
+    QualityCheck,
+    open_quality_check,
     require_samples,
 )
 from tfexport.runtime import Translator
 from tfexport.typing import PathLike, Progress, silent
 from tfexport.weight_table import read_weight_table
 
-MOST_KEPT = 8  # parameters that may stay float32; if more had to, the gate fails
+MOST_KEPT = 8  # parameters that may stay float32; if more had to, the check fails
 
 
 @dataclass(frozen=True)
-class QuantizeResult:
-    """The result of quantising a bundle.
+class QuantizedBundle:
+    """A bundle that was quantised.
 
     Attributes:
         path: the quantised bundle.
         manifest: of the quantised bundle.
         quality: the comparison with the original; None without samples.
-        kept: parameters that stayed float32 so that the quality gate passed.
+        kept: parameters that stayed float32 so that the quality check passed.
     """
 
     path: Path
     manifest: Manifest
     quality: Quality | None
     kept: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the bundle."""
-        return self.manifest.size
 
 
 def quantize_bundle(
@@ -76,30 +74,8 @@ def quantize_bundle(
     target_language: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> QuantizeResult:
-    """Quantise a bundle's weights; nothing is left behind if the quality gate fails.
-
-    Args:
-        bundle: with float32 weights; it is not compared with eager PyTorch again.
-        output: the new bundle's folder.
-        weights: "int8" or "int4".
-        samples: the quality gate's file: one text a line, followed by a tab and a reference
-            translation if there is one; ids if the bundle holds no tokenizer. The quantised bundle
-            must predict the original's next token at 97 % of the positions, and lose no more than
-            0.3 BLEU against the references. Up to eight parameters stay float32 to reach that,
-            those that change the predictions most first. Without samples there is no gate, which
-            the manifest records.
-        source_language: of the samples, for a model that is told it.
-        target_language: of the references, for a model that is told it.
-        force: replace a bundle that exists.
-        progress: called at every step; see ``tfexport.typing``.
-
-    Raises:
-        QualityError: the gate failed.
-        BundleError: the bundle cannot be read, or is quantised already.
-        ConfigError: an unknown kind of weights.
-        InputError: a sample that cannot be used.
-    """
+) -> QuantizedBundle:
+    """Quantise a bundle's weights; see ``artifacts.quantize``."""
     tell = progress or silent
     check_weights(weights)
     if samples is None:
@@ -110,31 +86,32 @@ def quantize_bundle(
     with without_links(path, manifest.files) as files:
         original = _Original(path, files, manifest, weights)
         original.check()
-        gate = None
+        check = None
         if samples is not None:
             tell("reading samples", 0, 1)
             translator = Translator(path)
-            gate = open_gate(translator, Path(samples), source_language, target_language)
+            check = open_quality_check(translator, Path(samples), source_language, target_language)
         with new_bundle(output, force) as folder:
-            if gate is None:
+            if check is None:
                 tell("quantising", 0, 1)
                 made = _Quantized(original.write(folder))
             else:
-                made = _pass_gate(original, gate, folder, tell)
+                made = _quantise_until_accepted(original, check, folder, tell)
             final = write_manifest(
                 folder, dataclasses.replace(made.manifest, quantization=made.record(weights))
             )
-    return QuantizeResult(Path(output), final, made.quality, made.kept)
+    return QuantizedBundle(Path(output), final, made.quality, made.kept)
 
 
-def check_weights(weights: str) -> None:
-    """Refuse unknown kinds of weights.
+def check_weights(weights: str, option: str = "weights") -> None:
+    """Refuse unknown kinds of weights, which ``option`` names.
 
     Raises:
         ConfigError: it is one.
     """
     if weights not in KINDS:
-        raise ConfigError(f"weights: {weights!r} is not one of {', '.join(KINDS)}")
+        known = ", ".join(KINDS)
+        raise ConfigError(Message(Problem(option, f"{shown(weights)} is not one of {known}")))
 
 
 @dataclass(frozen=True)
@@ -204,7 +181,7 @@ class _Original:
         table = read_weight_table(self.path, file.size)
         return {name: weight.values(file) for name, weight in table.items()}
 
-    def sensitivities(self, gate: QualityGate, tell: Progress) -> dict[str, float]:
+    def sensitivities(self, check: QualityCheck, tell: Progress) -> dict[str, float]:
         """Measure how much quantising each parameter alone changes the next-token distributions.
 
         Returns:
@@ -228,7 +205,7 @@ class _Original:
                 quantize_graphs(list(models.values()), self.weights, names - {parameter})
                 for file, model in models.items():
                     ir.save(model, folder / file)
-                found[parameter] = gate.distance(folder, manifest)
+                found[parameter] = check.distance(folder, manifest)
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -258,8 +235,10 @@ class _Quantized:
         }
 
 
-def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progress) -> _Quantized:
-    """Quantise all weights; keep the most sensitive parameters in float32 until the gate passes.
+def _quantise_until_accepted(
+    original: _Original, check: QualityCheck, folder: Path, tell: Progress
+) -> _Quantized:
+    """Quantise all weights; keep the most sensitive parameters in float32 until the check passes.
 
     Raises:
         QualityError: more than ``MOST_KEPT`` would have to stay float32.
@@ -270,8 +249,8 @@ def _pass_gate(original: _Original, gate: QualityGate, folder: Path, tell: Progr
         tell("quantising", 0, 1)
         made = original.write(folder, keep)
         tell("comparing", 0, 1)
-        quality = gate.judge(folder, made)
-        ranking = ranking or original.sensitivities(gate, tell)
+        quality = check.judge(folder, made)
+        ranking = ranking or original.sensitivities(check, tell)
         if quality.passed:
             return _Quantized(made, quality, tuple(keep), ranking)
         worst = [name for name in ranking if name not in keep]

@@ -1,11 +1,11 @@
-"""T5 and its kin in Hugging Face: keys, config.json, tied tables, the scaled output.
+"""T5, MT5 and UMT5 of Hugging Face: keys, config.json, tied tables, the scaled output.
 
-Whether the table of tokens is the output projection too, and whether states are multiplied by
-d_model^-0.5 before it, was decided otherwise by versions of transformers. Before 5, whose rule
-is taken for a config.json that names no version, both followed ``tie_word_embeddings``: true unless
-said otherwise for T5 and UMT5, false for MT5. From 5 on that value is written as true always; the
-projection is the file's own if it has one; T5 writes ``scale_decoder_outputs``, MT5 never scales
-and UMT5 always does. A file is read by the rule of the version that wrote it. (5.23 reads a tied
+Versions of transformers differ in two points: whether the table of tokens is also the output
+projection, and whether states are multiplied by d_model^-0.5 before it. Before 5, both follow
+``tie_word_embeddings``, by default true for T5 and UMT5 and false for MT5. From 5 on that value is
+always written as true; the projection is the file's own if it has one; T5 writes
+``scale_decoder_outputs``, MT5 never scales and UMT5 always does. A config.json without a version is
+read by the rule of 4. A file is read by the rule of the version that wrote it. (5.23 reads a tied
 MT5 and an untied UMT5 that 4.57 wrote by its own rule, and so scales them otherwise.)
 
 Source: Raffel et al. 2020; transformers, models/t5, models/mt5 and models/umt5.
@@ -19,14 +19,11 @@ import torch
 from torch import Tensor
 
 from tfexport.errors import ConfigError, join_problems, shown
-from tfexport.model_src.checkpoint.bart_like import ACTIVATIONS
 from tfexport.model_src.checkpoint.generation_config import read_generation
 from tfexport.model_src.checkpoint.keymap import Entries, KeyTable
 from tfexport.model_src.checkpoint.layout import Layout, Prepared
+from tfexport.model_src.checkpoint.layouts.bart_like import ACTIVATIONS
 from tfexport.model_src.checkpoint.unsupported import MODULE
-
-# The tensors of T5 and its kin: tables under several names, and what shapes tell.
-
 
 _TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
@@ -65,10 +62,10 @@ def read_heads(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     if table is None or table.dim() != 2 or not table.numel():
         return {}
     buckets, heads = table.shape
-    told = {"num_heads": heads, "relative_buckets": buckets}
+    sizes = {"num_heads": heads, "relative_buckets": buckets}
     if queries is not None and queries.dim() == 2 and queries.size(0) % heads == 0:
-        told["head_dim"] = queries.size(0) // heads
-    return told
+        sizes["head_dim"] = queries.size(0) // heads
+    return sizes
 
 
 def same_values(one: Tensor, other: Tensor | None) -> bool:
@@ -154,7 +151,7 @@ class T5Family:
         title: as people call it.
         tied: ``tie_word_embeddings`` where a config.json lacks it.
         scaled_by_5: whether version 5 of transformers scales the output; None where the config.json
-            that it writes says so.
+            that it writes has the answer.
         feed_forward: ``feed_forward_proj`` where a config.json lacks it.
         every_layer: each layer has its own table of relative positions.
     """
@@ -207,7 +204,7 @@ class T5Family:
         """A config.json of Hugging Face to config values.
 
         Raises:
-            ConfigError: it says what this layout does not compute; every reason is given.
+            ConfigError: naming every value that this layout does not support.
         """
         problems: list[str] = []
         for key, allowed in _ONLY.items():
@@ -261,7 +258,7 @@ class T5Family:
         if _wrote_5(config):
             stated = config.get("scale_decoder_outputs", config.get("tie_word_embeddings"))
             return stated is not False if self.scaled_by_5 is None else self.scaled_by_5
-        if not config:  # only the tensors tell
+        if not config:  # only the tensors show it
             return self.tied and not own_head
         return bool(config.get("tie_word_embeddings", self.tied))
 
@@ -294,11 +291,11 @@ def _wrote_5(config: Mapping[str, Any]) -> bool:
 
 
 def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """The activation, and whether it gates; sentences about what is none are added."""
+    """The activation, and whether it gates; problems are added."""
     kind = values["feed_forward_proj"]
     parts = kind.split("-") if isinstance(kind, str) else []
     gated = len(parts) == 2 and parts[0] == "gated"
-    # The tanh approximation, although the name says gelu.
+    # The tanh approximation, in spite of the name.
     name = "gelu_new" if kind == "gated-gelu" else parts[-1] if parts else ""
     if name not in ACTIVATIONS or len(parts) > 1 + gated:
         problems.append(f"feed_forward_proj: {shown(kind)} is not supported")
@@ -312,3 +309,34 @@ def _read_feed_forward(values: Mapping[str, Any], problems: list[str]) -> dict[s
             f"is_gated_act: {shown(values['is_gated_act'])} contradicts feed_forward_proj {kind!r}"
         )
     return {"activation": activation, "gated_feed_forward": gated}
+
+
+# Version 1.0; and 1.1, FLAN and ByT5, which have gates and a separate output projection.
+T5 = T5Family(
+    name="t5",
+    title="T5 of Hugging Face",
+    tied=True,
+    scaled_by_5=None,
+    feed_forward="relu",
+).layout()
+
+
+# The output projection has its own table.
+MT5 = T5Family(
+    name="mt5",
+    title="MT5 of Hugging Face",
+    tied=False,
+    scaled_by_5=False,
+    feed_forward="gated-gelu",
+).layout()
+
+
+# Each layer has its own table of relative positions.
+UMT5 = T5Family(
+    name="umt5",
+    title="UMT5 of Hugging Face",
+    tied=True,
+    scaled_by_5=True,
+    feed_forward="gated-gelu",
+    every_layer=True,
+).layout()

@@ -1,7 +1,7 @@
-"""BART and its kin in Hugging Face: one architecture with switches, which the class decides.
+"""BART and similar models of Hugging Face: one architecture with switches, set by the class.
 
-Nine layouts share this; each is a ``BartLike`` in the folder ``layouts``. Their keys are the same,
-so that only ``model_type`` tells them apart.
+Each layout is a ``BartLike``. The keys are the same in all, so only ``model_type`` distinguishes
+them.
 
 Source: transformers 5.23, ``models/*/modeling_*.py`` and ``configuration_*.py``.
 """
@@ -20,9 +20,6 @@ from tfexport.model_src.checkpoint.layout import Layout, Prepared
 from tfexport.model_src.checkpoint.unsupported import MODULE
 from tfexport.model_src.embedding import halves_table, t2t_table
 
-# Tables of BART and its kin: embeddings that go by several names, and saved sinusoids.
-
-
 _SAME = 1e-5  # sinusoids of float32
 _NEAR = 1e-2  # of float16 too
 _COMPUTED: Mapping[str, Callable[[int, int], Tensor]] = {
@@ -38,9 +35,9 @@ class Tables:
     Attributes:
         head: the key of the output projection.
         shared: both sides have one table.
-        may_differ: unless ``share_encoder_decoder_embeddings`` says otherwise.
-        head_always_tied: a file without an output projection means that it is the target's table,
-            whatever ``tie_word_embeddings`` says.
+        may_differ: sides have separate tables if ``share_encoder_decoder_embeddings`` is false.
+        head_always_tied: in a file without an output projection it is the target's table, even if
+            ``tie_word_embeddings`` is false.
     """
 
     head: str = "lm_head.weight"
@@ -49,7 +46,7 @@ class Tables:
     head_always_tied: bool = False
 
     def differ(self, config: Mapping[str, Any]) -> bool:
-        """Whether config.json gives each side a table of its own."""
+        """Whether config.json gives each side its own table."""
         return self.may_differ and config.get("share_encoder_decoder_embeddings") is False
 
 
@@ -129,7 +126,7 @@ def _equal(tensors: Mapping[str, Tensor], first: str, second: str) -> bool:
 def read_positions(
     tensors: Mapping[str, Tensor], facts: Mapping[str, Any], prefix: str, first: int
 ) -> Prepared:
-    """Drop saved sinusoids, which are computed anew; tables that are none stay, as learned.
+    """Drop saved sinusoids, which are computed again; other tables stay, as learned.
 
     Args:
         tensors: of the file.
@@ -156,9 +153,9 @@ def read_positions(
     kept = {name: tensor for name, tensor in tensors.items() if name not in dropped}
     if others:
         kept |= {name: tensors[name][first:] for name in saved}
-    says = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
+    note = f"{', '.join(others)} are not sinusoids to {_SAME}, and used as they are"
     return Prepared(
-        kept, dict.fromkeys(dropped, ()), values, tuple(problems), (says,) if others else ()
+        kept, dict.fromkeys(dropped, ()), values, tuple(problems), (note,) if others else ()
     )
 
 
@@ -191,7 +188,7 @@ _ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "num_hidden_layers": "encoder_layers",
 }
-# Sizes that the weights tell, so that a config.json is checked where it has them.
+# Sizes that the weights show too; values of a config.json are checked against those.
 _SIZES = {
     "d_model": "d_model",
     "encoder_layers": "num_encoder_layers",
@@ -230,9 +227,9 @@ class BartLike:
         name: of the layout.
         title: as people call it.
         model_type: of its config.json.
-        facts: config values that its class decides, beside those of all families.
+        facts: config values that its class decides, besides those of all families.
         class_defaults: values of its config class where config.json has none.
-        framing: config values for what stands around a source text.
+        framing: config values for the special tokens around a source text.
         skipped_rows: of a learned position table, before that of the first token.
         writes_padding: decoding may write the padding token, as any other.
         has_start_alone: decoding starts from an id that is no bos.
@@ -332,7 +329,7 @@ class BartLike:
             tensors=found.tensors,
             read={**read, **found.read},
             values={**values, **found.values},
-            problems=(*_beside(tensors, prefix), *shared.problems, *found.problems),
+            problems=(*_wrong_prefixes(tensors, prefix), *shared.problems, *found.problems),
             notes=(*shared.notes, *found.notes),
         )
 
@@ -366,7 +363,7 @@ class BartLike:
         }
 
     def _contradictions(self, config: Mapping[str, Any]) -> list[str]:
-        """Old keys, which the class ignores, that say another thing than the class does."""
+        """Old keys of the config, ignored by the class, whose values contradict it."""
         facts = {**_ALWAYS, **self.facts}
         decided = {
             "normalize_before": facts["norm_placement"] == "pre",
@@ -426,8 +423,8 @@ def first_position(given: Mapping[str, Any]) -> int:
     return pad + 1 if isinstance(pad, int) else 2
 
 
-def _beside(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
-    """Sentences about tensors that would have another's place but for the prefix."""
+def _wrong_prefixes(tensors: Mapping[str, Tensor], prefix: str) -> list[str]:
+    """Sentences about tensors that have the name of another one but for the prefix."""
     return [
         f"both {name} and {prefix}{name} are present"
         for name in tensors
@@ -453,3 +450,222 @@ def _unsupported(given: Mapping[str, Any], counted: bool) -> list[str]:
     if isinstance(eos, list) and len(eos) != 1:
         problems.append(f"eos_token_id: {shown(eos)} is not one id")
     return problems
+
+
+BART = BartLike(
+    name="bart",
+    title="BART of Hugging Face",
+    model_type="bart",
+    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
+    framing={"add_source_bos": True, "add_source_eos": True},
+    skipped_rows=2,
+    reads_texts=True,
+).layout()
+
+
+BLENDERBOT = BartLike(
+    name="blenderbot",
+    title="Blenderbot of Hugging Face",
+    model_type="blenderbot",
+    facts={**PRE_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 32,
+        "decoder_attention_heads": 32,
+        "max_position_embeddings": 128,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+    reads_texts=True,
+).layout()
+
+
+# The decoder does not scale its embeddings, even where ``scale_embedding`` is true, and normalises
+# them before it adds positions.
+BLENDERBOT_SMALL = BartLike(
+    name="blenderbot-small",
+    title="Blenderbot-small of Hugging Face",
+    model_type="blenderbot-small",
+    facts={
+        **POST_NORM,
+        "positions": "learned",
+        "source_embedding_norm": "sum",
+        "target_embedding_norm": "tokens",
+        "scale_target_embeddings": False,
+    },
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 512,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "decoder_start_token_id": 1,
+    },
+    framing={},
+    reads_texts=True,
+).layout()
+
+
+# Models of fairseq, as those of WMT19. Each side has its own vocabulary. The class has no bias of
+# the logits. Positions are counted from the padding id and have no limit; the layout takes
+# ``max_position_embeddings`` for one. Padding is never written, as in fairseq: transformers 4 and 5
+# give the tokens after it different positions.
+FSMT = BartLike(
+    name="fsmt",
+    title="FSMT of Hugging Face",
+    model_type="fsmt",
+    facts={**POST_NORM, "positions": "sinusoidal_t2t", "output_bias": False},
+    writes_padding=False,
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "tie_word_embeddings": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+        "max_length": 200,
+        "num_beams": 5,
+        "decoder_start_token_id": 2,
+    },
+    # Before transformers 5, the class tied its output projection, which files then lack.
+    tables=Tables("model.decoder.output_projection.weight", shared=False, head_always_tied=True),
+    source_vocabulary="src_vocab_size",
+    target_vocabulary="tgt_vocab_size",
+).layout()
+
+
+# NLLB too. The class has no bias of the logits. Positions are counted from the padding id and have
+# no limit; the layout takes ``max_position_embeddings`` for one.
+M2M_100 = BartLike(
+    name="m2m-100",
+    title="M2M-100 of Hugging Face (NLLB)",
+    model_type="m2m_100",
+    facts={
+        **PRE_NORM,
+        "positions": "sinusoidal_t2t",
+        "padding_has_position": False,
+        "output_bias": False,
+    },
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    },
+).layout()
+
+
+# OPUS-MT. Decoding starts with the padding id; there is no bos.
+MARIAN = BartLike(
+    name="marian",
+    title="Marian of Hugging Face (OPUS-MT)",
+    model_type="marian",
+    facts={**POST_NORM, "positions": "sinusoidal_halves"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 58100,
+        "eos_token_id": 0,
+        "forced_eos_token_id": 0,
+        "decoder_start_token_id": 58100,
+    },
+    has_start_alone=True,
+    tables=Tables(may_differ=True),
+).layout()
+
+
+# mBART-50 too.
+MBART = BartLike(
+    name="mbart",
+    title="mBART of Hugging Face",
+    model_type="mbart",
+    facts={**PRE_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+    },
+    skipped_rows=2,
+).layout()
+
+
+# Decoding starts with the padding id; there is no bos.
+PEGASUS = BartLike(
+    name="pegasus",
+    title="Pegasus of Hugging Face",
+    model_type="pegasus",
+    facts={**PRE_NORM, "positions": "sinusoidal_halves"},
+    class_defaults={
+        "encoder_attention_heads": 16,
+        "decoder_attention_heads": 16,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": False,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "forced_eos_token_id": 1,
+        "decoder_start_token_id": 0,
+    },
+    has_start_alone=True,
+    reads_texts=True,
+).layout()
+
+
+# BART for programming languages. Decoding starts with the language of the target.
+PLBART = BartLike(
+    name="plbart",
+    title="PLBART of Hugging Face",
+    model_type="plbart",
+    facts={**POST_NORM, **EMBEDDING_NORM, "positions": "learned"},
+    class_defaults={
+        "encoder_attention_heads": 12,
+        "decoder_attention_heads": 12,
+        "max_position_embeddings": 1024,
+        "activation_function": "gelu",
+        "scale_embedding": True,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "forced_eos_token_id": 2,
+    },
+    skipped_rows=2,
+    reads_texts=True,
+).layout()

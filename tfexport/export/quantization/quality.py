@@ -1,4 +1,4 @@
-"""The quality gate: the comparison of a quantised bundle with its original on samples."""
+"""The quality check: the comparison of a quantised bundle with its original on samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -87,7 +87,7 @@ class Quality:
         return {**asdict(self), "passed": self.passed}
 
 
-class QualityGate:
+class QualityCheck:
     """Compares quantised models with the original's output on samples.
 
     Raises:
@@ -116,11 +116,11 @@ class QualityGate:
         place = None if languages is None else languages.target_place
         target = language_pair.target if place in ("first", "start") else None
         keywords: dict[str, Any] = {"max_length": length, "return_end_token": True}
-        # A language that decoding begins with is forced, which is no agreement.
+        # A language that decoding starts with is forced, so it does not count as agreement.
         self._forced = int(target is not None and place == "first")
         if not self._forced:
             keywords["first_token"] = None
-        # Greedily, whatever the bundle's own defaults: tokens that they force are none either.
+        # Always greedily: tokens that the bundle's defaults force are no predictions.
         resolved, _ = engine.resolver.resolve(
             keywords, language_pair=LanguagePair(target=target, as_ids=True), own_defaults=False
         )
@@ -181,9 +181,9 @@ class QualityGate:
         self, model: Model, count: int | None = None
     ) -> Iterator[tuple[Floats, list[list[int]]]]:
         # In batches, since the logits of all samples may not fit into memory.
-        for places in self._batches(len(self.samples) if count is None else count):
-            batch = [request.source for i in places if (request := self._requests[i])]
-            targets = [self._targets[i] for i in places]
+        for indices in self._batches(len(self.samples) if count is None else count):
+            batch = [request.source for i in indices if (request := self._requests[i])]
+            targets = [self._targets[i] for i in indices]
             longest = max(1, *(len(target) for target in targets))
             given = np.full((len(batch), longest), self._start, np.int64)
             for row, target in enumerate(targets):
@@ -196,8 +196,8 @@ class QualityGate:
         for i, request in enumerate(self._requests[:count]):
             if request is not None:
                 groups.setdefault(request.group, []).append(i)
-        for places in groups.values():
-            yield from (places[i : i + BATCH] for i in range(0, len(places), BATCH))
+        for indices in groups.values():
+            yield from (indices[i : i + BATCH] for i in range(0, len(indices), BATCH))
 
     def judge(self, folder: Path, manifest: Manifest) -> Quality:
         """Compare one quantised bundle with the original."""
@@ -212,7 +212,7 @@ def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
     """Refuse languages where there are no samples that could be in them.
 
     Args:
-        subject: begins the message.
+        subject: starts the message.
         languages: option to the code that is given.
 
     Raises:
@@ -227,12 +227,12 @@ def require_samples(subject: str, languages: Mapping[str, str | None]) -> None:
         raise ConfigError(join_problems(subject, problems))
 
 
-def open_gate(
+def open_quality_check(
     translator: Translator, path: Path, source_language: str | None, target_language: str | None
-) -> QualityGate:
-    """The gate of a file of samples; see ``read_samples``."""
+) -> QualityCheck:
+    """The quality check of a file of samples; see ``read_samples``."""
     language_pair = LanguagePair(source_language, target_language)
-    return QualityGate(translator, read_samples(path, translator, language_pair), language_pair)
+    return QualityCheck(translator, read_samples(path, translator, language_pair), language_pair)
 
 
 def _sacrebleu() -> ModuleType:

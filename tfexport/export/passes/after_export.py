@@ -1,10 +1,6 @@
-"""A pass that computes queries, keys and values of a self-attention in one product.
+"""Passes over graphs that torch exported: names and roles, packed projections, unfused sums."""
 
-One large product is faster than three small ones. ``MultiHeadAttention`` adds the three biases
-itself; ``GroupQueryAttention`` splits the product itself.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,12 +11,106 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from tfexport.export.ir_tools.nodes import (
     GROUP_QUERY_ATTENTION,
     MULTI_HEAD_ATTENTION,
+    Array,
+    Role,
     add_initializer,
     array_of,
+    content_key,
     is_operator,
     new_node,
+    read_role,
+    rename_initializer,
+    value_key,
+    write_role,
 )
-from tfexport.export.ir_tools.roles import read_role, write_role
+
+_PARAMETERS = "tfexport.parameters"
+
+
+class Parameter(NamedTuple):
+    """A parameter or buffer of the module that a graph was exported from."""
+
+    role: Role
+    values: Array
+
+
+def set_parameters(model: ir.Model, parameters: Mapping[str, Parameter]) -> None:
+    """Give ``NameWeights`` a graph's parameters, by the exporter's names; they are not saved."""
+    model.meta[_PARAMETERS] = parameters
+
+
+class NumberOperators(ir.passes.InPlacePass):
+    """Names every contrib operator after its type, with a number.
+
+    The exporter gives all operators that torch lacks the same name.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Name the contrib operators of the outermost graph."""
+        own = [node for node in model.graph if node.domain]
+        for i, node in enumerate(own):
+            node.name = f"{node.op_type}_{i}"
+        return ir.passes.PassResult(model, bool(own))
+
+
+class NameWeights(ir.passes.InPlacePass):
+    """Gives weights the names of their parameters, and writes their roles.
+
+    The exporter transposes matrices ahead of time, once for each use, and calls the results
+    ``val_56``. They get the names of the parameters they came from, so that a graph viewer and
+    messages show those, and copies of one matrix become one.
+    """
+
+    def requires(self, model: ir.Model) -> None:
+        """``set_parameters`` was called."""
+        if _PARAMETERS not in model.meta:
+            raise ir.passes.PreconditionError("the model's parameters are not known")
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Name the weights of the outermost graph."""
+        graph = model.graph
+        parameters: Mapping[str, Parameter] = model.meta.pop(_PARAMETERS)
+        folded: dict[str, ir.Value] = {}
+        for name, value in list(graph.initializers.items()):
+            if name in parameters:
+                _name(value, parameters[name].role)
+            elif value.const_value is not None and value.const_value.size > 1:
+                folded[name] = value
+        roles = _roles_by_content(parameters, transposes=bool(folded))
+        for name, value in folded.items():
+            role = roles.get(value_key(value))
+            if role is None:
+                continue
+            same = graph.initializers.get(_weight_name(role))
+            if same is None:
+                _name(value, role)
+            else:
+                ir.convenience.replace_all_uses_with(value, same)
+                del graph.initializers[name]
+        return ir.passes.PassResult(model, True)
+
+
+def _roles_by_content(parameters: Mapping[str, Parameter], transposes: bool) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for role, values in parameters.values():
+        roles.setdefault(content_key(values), role)
+        if transposes and values.ndim == 2:
+            roles.setdefault(content_key(values.T), replace(role, transposed=True))
+    return roles
+
+
+def _name(value: ir.Value, role: Role) -> None:
+    write_role(value, role)
+    rename_initializer(value, _weight_name(role))
+
+
+def _weight_name(role: Role) -> str:
+    return f"{role.parameter}.T" if role.transposed else role.parameter
+
+
+# One large product is faster than three small ones. ``MultiHeadAttention`` adds the three biases
+# itself; ``GroupQueryAttention`` splits the product itself.
+
 
 _BIAS = 3  # the operator's input
 _PARTS = ("q_proj", "k_proj", "v_proj")
@@ -36,7 +126,7 @@ class PackQKV(ir.passes.InPlacePass):
         """Pack projections of the same value, if all three or none have a bias."""
         packed = False
         for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
-            for operator, put in _PLACES.items():
+            for operator, put in _REPLACEMENTS.items():
                 if is_operator(node, operator) and (found := _pack(model.graph, node)):
                     put(model.graph, node, found)
                     packed = True
@@ -123,7 +213,7 @@ def _hand_over(_graph: ir.Graph, attention: ir.Node, packed: _Packed) -> None:
         attention.replace_input_with(place, None)
 
 
-_PLACES = {MULTI_HEAD_ATTENTION: _split, GROUP_QUERY_ATTENTION: _hand_over}
+_REPLACEMENTS = {MULTI_HEAD_ATTENTION: _split, GROUP_QUERY_ATTENTION: _hand_over}
 
 
 def _projection(value: ir.Value | None) -> _Projection | None:
@@ -139,3 +229,26 @@ def _projection(value: ir.Value | None) -> _Projection | None:
     if x is None or weight is None or not weight.is_initializer():
         return None
     return _Projection(x, weight, bias)
+
+
+# onnxruntime fuses ``Add`` and ``LayerNormalization`` into an operator without vector instructions:
+# at 32 rows it takes three times as long as the two. ``Sum`` computes the same as ``Add`` and is
+# not fused. The fused operator of RMSNorm is faster than its parts, and is kept.
+
+
+_NORM = "LayerNormalization"
+
+
+class UnfuseResidualNorm(ir.passes.InPlacePass):
+    """Writes every addition that a layer normalisation takes as ``Sum``."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Rewrite a graph and the graphs in it."""
+        changed = False
+        for node in ir.traversal.RecursiveGraphIterator(model.graph):
+            if node.op_type == _NORM and node.inputs[0] is not None:
+                before = node.inputs[0].producer()
+                if before is not None and before.op_type == "Add" and not before.domain:
+                    before.op_type = "Sum"
+                    changed = True
+        return ir.passes.PassResult(model, changed)

@@ -21,7 +21,7 @@ from tests.support.links import LINKS
 from tfexport.bundle import read_manifest
 from tfexport.cli.main import cli
 from tfexport.errors import BundleError, ConfigError, InputError, QualityError
-from tfexport.export import quantize_bundle, verify_bundle
+from tfexport.export import quantize, verify
 from tfexport.export.ir_tools.quantization import (
     BLOCK,
     quantize_blockwise,
@@ -70,7 +70,7 @@ def test_blocks_hold_four_bits_a_weight() -> None:
 def test_logits_stay_near_the_originals(
     tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel, kind: str, room: float
 ) -> None:
-    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", kind)
+    made = quantize(wide_bundle, tmp_path / "q.bundle", kind)
     assert made.quality is None
     assert made.manifest.quantization is not None
     assert made.manifest.quantization["gate"] == "not gated"
@@ -112,7 +112,7 @@ def test_files_shrink_and_tied_tables_stay_one(tmp_path: Path, tied_bundle: Path
     table = make_wide(tied=True).tgt_tok_emb.embedding.weight.detach().numpy()
     rows = quantize_per_row(table)[0]
     for kind in ("int8", "int4"):
-        quantize_bundle(tied_bundle, tmp_path / kind, kind)
+        quantize(tied_bundle, tmp_path / kind, kind)
         before, content = (
             (folder / "weights.bin").read_bytes() for folder in (tied_bundle, tmp_path / kind)
         )
@@ -126,7 +126,7 @@ def test_gate_passes_what_agrees_and_says_how_far(
     tmp_path: Path, wide_bundle: Path, samples: Path
 ) -> None:
     told: list[str] = []
-    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples,
+    made = quantize(wide_bundle, tmp_path / "q.bundle", samples=samples,
                            progress=lambda step, done, total: told.append(step))  # fmt: skip
     assert made.quality is not None
     assert made.quality.passed
@@ -145,12 +145,12 @@ def test_gate_passes_what_agrees_and_says_how_far(
 def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
     tmp_path: Path, wide_bundle: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tfexport.export.quantize.quality.LEAST_AGREEMENT", 1.1)
-    monkeypatch.setattr("tfexport.export.quantize.bundle.MOST_KEPT", 2)
+    monkeypatch.setattr("tfexport.export.quantization.quality.LEAST_AGREEMENT", 1.1)
+    monkeypatch.setattr("tfexport.export.quantization.bundle.MOST_KEPT", 2)
     with pytest.raises(
         QualityError, match=r"int4 weights change too much: .*kept in float32.*int8"
     ):
-        quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int4", samples=samples)
+        quantize(wide_bundle, tmp_path / "q.bundle", "int4", samples=samples)
     assert not list(tmp_path.iterdir())
     # With a bar that only a model without its worst parameter quantised takes, that one is kept.
     judged: list[int] = []
@@ -159,8 +159,8 @@ def test_gate_keeps_what_hurts_or_fails_and_leaves_nothing(
         judged.append(1)
         return len(judged) > 1
 
-    monkeypatch.setattr("tfexport.export.quantize.quality.Quality.passed", property(passed))
-    made = quantize_bundle(wide_bundle, tmp_path / "q.bundle", samples=samples)
+    monkeypatch.setattr("tfexport.export.quantization.quality.Quality.passed", property(passed))
+    made = quantize(wide_bundle, tmp_path / "q.bundle", samples=samples)
     assert made.manifest.quantization is not None
     assert list(made.kept) == list(made.manifest.quantization["sensitivity"])[: len(made.kept)]
     assert made.kept
@@ -178,28 +178,28 @@ def test_text_samples_are_gated_on_bleu(tmp_path: Path, tiny_bundle: Path) -> No
         "".join(f"{t}\t{r}\n" for t, r in zip(texts, references, strict=True)), encoding="utf-8"
     )
     # Nothing in it is large enough to be quantised, so nothing changes.
-    made = quantize_bundle(tiny_bundle, tmp_path / "q.bundle", samples=path)
+    made = quantize(tiny_bundle, tmp_path / "q.bundle", samples=path)
     assert made.quality is not None
     assert made.quality.bleu == pytest.approx(100)
     assert made.quality.bleu_loss == pytest.approx(0)
     path.write_text("w5\n" + "w5 " * 100 + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"samples\.tsv:2: 101 tokens are more than"):
-        quantize_bundle(tiny_bundle, tmp_path / "r.bundle", samples=path)
+        quantize(tiny_bundle, tmp_path / "r.bundle", samples=path)
     path.write_text("\n\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no sample"):
-        quantize_bundle(tiny_bundle, tmp_path / "r.bundle", samples=path)
+        quantize(tiny_bundle, tmp_path / "r.bundle", samples=path)
 
 
 def test_what_cannot_be_quantised_says_why(
     tmp_path: Path, wide_bundle: Path, wide: tutorial.TutorialModel
 ) -> None:
     with pytest.raises(ConfigError, match="'int3' is not one of int8, int4"):
-        quantize_bundle(wide_bundle, tmp_path / "q.bundle", "int3")
-    quantize_bundle(wide_bundle, tmp_path / "q.bundle")
+        quantize(wide_bundle, tmp_path / "q.bundle", "int3")
+    quantize(wide_bundle, tmp_path / "q.bundle")
     with pytest.raises(BundleError, match="its weights are int8 already"):
-        quantize_bundle(tmp_path / "q.bundle", tmp_path / "r.bundle")
+        quantize(tmp_path / "q.bundle", tmp_path / "r.bundle")
     with pytest.raises(BundleError, match=r"holds int8 weights.*verify a float32 export"):
-        verify_bundle(tmp_path / "q.bundle", wide, config=SETTINGS)
+        verify(tmp_path / "q.bundle", wide, config=SETTINGS)
 
 
 def test_command_needs_no_torch(tmp_path: Path, wide_bundle: Path, samples: Path) -> None:
@@ -225,5 +225,5 @@ def test_command_needs_no_torch(tmp_path: Path, wide_bundle: Path, samples: Path
 def test_a_bundle_of_links_is_quantised_as_any_other(
     make: Callable[[Path, Path], Path], tmp_path: Path, wide_bundle: Path
 ) -> None:
-    made = quantize_bundle(make(wide_bundle, tmp_path), tmp_path / "linked.bundle")
-    assert made.manifest.files == quantize_bundle(wide_bundle, tmp_path / "q.bundle").manifest.files
+    made = quantize(make(wide_bundle, tmp_path), tmp_path / "linked.bundle")
+    assert made.manifest.files == quantize(wide_bundle, tmp_path / "q.bundle").manifest.files

@@ -10,18 +10,18 @@ import pytest
 from tests.support.manifests import rewrite
 from tests.support.paths import VERSION_1
 from tfexport.errors import ConfigError, InputError, MissingDependencyError
-from tfexport.export.quantize.quality import QualityGate, open_gate, read_samples
+from tfexport.export.quantization.quality import QualityCheck, open_quality_check, read_samples
 from tfexport.languages import Languages
 from tfexport.runtime import Translator
 
 LINES = ["w12 w4", "w5 w6 w7"]
 
 
-def gate(folder: Path, lines: list[str]) -> QualityGate:
+def gate(folder: Path, lines: list[str]) -> QualityCheck:
     path = folder / "samples.tsv"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     translator = Translator(VERSION_1)
-    return QualityGate(translator, read_samples(path, translator))
+    return QualityCheck(translator, read_samples(path, translator))
 
 
 def test_samples_without_references_need_no_sacrebleu(
@@ -73,7 +73,7 @@ def test_samples_are_in_the_languages_that_are_named(
     source = "de" if languages.source_place else None
     texts = translator.translate(LINES, source_language=source, target_language="en")
     path.write_text("".join(f"{a}\t{b.text}\n" for a, b in zip(LINES, texts, strict=True)))
-    judge = open_gate(translator, path, source, "en")
+    judge = open_quality_check(translator, path, source, "en")
     plain = Translator(VERSION_1, threads=1).encode(LINES[0])
     assert judge.samples[0].ids == [*frame, *plain]
     quality = judge.judge(folder, translator.manifest)
@@ -82,6 +82,6 @@ def test_samples_are_in_the_languages_that_are_named(
     assert {judge._start} == starts
     assert judge._forced == (languages.target_place == "first")  # which is no agreement
     with pytest.raises(ConfigError, match="'fr' is not a language of the model"):
-        open_gate(translator, path, source, "fr")
+        open_quality_check(translator, path, source, "fr")
     with pytest.raises((ConfigError, InputError), match="the model needs a target"):
-        open_gate(translator, path, source, None)
+        open_quality_check(translator, path, source, None)

@@ -1,0 +1,58 @@
+"""Quantisation of a bundle that was exported before. Needs no torch."""
+
+from tfexport.export.artifacts.option_rules import BUNDLE
+from tfexport.export.artifacts.results import ExportResult
+from tfexport.export.quantization.bundle import quantize_bundle
+from tfexport.typing import PathLike, Progress
+
+
+def quantize(
+    artifact: PathLike,
+    output: PathLike,
+    weights: str = "int8",
+    *,
+    samples: PathLike | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Quantise a bundle's weights; no file is left if their quality is not good enough.
+
+    Args:
+        artifact: a bundle with float32 weights; it is not compared with eager PyTorch again.
+        output: the new bundle's folder.
+        weights: "int8" or "int4".
+        samples: a file by which the quality is measured: one text a line, followed by a tab and a
+            reference translation if there is one; ids if the bundle holds no tokenizer. The
+            quantised bundle must predict the original's next token at 97 % of the positions, and
+            lose no more than 0.3 BLEU against the references. Up to eight parameters stay float32
+            to reach that, those that change the predictions most first. Without samples nothing
+            is measured, which the manifest records.
+        source_language: of the samples, for a model that is told it.
+        target_language: of the references, for a model that is told it.
+        force: replace a bundle that exists.
+        progress: called at every step; see ``tfexport.typing``.
+
+    Returns:
+        The new bundle, with the quality and the parameters that stayed float32.
+
+    Raises:
+        QualityError: the weights change too much.
+        BundleError: the bundle cannot be read, or is quantised already.
+        ConfigError: an unknown kind of weights.
+        InputError: a sample that cannot be used.
+        OutputExistsError: the output exists.
+    """
+    made = quantize_bundle(
+        artifact, output, weights, samples=samples, source_language=source_language,
+        target_language=target_language, force=force, progress=progress,
+    )  # fmt: skip
+    return ExportResult(
+        made.path,
+        BUNDLE,
+        bundle_manifest=made.manifest,
+        weights=weights,
+        quality=made.quality,
+        kept=made.kept,
+    )

@@ -1,0 +1,1 @@
+"""Quantisation of a bundle, with a check of quality; no torch."""

@@ -1,1 +1,0 @@
-"""Bundle to a smaller bundle, behind a gate of quality; no torch."""

@@ -1,0 +1,104 @@
+"""Names that are private to torch. Each is looked up where it is used.
+
+A torch that moved one loses what uses the name: a shortcut, a form of a layer, a line in a message,
+or one kind of file. Nothing else fails.
+"""
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tfexport.errors import ExportError
+
+# Shortcuts of the ONNX exporter; see ``graphs.shortcuts``.
+DECOMPOSE = "torch.onnx._internal.exporter._fx_passes:decompose_with_registry"
+LIST_OPERATORS = "torch.onnx._internal.exporter._registration:ONNXRegistry.from_torchlib"
+_PROMOTION = "torch.onnx._internal.fx.passes.type_promotion"
+RUN_NODE = f"{_PROMOTION}:_TypePromotionInterpreter.run_node"
+PROMOTE = f"{_PROMOTION}:_TypePromotionInterpreter._maybe_promote_node"
+SET_NODE = f"{_PROMOTION}:_TypePromotionInterpreter._set_current_node"
+FIND_RULE = f"{_PROMOTION}:get_type_promotion_rule"
+COPY = "torch:ops.aten._to_copy.default"
+ASSERT_TYPE = "torch:ops.aten._assert_tensor_metadata.default"
+ASSERTIONS = (
+    "torch:ops.aten.sym_constrain_range_for_size.default",
+    "torch:ops.aten._assert_async.default",
+    "torch:ops.aten._assert_async.msg",
+    "torch:ops.aten._assert_scalar.default",
+    ASSERT_TYPE,
+)
+
+# Forms of layers, and lines in messages, of custom modules; see ``graphs.torch_layers``.
+CAUSAL_HINT = "torch.nn.modules.transformer:_detect_is_causal_mask"
+TENSOR_LISTS = (  # of the classes of tensors while torch traces
+    "torch._subclasses.fake_tensor:FakeTensor.tolist",
+    "torch._subclasses.functional_tensor:FunctionalTensor.tolist",
+)
+TRUTH = "torch:SymBool.__bool__"
+UNKNOWN_VALUE = "torch.fx.experimental.symbolic_shapes:GuardOnDataDependentSymNode"
+SET_SIZE = "torch.fx.experimental.symbolic_shapes:ShapeEnv._set_replacement"
+CHOOSE_LINES = "torch.fx.proxy:TracerBase._filter_traceback_frames"
+PACK = "torch:_C._VariableFunctions._pack_padded_sequence"
+UNPACK = "torch:_C._VariableFunctions._pad_packed_sequence"
+
+# TorchScript files.
+READ_ARCHIVE = "torch:_C.PyTorchFileReader"
+WRITE_ARCHIVE = "torch:_C.PyTorchFileWriter"
+
+NAMES = (
+    DECOMPOSE, LIST_OPERATORS, RUN_NODE, PROMOTE, SET_NODE, FIND_RULE, COPY, *ASSERTIONS,
+    CAUSAL_HINT, *TENSOR_LISTS, TRUTH, UNKNOWN_VALUE, SET_SIZE, CHOOSE_LINES, PACK, UNPACK,
+    READ_ARCHIVE, WRITE_ARCHIVE,
+)  # fmt: skip
+
+
+def find(name: str) -> Any:
+    """What a name is in the installed torch; None if it is not there.
+
+    Args:
+        name: one of ``NAMES``: of a module, a colon, and of something in it.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    return found
+
+
+def owner_of(name: str) -> tuple[Any, str] | None:
+    """The class or module that holds a name, and the name in it; None if it is not there.
+
+    Args:
+        name: one of ``NAMES``.
+    """
+    if find(name) is None:
+        return None
+    module, _, path = name.partition(":")
+    holder, _, attribute = path.rpartition(".")
+    owner = import_module(module)
+    for part in filter(None, holder.split(".")):
+        owner = getattr(owner, part)
+    return owner, attribute
+
+
+def need(name: str, purpose: str) -> Any:
+    """What a name is in the installed torch.
+
+    Args:
+        name: one of ``NAMES``.
+        purpose: what needs it.
+
+    Raises:
+        ExportError: it is not there.
+    """
+    if (found := find(name)) is None:
+        lacking = name.replace(":", ".")
+        raise ExportError(
+            f"torch {torch.__version__} has no {lacking}, which {purpose} needs; "
+            "install an earlier torch"
+        )
+    return found
