@@ -191,7 +191,7 @@ def test_what_a_model_says_about_decoding_is_read_back(
     ("change", "message"),
     [
         ({"special_ids": {**IDS, "start": 13}}, "start: 13 is not an id"),
-        ({"special_ids": {**IDS, "start": "1"}}, "start: '1' is not a whole number"),
+        ({"special_ids": {**IDS, "start": "1"}}, "start: '1' is not an integer"),
         ({"module": {}}, "module.inputs: missing"),
         ({"reads": "words"}, "reads: 'words' is not one of texts"),
         ({"origins": {"norm": 1}}, "origins.norm: 1 is not text"),

@@ -150,8 +150,8 @@ def without_links(folder: Path, names: Iterable[str]) -> Iterator[Path]:
     installers and the caches of model hubs make them.
 
     Args:
-        folder: of the bundle.
-        names: of the files that are needed; those that are missing are left out.
+        folder: the folder of the bundle.
+        names: the names of the files that are needed; those that are missing are left out.
 
     Raises:
         BundleError: there is no room for the copy.

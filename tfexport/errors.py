@@ -112,7 +112,7 @@ class TfexportWarning(UserWarning):
     """Something that may be intended, but more likely is a mistake.
 
     Attributes:
-        message: with its options, as in ``TfexportError``.
+        message: the message with its options, as in ``TfexportError``.
     """
 
     def __init__(self, message: str | Message) -> None:

@@ -66,7 +66,7 @@ class GraphSpec:
         name: the graph's role.
         inputs: required ones.
         outputs: identified by their position.
-        optional_inputs: with a default value.
+        optional_inputs: the inputs with a default value.
     """
 
     name: str
@@ -227,7 +227,7 @@ def generate_graph(
         attention: layers and heads of the cross-attention, if its weights are an output.
         can_skip_scores: add the optional input ``return_scores``, as in a bundle; if it is false,
             the scores are NaN.
-        inputs: of the encoder.
+        inputs: the inputs of the encoder.
     """
     weights: tuple[TensorSpec, ...] = ()
     if attention is not None:

@@ -155,7 +155,6 @@ _AXIS = integer(0)
 
 
 def _axis(name: str, value: Any) -> Iterator[str]:
-    """A size, or the name of an axis."""
     if not (isinstance(value, str) and value):
         yield from _AXIS(name, value)
 
@@ -374,9 +373,9 @@ class Manifest:
     """The content of a bundle's ``manifest.json``.
 
     Attributes:
-        tfexport_version: of the export.
+        tfexport_version: the version of the export.
         opset: operator domain to version, for all graphs.
-        ir_version: of all graphs.
+        ir_version: the IR version of all graphs.
         minimum_onnxruntime: the oldest onnxruntime that loads the graphs.
         config: the model's, as TransformerConfig.to_dict returns it; for a user's module, whether a
             text gets a start and an end token.

@@ -20,7 +20,7 @@ def read_row(
     """Convert one row to arrays of the inputs' types.
 
     Args:
-        inputs: of the module.
+        inputs: the inputs of the module.
         row: input to array, without the batch axis. A missing ``attention_mask`` is all 1.
         below: for each input that holds ids, the smallest number that is too large.
 
@@ -70,7 +70,6 @@ def _problem(tensor: TensorSpec, array: Array, sizes: dict[str, int]) -> str | N
 
 
 def _number_problem(tensor: TensorSpec, array: Array, below: Mapping[str, int]) -> str | None:
-    """The problem of the numbers of an array."""
     mask = tensor.name == graph_io.ATTENTION_MASK
     if array.dtype == object or not (mask or np.can_cast(array.dtype, tensor.dtype, "same_kind")):
         return f"is {array.dtype}, not {tensor.dtype}"

@@ -107,7 +107,7 @@ def read_weight_table(folder: Path, size: int) -> dict[str, StoredWeight]:
     """Read and check ``weights.json``.
 
     Args:
-        folder: of the bundle, whose files were checked against its manifest.
+        folder: the folder of the bundle, whose files were checked against its manifest.
         size: bytes of ``weights.bin``.
 
     Raises:

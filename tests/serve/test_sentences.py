@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfexport.serve import sentences
-from tfexport.serve.sentences import WINDOW, Layout, divide, join_of, split_text
+from tfexport.serve.sentences import WINDOW, SplitText, divide, join_of, split_text
 
 GERMAN = "Dr. Müller kam um 3.5 Uhr an. Er sagte: „Gut.“ Wirklich?  Ja!\n\nEine Zeile\nNoch eine. "
 
 
 def test_sentences_end_with_lines_and_punctuation() -> None:
-    layout = split_text(GERMAN, "de", "lines")
-    assert layout.sentences == [
+    parts = split_text(GERMAN, "de", "lines")
+    assert parts.sentences == [
         "Dr. Müller kam um 3.5 Uhr an.", "Er sagte: „Gut.“", "Wirklich?", "Ja!", "Eine Zeile",
         "Noch eine.",
     ]  # fmt: skip
-    assert layout.gaps == ["", " ", " ", "  ", "\n\n", "\n", " "]
+    assert parts.gaps == ["", " ", " ", "  ", "\n\n", "\n", " "]
 
 
 def test_lines_may_be_kept_together() -> None:
-    layout = split_text("Erste Zeile\nzweite Zeile. Ende.", "de", "punctuation")
-    assert layout.sentences == ["Erste Zeile\nzweite Zeile.", "Ende."]
+    parts = split_text("Erste Zeile\nzweite Zeile. Ende.", "de", "punctuation")
+    assert parts.sentences == ["Erste Zeile\nzweite Zeile.", "Ende."]
 
 
 def test_a_text_may_be_kept_whole() -> None:
@@ -33,14 +33,14 @@ def test_a_text_may_be_kept_whole() -> None:
 
 
 def test_other_sentences_take_the_places() -> None:
-    layout = split_text(" Ja! Nein!\n", "de", "lines")
-    assert layout.joined(["Yes!", "No!"]) == " Yes! No!\n"
+    parts = split_text(" Ja! Nein!\n", "de", "lines")
+    assert parts.joined(["Yes!", "No!"]) == " Yes! No!\n"
 
 
 @pytest.mark.parametrize("code", ["de", "DE", "deu", "deu_Latn", "de_DE", "de-AT", ">>deu<<"])
 def test_rules_of_a_language_are_found_by_any_of_its_codes(code: str) -> None:
-    layout = split_text("Er kommt am 3. Oktober. Gut.", code, "lines")
-    assert layout.sentences == ["Er kommt am 3. Oktober.", "Gut."]
+    parts = split_text("Er kommt am 3. Oktober. Gut.", code, "lines")
+    assert parts.sentences == ["Er kommt am 3. Oktober.", "Gut."]
 
 
 CHINESE = "今天天气很好。你好！走吧。"
@@ -66,11 +66,11 @@ def test_joining_follows_the_language_of_the_translation(
 
 
 def test_what_is_no_sentence_by_itself_keeps_its_place() -> None:
-    assert Layout(["Siehe a.", "B."], ["", "", ""], "spaces").joined(["Voir a.", "B."]) == (
+    assert SplitText(["Siehe a.", "B."], ["", "", ""], "spaces").joined(["Voir a.", "B."]) == (
         "Voir a.B."
     )
-    layout = Layout(["走。", "？", "走。"], ["", "", "", ""], "spaces")
-    assert layout.joined(["Go.", "？", "Go."], [False, True, False]) == "Go.？Go."
+    parts = SplitText(["走。", "？", "走。"], ["", "", "", ""], "spaces")
+    assert parts.joined(["Go.", "？", "Go."], [False, True, False]) == "Go.？Go."
 
 
 _TEXT = st.text(
@@ -84,10 +84,10 @@ _CODES = st.sampled_from(["de", "en", "zh", "ja", "my", "und", "", "x" * 50])
 @given(_TEXT, _CODES)
 def test_joined_again_they_are_the_text(text: str, language: str) -> None:
     for split in ("lines", "punctuation", "none"):
-        layout = split_text(text, language, split)
-        assert layout.joined(layout.sentences) == text
-        assert all(sentence.strip() == sentence != "" for sentence in layout.sentences)
-        assert not any(gap.strip() for gap in layout.gaps)
+        parts = split_text(text, language, split)
+        assert parts.joined(parts.sentences) == text
+        assert all(sentence.strip() == sentence != "" for sentence in parts.sentences)
+        assert not any(gap.strip() for gap in parts.gaps)
 
 
 def _characters() -> list[str]:
@@ -107,8 +107,8 @@ def test_no_character_makes_the_splitter_fail(
     monkeypatch.delattr(sentences, "_PLAIN_ENDS")  # without which nothing catches a fault
     for one in _characters():
         for text in (f"Das ist Plan B{one}.", f"A{one}. B", f"{one}. B{one}! Ja", f"d{one}b. C"):
-            layout = split_text(text, language, "lines")
-            assert layout.joined(layout.sentences) == text
+            parts = split_text(text, language, "lines")
+            assert parts.joined(parts.sentences) == text
 
 
 class PanicException(BaseException):
@@ -120,8 +120,8 @@ def test_a_fault_of_the_splitter_is_survived(monkeypatch: pytest.MonkeyPatch) ->
         raise PanicException("end byte index 15 is not a char boundary")
 
     monkeypatch.setattr(sentencex, "segment", panic)
-    layout = split_text("Eins. Zwei! 三。四。 Ende", "de", "lines")
-    assert layout.sentences == ["Eins.", "Zwei!", "三。", "四。", "Ende"]
+    parts = split_text("Eins. Zwei! 三。四。 Ende", "de", "lines")
+    assert parts.sentences == ["Eins.", "Zwei!", "三。", "四。", "Ende"]
 
 
 def test_other_ends_of_the_process_pass_through(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,16 +150,16 @@ def test_the_splitter_sees_a_bounded_part_at_a_time(
         return found
 
     monkeypatch.setattr(sentencex, "segment", counted)
-    layout = split_text(text, "de", "lines")
-    assert layout.joined(layout.sentences) == text
+    parts = split_text(text, "de", "lines")
+    assert parts.joined(parts.sentences) == text
     assert max(seen) <= WINDOW
     assert sum(seen) <= 4 * len(text)
 
 
 def test_a_long_text_is_split_as_its_parts_are() -> None:
     text = "Dr. Müller kam am 3. Oktober an. Er blieb. Wirklich? Ja! Dann ging er wieder. " * 60
-    layout = split_text(text, "de", "lines")
-    assert layout.sentences == split_text(text[: len(text) // 60], "de", "lines").sentences * 60
+    parts = split_text(text, "de", "lines")
+    assert parts.sentences == split_text(text[: len(text) // 60], "de", "lines").sentences * 60
 
 
 def test_a_sentence_longer_than_a_window_stays_one() -> None:
@@ -183,7 +183,7 @@ def test_long_sentences_are_divided_where_it_hurts_least(
 
 @given(_TEXT, st.integers(1, 9))
 def test_divided_sentences_fit_and_are_the_text(text: str, most: int) -> None:
-    layout = split_text(text, "de", "lines").divided(lambda part: len(part) <= most)
-    assert layout.joined(layout.sentences) == text
-    assert all(len(sentence) <= most for sentence in layout.sentences)
-    assert isinstance(layout, Layout)
+    parts = split_text(text, "de", "lines").divided(lambda part: len(part) <= most)
+    assert parts.joined(parts.sentences) == text
+    assert all(len(sentence) <= most for sentence in parts.sentences)
+    assert isinstance(parts, SplitText)

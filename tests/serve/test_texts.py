@@ -120,14 +120,14 @@ def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.Monk
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
-        (layout,) = texts.prepare(model, texts.Asked([">>fra<< Bon. Oui!"])).layouts
-        assert layout.sentences == [">>fra<< Bon.", second]
+        (parts,) = texts.prepare(model, texts.Asked([">>fra<< Bon. Oui!"])).split_texts
+        assert parts.sentences == [">>fra<< Bon.", second]
 
 
 def test_a_mark_in_front_of_a_text_goes_before_each_sentence() -> None:
-    layout = _marked(split_text(">>fra<< Bon. Oui!", "fr", "lines"))
-    assert layout.sentences == [">>fra<< Bon.", ">>fra<< Oui!"]
-    assert layout.joined(["A.", "B!"]) == "A. B!"
+    parts = _marked(split_text(">>fra<< Bon. Oui!", "fr", "lines"))
+    assert parts.sentences == [">>fra<< Bon.", ">>fra<< Oui!"]
+    assert parts.joined(["A.", "B!"]) == "A. B!"
 
 
 def test_sentences_without_spaces_are_joined_with_one(units: Server, folder: Path) -> None:
@@ -240,8 +240,8 @@ def test_only_what_may_fit_is_tokenized() -> None:
     )
     model: Any = SimpleNamespace(engine=engine, max_tokens=8)
     options: Any = SimpleNamespace(truncate=False, max_input_length=None, framing=None)
-    layout = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options, {})
-    assert sum(len(one.split()) for one in layout.sentences) == 30_000
+    parts = _divided(model, split_text("w4 " * 30_000, "de", "lines"), options, {})
+    assert sum(len(one.split()) for one in parts.sentences) == 30_000
     assert max(seen) <= 8 * 32
 
 

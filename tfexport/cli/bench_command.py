@@ -107,11 +107,7 @@ def bench(**values: Any) -> None:
 
 
 def _save_layout(bundle: str, plan: "Plan") -> None:
-    """Save the fastest numbers of workers and threads, which ``translate`` reads.
-
-    Raises:
-        ClickException: the settings file cannot be written.
-    """
+    """Save the fastest numbers of workers and threads, which ``translate`` reads."""
     from tfexport.cli.tuning import VARIABLE, tuning_file, write_layout
     from tfexport.runtime.parallel.cpu import ThreadLayout
 

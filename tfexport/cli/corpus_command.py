@@ -152,7 +152,6 @@ def _bounds(text: str | None) -> int | tuple[int, int] | None:
 
 
 def _print(report: "CorpusReport", output: str) -> None:
-    """The report for a reader, on stderr."""
     for name, found in sorted(report.row_errors.items()):
         for row, error in found:
             click.echo(f"{name}:{row}: {error}", err=True)

@@ -133,7 +133,7 @@ def compact(key_report: dict[str, list[str]]) -> list[tuple[str, list[str]]]:
 
 
 def _without_number(name: str, place: int) -> tuple[str, str]:
-    """The ``place``-th number in a dotted name, and the name with {} in its place."""
+    """The ``place``-th number in a dotted name, and the name with {} instead of it."""
     found = list(re.finditer(r"(?<=\.)(\d+|\{\d+…\d+\})(?=\.)", name))
     if place >= len(found):
         return "", name

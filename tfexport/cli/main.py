@@ -86,7 +86,7 @@ class _Group(click.Group):
 
 
 def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
-    """Without click's "not a valid integer range" and "not a valid float"."""
+    """Rewrite click's "not a valid integer range" and "not a valid float"."""
     if error.param is None or type(error) is not click.BadParameter:
         return error
     kind, text = error.param.type, error.message.replace("a valid float", "a number")

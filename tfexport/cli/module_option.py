@@ -89,10 +89,10 @@ def export_named_module(
     """``tfexport onnx --module``.
 
     Args:
-        name: of the factory.
+        name: the name of the factory.
         output: the bundle's folder, or a file.
         flags: ``verify`` and ``force``.
-        options: of the command line; those that were given replace the factory's.
+        options: the options of the command line; those that were given replace the factory's.
     """
     refuse_others(options)
     arguments = read_factory(name)

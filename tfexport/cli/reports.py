@@ -185,10 +185,10 @@ def save_report(report: "ParityReport", name: str, signature: str, path: str) ->
     """Write a parity report as a page of one file, without scripts and external resources.
 
     Args:
-        report: of the comparison.
-        name: of the artifact.
-        signature: of the comparison.
-        path: of the page; it is replaced if it exists.
+        report: the report of the comparison.
+        name: the name of the artifact.
+        signature: the signature of the comparison.
+        path: the path of the page; it is replaced if it exists.
     """
     said = [
         report.doubt,
@@ -243,7 +243,7 @@ def _page_cell(found: "list[Comparison]") -> str:
 
 
 def _heat(used: float) -> float:
-    """0 up to half of the allowance, 1 where all of it is taken, linear between."""
+    """0 up to half of the tolerance, 1 at the tolerance, linear in between."""
     return min(1.0, max(0.0, 2 * used - 1))
 
 

@@ -102,7 +102,7 @@ class Assembly:
         """Find the paths of an output.
 
         Args:
-            partition: to translate.
+            partition: the partition to translate.
             digest: sha256 of its content.
             job: the run's settings.
         """

@@ -155,7 +155,7 @@ def connected(address: str | None) -> Iterator[bool]:
     A connection that the program has made with ``ray.init`` stays.
 
     Args:
-        address: of a running cluster; None for a new one with this process' cores.
+        address: the address of a running cluster; None for a new one with this process' cores.
 
     Raises:
         ConfigError: there is no cluster at the address.
@@ -220,11 +220,7 @@ def _hint(address: str | None) -> str:
 
 
 def _check_listening(address: str) -> None:
-    """Check that a process listens at HOST:PORT: Ray itself would retry for minutes.
-
-    Raises:
-        OSError: no process listens there.
-    """
+    """Check that a process listens at HOST:PORT: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -36,11 +36,11 @@ def translate_dataset(  # noqa: PLR0913 - one keyword for each option of the com
     """Translate a column of a dataset, on actors with a translator each.
 
     Args:
-        dataset: with a column of texts. Its columns ``source_language``, ``target_language`` and
-            ``target_prefix``, if it has them, apply to each row; null means the argument of that
-            name. Languages are used by models with language tokens.
+        dataset: a dataset with a column of texts. Its columns ``source_language``,
+            ``target_language`` and ``target_prefix``, if it has them, apply to each row; null means
+            the argument of that name. Languages are used by models with language tokens.
         bundle: its folder; its files are sent to nodes that cannot read it.
-        column: with the texts.
+        column: the column with the texts.
         output_column: for the translations; score and error then go into NAME_score and
             NAME_error. By default ``translation``, ``score`` and ``error``.
         workers: actors, or the fewest and the most of them, which Ray starts as there is work; the

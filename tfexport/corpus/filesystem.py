@@ -64,8 +64,8 @@ def files_in(system: fs.FileSystem, folder: str, output: str | None = None) -> l
     folder, else by the first link to it.
 
     Args:
-        system: with the folder.
-        folder: to look through.
+        system: the system with the folder.
+        folder: the folder to look through.
         output: a path on the same system; no link of the folder may lead to it.
 
     Raises:
@@ -175,11 +175,11 @@ def write_atomically(
     If another program removes the folder meanwhile, it is written once more.
 
     Args:
-        system: with the file.
-        path: of the file, which is replaced if it exists.
+        system: the system with the file.
+        path: the path of the file, which is replaced if it exists.
         write: called with a stream of bytes.
         beside: the folder of the temporary file; by default that of the file.
-        compression: of the bytes.
+        compression: the compression of the bytes.
         before_move: called with the temporary path of the complete file.
 
     Raises:

@@ -24,7 +24,7 @@ class Partition:
         format: its name.
         source: the file.
         target: the file of OUTPUT; its folder may not exist.
-        size: of the file in bytes; 0 for a broken link.
+        size: the size of the file in bytes; 0 for a broken link.
     """
 
     name: str
@@ -55,7 +55,7 @@ def find_partitions(
     Args:
         input_: a path or URI.
         output: a path or URI: a file for a file, a folder for a folder.
-        file_format: of all files; by default that of a file's suffix.
+        file_format: the format of all files; by default that of a file's suffix.
         include: shell patterns of the files in a folder that are translated, by name or by path in
             the folder; by default all whose suffix is that of a format.
 
@@ -138,11 +138,6 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _kind_of(place: str, file_format: str | None) -> tuple[str, str | None]:
-    """Format and compression of a single file.
-
-    Raises:
-        InputError: its suffix is unknown.
-    """
     try:
         return _kind(PurePosixPath(public(place)).name, file_format)
     except InputError as error:
@@ -170,11 +165,6 @@ def _suffixes() -> str:
 
 
 def _kind(name: str, file_format: str | None) -> tuple[str, str | None]:
-    """Format and compression of a file.
-
-    Raises:
-        InputError: its suffix is unknown or unsupported.
-    """
     path = PurePosixPath(name)
     last = path.suffix.lower()
     if last in _NOT_READ:

@@ -23,7 +23,7 @@ class Source:
     Attributes:
         system: the file system.
         path: on that system.
-        compression: of its bytes, by pyarrow's names.
+        compression: the compression of its bytes, by pyarrow's names.
     """
 
     system: fs.FileSystem
@@ -36,7 +36,7 @@ class Piece:
     """A range of rows of a partition.
 
     Attributes:
-        index: of the piece in its partition, from 0.
+        index: the index of the piece in its partition, from 0.
         first: number of its first row in the partition, from 0.
         rows: their number.
         start: bytes before it in the decompressed file, or rows before it in its group.

@@ -18,8 +18,8 @@ class Advance:
 
     Attributes:
         done: share of the input's bytes, from 0 to 1.
-        rows: that this run has decoded.
-        tokens: that this run has decoded.
+        rows: the number of rows that this run has decoded.
+        tokens: the number of tokens that this run has decoded.
         errors: rows in complete outputs that could not be decoded.
         seconds_left: at the rate of this run; None while it has none.
     """
@@ -44,13 +44,13 @@ class CorpusReport:
         already: files that earlier runs have finished.
         outdated: finished files whose old output had another input, bundle or options.
         rows: in all outputs that are complete.
-        decoded_rows: that this run has decoded.
-        tokens: that this run has decoded.
+        decoded_rows: the rows that this run has decoded.
+        tokens: the number of tokens that this run has decoded.
         errors: rows in complete outputs that could not be decoded.
         cut: rows in complete outputs whose translation was cut at its longest length.
         unknown: tokens of sources in complete outputs that the model does not know.
         with_unknown: rows with such tokens.
-        seconds: of the run.
+        seconds: the duration of the run.
         cores: the most cores that its workers had.
         with_errors: complete outputs with rows that could not be decoded.
         row_errors: partition to number and error of its first bad rows; at most 100 partitions.
@@ -147,7 +147,7 @@ class Progress:
     """Counts pieces, partitions and bytes of a run.
 
     Attributes:
-        report: of the run so far.
+        report: the report of the run so far.
     """
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
@@ -212,7 +212,6 @@ class Progress:
         return self.report
 
     def _fail(self, name: str, reason: str, pieces: int) -> None:
-        """Count a failure, the first one of its partition."""
         if name in self._failed:
             return
         self._failed.add(name)

@@ -30,9 +30,9 @@ class Task:
 
     Attributes:
         options: decoding options by name, as given.
-        source_language: of rows that name none.
-        target_language: of rows that name none.
-        target_prefix: of rows that have none.
+        source_language: the language of rows that name none.
+        target_language: the language of rows that name none.
+        target_prefix: the prefix of rows that have none.
         vocabulary_map: the content of a lexical shortlist's file; None without one.
         spell: writes options in the error of a row.
     """
@@ -111,9 +111,9 @@ class Decoded:
 
     Attributes:
         translation: None with an error.
-        score: of the translation; None with an error.
+        score: the score of the translation; None with an error.
         error: a sentence; None for a row that was decoded.
-        tokens: that were decoded.
+        tokens: the number of decoded tokens.
         cut: the translation was cut at its longest length, before its end.
         unknown: tokens of the source that the model does not know.
     """
@@ -170,7 +170,7 @@ class RowDecoder:
         """Decode rows in batches of similar length; results are in the order of the rows.
 
         Args:
-            rows: of any length and languages.
+            rows: rows of any length and languages.
             scores: without them greedy search is faster, and every score is None.
 
         Raises:
@@ -225,11 +225,7 @@ class RowDecoder:
     def _resolve(
         self, language_pair: LanguagePair, extra: Sequence[Problem] = (), scores: bool = True
     ) -> ResolvedOptions:
-        """Resolve the options of rows in these languages.
-
-        Raises:
-            ConfigError: options are wrong, or the model does not know a language.
-        """
+        """Resolve the options of rows in these languages."""
         prefix = self._task.target_prefix
         keywords = self._keywords if scores else {**self._keywords, "return_scores": False}
         options, _ = self._engine.resolver.resolve(keywords, [prefix], extra, language_pair)
@@ -256,12 +252,7 @@ class RowDecoder:
         return self._engine.request(row.source, row.number, prefix, options, as_ids=False)
 
     def _decode(self, requests: Sequence[Request], options: ResolvedOptions) -> Iterator[Any]:
-        """The hypotheses of each request, or the exception that its decoding raised.
-
-        Raises:
-            MemoryError: there was not enough; the request itself is not the cause.
-            StartError: the threads have ended; the request itself is not the cause.
-        """
+        """The hypotheses of each request, or its exception; a MemoryError is raised."""
         try:
             yield from self._engine.decode(requests, options)
             return

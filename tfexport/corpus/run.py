@@ -78,7 +78,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         source: a file or folder, as a path or as a URI that pyarrow knows, which all nodes can
             read.
         output: a path or URI of the same kind; each file is complete, or absent.
-        column: with the texts, of all formats but text; "text" by default. See
+        column: the column with the texts, of all formats but text; "text" by default. See
             ``translate_dataset``.
         output_column: see ``translate_dataset``.
         include: shell patterns of the files of a folder that are translated, by name or by path in
@@ -88,8 +88,8 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
         engine: "local" for threads of this process; "ray" for processes that Ray starts, here or on
             a cluster; "auto" for Ray if there is an address, or if the program has called
             ``ray.init``, and for threads otherwise.
-        address: of a running cluster; None for this machine only, or for the cluster of the
-            program's own ``ray.init``.
+        address: the address of a running cluster; None for this machine only, or for the cluster of
+            the program's own ``ray.init``.
         workers: see ``translate_dataset``. If threads of this process decode, there are as many as
             the most workers would have.
         threads_per_worker: see ``translate_dataset``.
@@ -151,11 +151,7 @@ def translate_corpus(  # noqa: PLR0913 - one keyword for each option of the comm
 
 
 def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | None]) -> None:
-    """Refuse options of columns if all files are text.
-
-    Raises:
-        ConfigError: naming them.
-    """
+    """Refuse options of columns if all files are text."""
     if any(FORMATS[found.format].has_scores for found in partitions):
         return
     problems = [
@@ -168,12 +164,7 @@ def _check_has_columns(partitions: list[Partition], asked: Mapping[str, str | No
 
 
 def _is_for_ray(engine: CorpusEngine, address: str | None) -> bool:
-    """Whether to use Ray.
-
-    Raises:
-        ConfigError: the engine is unknown, or has no address.
-        MissingDependencyError: Ray is to be used, and is not installed.
-    """
+    """Whether to use Ray."""
     if engine not in get_args(CorpusEngine):
         choices = ", ".join(map(repr, get_args(CorpusEngine)))
         raise ConfigError(Message(Option("engine"), f": {shown(engine)} is not one of {choices}."))

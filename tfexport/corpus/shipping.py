@@ -27,7 +27,7 @@ class ShippedBundle:
     """A bundle that any node can open.
 
     Attributes:
-        path: of the folder on the driver.
+        path: the path of the folder on the driver.
         digest: sha256 of the manifest, which has those of all other files.
         parts: references to the content of each file, in order; none if it need not be shipped.
     """
@@ -83,7 +83,7 @@ def ship(path: str | os.PathLike[str], *, shared: bool) -> ShippedBundle:
     """Prepare a bundle for all nodes of the cluster.
 
     Args:
-        path: of the bundle.
+        path: the path of the bundle.
         shared: whether every node can read the driver's disk, so that nothing is sent.
 
     Raises:
@@ -116,11 +116,7 @@ def _digest(folder: Path) -> str | None:
 
 
 def _cache() -> Path:
-    """A folder for bundles that only this user can write to.
-
-    Raises:
-        BundleError: another user has made it.
-    """
+    """A folder for bundles that only this user can write to."""
     owner = os.getuid() if hasattr(os, "getuid") else "user"
     folder = Path(tempfile.gettempdir(), f"tfexport-bundles-{owner}")
     folder.mkdir(mode=0o700, exist_ok=True)

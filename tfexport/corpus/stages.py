@@ -25,12 +25,12 @@ class Step:
     """A piece between two stages, or the result of a partition without pieces.
 
     Attributes:
-        name: of the partition.
+        name: the name of the partition.
         pieces: how many it has.
-        digest: of its content.
-        version: of its file when it was scanned.
+        digest: the digest of its content.
+        version: the version of its file when it was scanned.
         partition: the file to read; None after translation.
-        piece: to translate; None of a partition without any.
+        piece: the piece to translate; None of a partition without any.
         outcome: the result of its rows.
         reused: whether an earlier run has made it.
         outdated: whether an output of another input, bundle or options is replaced.
@@ -96,11 +96,7 @@ def _version(source: Source) -> Version:
 
 
 def _check_unchanged(source: Source, version: Version) -> None:
-    """Check that a file is unchanged since it was scanned.
-
-    Raises:
-        PartitionError: it was changed.
-    """
+    """Check that a file is unchanged since it was scanned."""
     if _version(source) != version:
         raise PartitionError("was changed while it was read. Run the command again")
 

@@ -24,7 +24,7 @@ class ThreadWorkers:
     """See ``run.Workers``.
 
     Attributes:
-        cores: that decode.
+        cores: the number of cores that decode.
     """
 
     def __init__(self, decoder: RowDecoder, job: Job, cores: int) -> None:
@@ -33,7 +33,7 @@ class ThreadWorkers:
         Args:
             decoder: decodes as many batches at a time as there are cores; it is closed at the end.
             job: the settings of the run.
-            cores: that decode.
+            cores: the number of cores that decode.
         """
         self._decoder, self._job, self.cores = decoder, job, cores
         self._translator = PieceTranslator(decoder, job)

@@ -233,10 +233,11 @@ class Signature:
     Attributes:
         artifact: its kind and the start of its digest, as ``bundle:51dcf27445a7``.
         engine: the engine and its version.
-        instruction_set: that the engine uses; if unknown, those of the processor.
+        instruction_set: the instruction set that the engine uses; if unknown, those of the
+            processor.
         workers: batches at a time.
-        threads: of each.
-        options: that were given.
+        threads: the threads of each worker.
+        options: the options that were given.
         libraries: further libraries that the result depends on, name to version.
     """
 

@@ -51,11 +51,11 @@ class Engine:
     """An open bundle with its tokenizers and workers. Safe to call from several threads.
 
     Attributes:
-        path: of the bundle.
-        manifest: of the bundle.
+        path: the path of the bundle.
+        manifest: the manifest of the bundle.
         model: its graphs.
         texts: its tokenizers.
-        layout: of workers and threads.
+        layout: the numbers of workers and threads.
         reason: why the native engine is not used; empty if it is.
         pool_size: threads of onnxruntime's pool, 0 for its own choice; or of a native call.
     """
@@ -125,7 +125,7 @@ class Engine:
             ids = self.texts.encode(cast("str", source), *most, options.framing)
         if not ids:
             return None
-        prefix = options.begin(prefix)
+        prefix = options.with_first_token(prefix)
         candidates = None
         if self._map is not None:
             candidates = self._map.candidates(ids, options.always_allowed)
@@ -156,8 +156,8 @@ class Engine:
         if graph_io.INPUT_IDS in arrays:
             self.texts.check_ids(arrays[graph_io.INPUT_IDS].tolist())
         group = shape_key(arrays, self._io.padded)
-        whole = options.begin(prefix)
-        return Request([], number, whole, inputs=arrays, group=("arrays", *group))
+        full = options.with_first_token(prefix)
+        return Request([], number, full, inputs=arrays, group=("arrays", *group))
 
     def decode(self, requests: Sequence[Request | None], options: ResolvedOptions) -> Hypotheses:
         """Decode rows; return the hypotheses of each, an empty one without a request."""
@@ -230,7 +230,7 @@ class Engine:
         twice as large, so that the first results come soon.
 
         Args:
-            jobs: to decode.
+            jobs: the jobs to decode.
             options: how to decode all of them.
             chunk: jobs that are batched together.
             decoded: see ``submit``.
@@ -308,11 +308,7 @@ class Engine:
                 continue
 
     def _check_process(self) -> None:
-        """Refuse to decode in a fork, which has none of the engine's threads.
-
-        Raises:
-            ForkError: the process was forked after the bundle was opened.
-        """
+        """Refuse to decode in a fork, which has none of the engine's threads."""
         threaded = self.pool_size != 1 or (self._workers is not None and not self._workers.are_here)
         if threaded and os.getpid() != self._process:
             raise ForkError(

@@ -50,7 +50,7 @@ def find_language_tokens(
     """Convert the languages of a call to tokens, at the positions of the bundle.
 
     Args:
-        languages: of the bundle.
+        languages: the languages of the bundle.
         language_pair: languages of the caller.
         given: ids of the target's first token and of the start token, if the caller gave them. A
             language token there counts as its code.

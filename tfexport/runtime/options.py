@@ -27,7 +27,7 @@ class Step:
     Attributes:
         row: index of the input, from 0.
         hypothesis: index of its sample, from 0.
-        position: of the token in the output, from 0.
+        position: the position of the token in the output, from 0.
         token: its id, which may be that of the end token.
         log_prob: its natural-log probability.
         last: whether the row ends with this token.
@@ -297,7 +297,7 @@ class DecodingOptions(_NamedOptions):
         temperature: divides the logits before a draw.
         top_k: sample from this many most probable tokens; 0 for all.
         top_p: sample from the smallest set of most probable tokens with this total probability.
-        seed: of the random numbers; the same seed gives the same results.
+        seed: the seed of the random numbers; the same seed gives the same results.
         min_length: tokens of a row at least, without the end token.
         max_length: tokens of a row at most, without the start token; bounded by the model's own
             limit.
@@ -513,7 +513,7 @@ def given_options(
 
     Args:
         options: options that were named or are not the defaults are used.
-        keywords: of the call.
+        keywords: the keywords of the call.
         changed_only: skip those of ``options`` that are the defaults, named or not.
 
     Raises:

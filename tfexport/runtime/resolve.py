@@ -57,7 +57,7 @@ class Resolver:
         """Prepare for a bundle.
 
         Args:
-            manifest: of the bundle.
+            manifest: the manifest of the bundle.
             texts: its tokenizers.
             defaults: defaults of options by name; None for the bundle's own.
         """
@@ -271,7 +271,7 @@ def check_own(generation: Mapping[str, Any], name: str) -> None:
 
     Args:
         generation: option to default.
-        name: of the bundle, for messages.
+        name: the name of the bundle, for messages.
 
     Raises:
         BundleError: naming every value out of bounds, and every contradiction.

@@ -69,10 +69,10 @@ class TranslationResult:
     """The hypotheses of one input.
 
     Attributes:
-        text: of the best hypothesis; None from ``generate``.
+        text: the text of the best hypothesis; None from ``generate``.
         hypotheses: best first; never empty.
         source_tokens: source ids, special tokens included; the columns of ``attention``.
-        texts: of all hypotheses; empty from ``generate``.
+        texts: the texts of all hypotheses; empty from ``generate``.
         framing: numbers of special tokens before and after the text's own tokens in
             ``source_tokens``.
         unknown_tokens: how many of ``source_tokens`` are the unknown token: parts of the text that

@@ -375,7 +375,7 @@ class Translator:
         Args:
             texts: may be endless.
             target_prefix: one for each text.
-            source_language: of all texts; see ``translate``.
+            source_language: the language of all texts; see ``translate``.
             target_language: see ``translate``.
             options: decoding options as one value; keywords override it.
             **keywords: see ``DecodingOptions``.

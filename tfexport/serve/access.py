@@ -99,8 +99,8 @@ def check_host(headers: Headers, version: str, allowed: Collection[str] | None) 
     """Refuse a request that names no host, several hosts, or a host that is not this server.
 
     Args:
-        headers: of the request.
-        version: of HTTP, "1.1" or lower.
+        headers: the headers of the request.
+        version: the version of HTTP, "1.1" or lower.
         allowed: names besides addresses and ``localhost``; None for any.
 
     Raises:
@@ -124,8 +124,8 @@ def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
     """Refuse a request that a page of another origin has sent without a preflight.
 
     Args:
-        method: of the request.
-        headers: of the request.
+        method: the method of the request.
+        headers: the headers of the request.
         allowed: origins whose pages may call the server.
 
     Raises:
@@ -149,7 +149,6 @@ def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
 
 
 def _name(host: str) -> str:
-    """The name of a host, without its port."""
     if host.startswith("["):
         return host.partition("]")[0][1:].lower()
     return host.partition(":")[0].lower()

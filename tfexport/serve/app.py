@@ -31,7 +31,7 @@ def make_app(service: Service, *, local: bool = False) -> App:
     """The application of a service, for an ASGI server.
 
     Args:
-        service: to serve.
+        service: the service to serve.
         local: whether it listens only to this machine, and accepts only this machine's names.
     """
     app = FastAPI(

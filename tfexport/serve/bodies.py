@@ -95,9 +95,9 @@ def read_form(kind: type[Kind], body: bytes, lists: Collection[str], most: int) 
 
     Args:
         kind: the class of its fields.
-        body: of the request.
+        body: the body of the request.
         lists: fields that may be given several times.
-        most: fields, of these names and others.
+        most: the largest number of fields.
 
     Raises:
         RequestError: naming everything that is wrong with it.
@@ -155,11 +155,7 @@ def check_amount(body: bytes) -> Any:
 
 
 def _check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse longer lists and words than options need; prefixes are counted separately.
-
-    Raises:
-        RequestError: naming the number.
-    """
+    """Refuse longer lists and words than options need; prefixes are counted separately."""
     waiting = [value for key, value in options.items() if key != "target_prefix"]
     count = 0
     while waiting:
@@ -186,18 +182,18 @@ def problems_of(kind: type[Fields], error: pydantic.ValidationError) -> Iterator
             yield f"{where}: {text}" if where else text
 
 
-def _path(places: tuple[int | str, ...]) -> str:
+def _path(location: tuple[int | str, ...]) -> str:
     text = ""
-    for place in places:
+    for place in location:
         text += f"[{place}]" if isinstance(place, int) else f".{place[:60]}"
     return text.removeprefix(".").encode(errors="replace").decode()
 
 
-def _hint(kind: type[Fields], places: tuple[int | str, ...]) -> str:
+def _hint(kind: type[Fields], location: tuple[int | str, ...]) -> str:
     known = list(kind.model_fields)
-    if len(places) != 1:
+    if len(location) != 1:
         return "omit it"
-    near = nearest_name(str(places[0]), known)
+    near = nearest_name(str(location[0]), known)
     return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
 
 

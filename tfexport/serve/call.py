@@ -25,7 +25,7 @@ class Call:
         deadline: by ``time.monotonic``.
         arrived: when it arrived, by ``time.monotonic``.
         exits: closed when the request ends, in any way.
-        body: of the request.
+        body: the body of the request.
         model: name of the model that serves it.
         texts: the number of its texts.
         characters: the number of characters of all texts.
@@ -53,7 +53,7 @@ class Call:
         return cls(number, now + timeout, now)
 
     def check(self) -> None:
-        """Stop work for a call that has ended or is too late; safe from any thread.
+        """Stop work for a call that has ended or is too late; callable from any thread.
 
         Raises:
             RequestError: its deadline has passed, or it has ended.

@@ -48,9 +48,9 @@ class Wanted:
     """A request that names languages instead of a model.
 
     Attributes:
-        source: language of the texts; None to find it.
+        source: language of the texts; None to detect it.
         target: language of the translations.
-        options: of decoding, by name.
+        options: the options of decoding, by name.
         split: see ``Asked``.
     """
 
@@ -106,17 +106,17 @@ async def translate_between(
     groups: dict[tuple[str, str], list[int]] = {}
     for place, (choice, _) in enumerate(choices):
         groups.setdefault((choice.model.name, choice.source), []).append(place)
-    for places in groups.values():
-        use(call, choices[places[0]][0].model)
+    for indices in groups.values():
+        use(call, choices[indices[0]][0].model)
     found = await asyncio.gather(*(
-        translate(service.metrics, choices[places[0]][0].model,
-                  _asked(choices[places[0]][0], texts, places, wanted), call)
-        for places in groups.values()
+        translate(service.metrics, choices[indices[0]][0].model,
+                  _asked(choices[indices[0]][0], texts, indices, wanted), call)
+        for indices in groups.values()
     ))  # fmt: skip
     made = {
         place: one
-        for places, several in zip(groups.values(), found, strict=True)
-        for place, one in zip(places, several, strict=True)
+        for indices, several in zip(groups.values(), found, strict=True)
+        for place, one in zip(indices, several, strict=True)
     }
     return [
         Answered(choice.source, confidence, made[place])
@@ -125,11 +125,11 @@ async def translate_between(
 
 
 def _asked(
-    choice: ModelChoice, texts: Sequence[str], places: Sequence[int], wanted: Wanted
+    choice: ModelChoice, texts: Sequence[str], indices: Sequence[int], wanted: Wanted
 ) -> Asked:
     return Asked(
-        [texts[place] for place in places], wanted.options, None, choice.language_pair,
-        choice.source, choice.target, wanted.split, divide=True, places=places,
+        [texts[place] for place in indices], wanted.options, None, choice.language_pair,
+        choice.source, choice.target, wanted.split, divide=True, indices=indices,
     )  # fmt: skip
 
 
@@ -179,7 +179,6 @@ def _confidence(text: str, source: str) -> float:
 
 
 def _name(code: str) -> str:
-    """The library's name of a language."""
     return Code.of(code).language
 
 

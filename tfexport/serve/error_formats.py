@@ -15,7 +15,7 @@ class ErrorFormat:
     """Status codes, bodies and keys of one protocol.
 
     Attributes:
-        name: of the protocol.
+        name: the name of the protocol.
         wrong: status of an invalid request.
         no_key: status of a request without a key, or with a wrong one.
         scheme: the scheme of its ``Authorization``; None if the key is in the request's body.

@@ -28,9 +28,9 @@ class RequestError(Exception):
     """A request that is refused or failed.
 
     Attributes:
-        status: of the response; ``WRONG`` for a wrong request.
+        status: the status of the response; ``WRONG`` for a wrong request.
         problems: sentences, at least one.
-        headers: of the response.
+        headers: the headers of the response.
     """
 
     def __init__(
@@ -98,7 +98,6 @@ def as_failure(error: TfexportError) -> RequestError | None:
 
 
 def _listed(text: str) -> list[str]:
-    """The problems of a message of the library, one by one."""
     head, *problems = text.split(_ITEM)
     return problems or [head]
 

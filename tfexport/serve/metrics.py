@@ -26,7 +26,7 @@ class Metrics:
     """The metrics of one server.
 
     Attributes:
-        characters: of all texts that were translated.
+        characters: the number of characters of all texts that were translated.
     """
 
     def __init__(self, stats: Stats) -> None:

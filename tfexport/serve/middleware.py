@@ -35,7 +35,7 @@ class RequestMiddleware:
     """The middleware around the application.
 
     Attributes:
-        paths: of the application.
+        paths: the paths of the application.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class RequestMiddleware:
         """Wrap an application.
 
         Args:
-            app: that answers requests.
-            service: that it serves.
-            paths: of the application, under which refused requests are counted.
+            app: the application that answers requests.
+            service: the service that it serves.
+            paths: the paths of the application, under which refused requests are counted.
             hosts: host names that are accepted; see ``check_host``.
         """
         self._app, self._service, self._hosts = app, service, hosts

@@ -16,7 +16,7 @@ class ModelChoice:
     """A model, and the languages between which it translates.
 
     Attributes:
-        model: that serves the request.
+        model: the model that serves the request.
         source: code of the texts' language; "und" if unknown.
         target: code of the translations' language; "und" if unknown.
         language_pair: the language tokens for the model.
@@ -126,7 +126,6 @@ def _choice(model: Model, source: str | None, target: str | None) -> ModelChoice
 
 
 def _only_target(model: Model) -> str | None:
-    """The language that a model writes if the request names none."""
     known = model.engine.manifest.languages
     default = None if known is None else known.target
     targets = model.languages.targets

@@ -33,7 +33,7 @@ class ModelLanguages:
         """The languages of a model.
 
         Args:
-            name: of the model; ``de-en`` is read as a pair.
+            name: the name of the model; ``de-en`` is read as a pair.
             known: by its bundle.
             given: by the operator of the server, such as "de-en" or "de,fr-en".
 

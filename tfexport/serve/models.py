@@ -26,7 +26,7 @@ from tfexport.serve.settings import Settings
 
 loggable(DEFAULTS)
 SUFFIX = ".bundle"
-_SHORT = 32  # tokens, beyond which most sentences end by themselves
+_SHORT = 32  # tokens, enough for most sentences
 Observers = Callable[[str], ModelObserver]  # a setting of a model, by its name
 
 
@@ -36,16 +36,16 @@ class Model:
     Attributes:
         name: in requests.
         version: changes with the bundle.
-        engine: of the bundle.
-        scheduler: of its rows.
-        languages: that it reads and writes.
+        engine: the engine of the bundle.
+        scheduler: the scheduler of its rows.
+        languages: the languages that it reads and writes.
         resolver: resolves options; the operator's defaults override the bundle's.
-        settings: of the model.
-        observer: of its rows.
+        settings: the settings of the model.
+        observer: the observer of its rows.
         split: how its texts are split if a request does not choose.
         slots: rows that it decodes at a time.
         max_queue: requests that may wait for it.
-        max_tokens: of a row.
+        max_tokens: the most tokens of a row.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings, observer: ModelObserver) -> None:
@@ -95,11 +95,6 @@ class Model:
             )  # fmt: skip
 
     def _resolver(self) -> Resolver:
-        """Make the attribute ``resolver``.
-
-        Raises:
-            ConfigError: the defaults are wrong.
-        """
         given = self.settings.decoding
         if not given:
             return self.engine.resolver
@@ -123,7 +118,7 @@ class Model:
             self._close_if_unused()
 
     def retire(self) -> None:
-        """Close the model when no one uses it any more."""
+        """Close the model as soon as it is unused."""
         self._retired = True
         self._close_if_unused()
 
@@ -154,8 +149,8 @@ class Models:
 
         Args:
             bundles: their folders; a model is named as its folder, without ``.bundle``.
-            settings: of the server.
-            observers: of their schedulers.
+            settings: the settings of the server.
+            observers: the observers of their schedulers.
 
         Raises:
             ConfigError: two bundles have one name, or settings name an unknown model.

@@ -76,7 +76,6 @@ def complete(
 
 
 def _errors(error_format: ErrorFormat, keys: bool) -> dict[str, Any]:
-    """The error responses of a path."""
     of_error: dict[str, Any] = {"type": "object", "properties": {
         name: {"type": "array", "items": {"type": "string"}} if isinstance(value, list)
         else {"type": "string"}

@@ -21,8 +21,8 @@ def within_limits(
     """The options of rows after their limits are checked; the default length is the largest.
 
     Args:
-        model: that decodes.
-        options: of the rows.
+        model: the model that decodes.
+        options: the options of the rows.
         given: names of the options in the request.
 
     Raises:

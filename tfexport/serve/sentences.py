@@ -31,7 +31,7 @@ _SPACES = frozenset(" \xa0\u3000")
 
 
 @dataclass(frozen=True)
-class Layout:
+class SplitText:
     """The sentences of a text, and the white space around them.
 
     Attributes:
@@ -76,7 +76,7 @@ class Layout:
             return gap  # as inside of a name such as a.B
         return gap.replace("\u3000", " ") or " "
 
-    def divided(self, fits: Callable[[str], bool]) -> "Layout":
+    def divided(self, fits: Callable[[str], bool]) -> "SplitText":
         """The same text with sentences that fit a model: longer ones are divided."""
         sentences, gaps = list[str](), list[str]()
         for gap, sentence in zip(self.gaps, self.sentences, strict=False):
@@ -94,7 +94,7 @@ class Layout:
                     gap = part[begin + len(core) :]
                 else:
                     gap += part
-        return Layout(sentences, [*gaps, self.gaps[-1]], self.join)
+        return SplitText(sentences, [*gaps, self.gaps[-1]], self.join)
 
 
 def join_of(target: str) -> Join:
@@ -105,7 +105,7 @@ def join_of(target: str) -> Join:
     return "nothing" if language in _WITHOUT_SPACES else "spaces"
 
 
-def split_text(text: str, language: str, split: Split, join: Join = "source") -> Layout:
+def split_text(text: str, language: str, split: Split, join: Join = "source") -> SplitText:
     """Split a text.
 
     Args:
@@ -113,7 +113,7 @@ def split_text(text: str, language: str, split: Split, join: Join = "source") ->
         language: code of its language, whose abbreviations do not end a sentence.
         split: "lines" at the ends of sentences and of lines, "punctuation" at the ends of
             sentences, "none" not at all.
-        join: the attribute of the layout.
+        join: see ``SplitText``.
     """
     sentences, gaps, end = list[str](), list[str](), 0
     for begin, stop in _spans(text, splitting_code(language), split):
@@ -123,7 +123,7 @@ def split_text(text: str, language: str, split: Split, join: Join = "source") ->
             gaps.append(text[end:begin])
             sentences.append(core)
             end = begin + len(core)
-    return Layout(sentences, [*gaps, text[end:]], join)
+    return SplitText(sentences, [*gaps, text[end:]], join)
 
 
 def divide(sentence: str) -> tuple[str, str]:
@@ -132,8 +132,8 @@ def divide(sentence: str) -> tuple[str, str]:
     It is divided after a punctuation mark near its middle, else at a space, else anywhere.
     """
     middle = len(sentence) // 2
-    for places in (r"[,;:،、，；：—–]\s*", r"\s+"):
-        ends = [found.end() for found in re.finditer(places, sentence)]
+    for pattern in (r"[,;:،、，；：—–]\s*", r"\s+"):
+        ends = [found.end() for found in re.finditer(pattern, sentence)]
         near = [
             end for end in ends if len(sentence) // 4 < end < len(sentence) - len(sentence) // 4
         ]

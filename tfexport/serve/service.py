@@ -16,8 +16,8 @@ class Service:
     """The open models of a server, with its settings, keys and metrics.
 
     Attributes:
-        settings: of the server.
-        keys: of its callers.
+        settings: the settings of the server.
+        keys: the keys of its callers.
         metrics: its metrics.
         models: by name.
         scoring: the threads in which targets are scored.

@@ -27,7 +27,7 @@ class ModelSettings:
     """Settings of one model; None means the server's setting, or else the bundle's.
 
     Attributes:
-        languages: that it reads and writes, such as "de-en", or "de,fr-en".
+        languages: the languages that it reads and writes, such as "de-en", or "de,fr-en".
         split_sentences: how texts are split; the default depends on what the bundle's model reads.
         join: what joins the translations of sentences; "auto" depends on the language.
         threads: see ``Settings``.
@@ -52,7 +52,7 @@ class ModelSettings:
         """Problems of the settings.
 
         Args:
-            name: of the model, for messages.
+            name: the name of the model, for messages.
         """
         if self.languages is not None and not (
             isinstance(self.languages, str) and PAIR.fullmatch(self.languages)
@@ -79,16 +79,16 @@ class Settings:
     """Settings of a server.
 
     Attributes:
-        threads: of a model; 0 for all cores that the process may use.
+        threads: the threads of a model; 0 for all cores that the process may use.
         max_queue: requests of a model that may wait.
         slots: rows of a model that are decoded at a time.
         timeout: seconds from a request's arrival to its answer.
         max_texts: texts of a request.
-        max_characters: of all texts of a request.
-        max_tokens: of a sentence's translation.
+        max_characters: the most characters of all texts of a request.
+        max_tokens: the most tokens of a sentence's translation.
         max_connections: connections that are open at a time, unless the system's limit is lower;
             each takes up to 25 KB.
-        key_file: with one key a line; None for no keys.
+        key_file: a file with one key a line; None for no keys.
         cors_origins: whose pages may call the server from a browser.
         allowed_hosts: host names of a server that listens only to its own machine, besides
             "localhost".
@@ -195,7 +195,7 @@ class SettingsFile:
     """The content of a settings file: TOML, with a table for each model.
 
     Attributes:
-        bundles: to serve.
+        bundles: the bundles to serve.
         server: options of ``tfexport serve`` by name.
         decoding: decoding options of all models.
         models: name of a model to its settings; its decoding options override those of all models.
@@ -220,7 +220,7 @@ def read_settings(path: Path, known: Collection[str]) -> SettingsFile:
     """Read a settings file.
 
     Args:
-        path: of the file; paths in it are relative to its folder.
+        path: the path of the file; paths in it are relative to its folder.
         known: options that it may hold besides ``bundles``, ``decoding`` and ``models``.
 
     Raises:

@@ -18,7 +18,7 @@ from tfexport.runtime.text.codec import WORD_MARKS, check_text
 from tfexport.serve.failures import spelled, wrong
 from tfexport.serve.models import Model
 from tfexport.serve.row_limits import check_lengths, within_limits
-from tfexport.serve.sentences import Layout, Split, split_text
+from tfexport.serve.sentences import Split, SplitText, split_text
 
 OnStep = Callable[[Step], object]
 _TOKEN = 32  # characters of a token at most, as a rule
@@ -31,7 +31,7 @@ class Asked:
 
     Attributes:
         texts: in the order of the results.
-        options: of decoding, by name.
+        options: the options of decoding, by name.
         prefixes: the start of each translation; None for none.
         language_pair: the language tokens for the model.
         language: code of the texts' language, for splitting; empty if unknown.
@@ -39,7 +39,7 @@ class Asked:
         split: how texts are split, see ``split_text``; None for the model's default.
         divide: whether sentences that are too long for the model are divided, because the protocol
             has no option for them.
-        places: index of each text in the request, for messages; None for all in order.
+        indices: index of each text in the request, for messages; None for all in order.
         stream: whether tokens are streamed.
     """
 
@@ -51,12 +51,12 @@ class Asked:
     target: str = ""
     split: Split | None = None
     divide: bool = False
-    places: Sequence[int] | None = None
+    indices: Sequence[int] | None = None
     stream: bool = False
 
     def place(self, number: int) -> int:
         """The index of a text in the request."""
-        return number if self.places is None else self.places[number]
+        return number if self.indices is None else self.indices[number]
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Rows:
     """The rows of a request, which a model decodes.
 
     Attributes:
-        options: of all rows.
+        options: the options of all rows.
         requests: one for each row; None if a row has nothing to translate.
-        layouts: one for each text; their sentences, in order, are the rows.
+        split_texts: one for each text; their sentences, in order, are the rows.
         unknown: tokens of each row that the model does not know.
     """
 
     options: ResolvedOptions
     requests: list[Request | None]
-    layouts: list[Layout]
+    split_texts: list[SplitText]
     unknown: list[int] = field(default_factory=list)
 
 
@@ -81,10 +81,10 @@ class Made:
     """One translation of a text.
 
     Attributes:
-        text: with the white space of the source around its sentences.
-        tokens: of all sentences.
+        text: the translation, with the white space of the source around its sentences.
+        tokens: the tokens of all sentences.
         score: the score of a single sentence, or the mean of several, weighted by tokens.
-        token_scores: of all sentences; None if not requested.
+        token_scores: the scores of all sentences; None if not requested.
         finished: whether all sentences ended by themselves, not at the longest length.
     """
 
@@ -121,24 +121,24 @@ def prepare(model: Model, asked: Asked) -> Rows:
     _check_texts(asked)
     split = asked.split or model.split
     join = model.join(asked.target)
-    layouts = [split_text(text, asked.language, split, join) for text in asked.texts]
+    split_texts = [split_text(text, asked.language, split, join) for text in asked.texts]
     given: Mapping[str, Any] = asked.options
     problems = list[Problem]()
     if asked.stream:
         given, problems = streamed(given), unstreamable(given)
-    own = asked.prefixes if asked.prefixes is not None else [None] * len(layouts)
+    own = asked.prefixes if asked.prefixes is not None else [None] * len(split_texts)
     options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
     options = within_limits(model, options, asked.options)
     encoded: dict[str, list[int]] = {}
     if split != "none":
         if asked.divide:
-            layouts = [_divided(model, layout, options, encoded) for layout in layouts]
+            split_texts = [_divided(model, parts, options, encoded) for parts in split_texts]
         if _is_marked(model):
-            layouts = list(map(_marked, layouts))
-    requests, unknown = _requests(model, asked, layouts, ids, options, encoded)
+            split_texts = list(map(_marked, split_texts))
+    requests, unknown = _requests(model, asked, split_texts, ids, options, encoded)
     model.observer.unknown(sum(unknown))
     check_lengths(model, requests)
-    return Rows(options, requests, layouts, unknown)
+    return Rows(options, requests, split_texts, unknown)
 
 
 def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = None) -> Submission:
@@ -154,9 +154,9 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
     """Make texts of the hypotheses of rows."""
     results = zip(rows.requests, rows.unknown, found, strict=True)
     made, cut = [], 0
-    for layout in rows.layouts:
+    for parts in rows.split_texts:
         sentences, kept, unknown = list[TranslationResult](), list[bool](), 0
-        for sentence in layout.sentences:
+        for sentence in parts.sentences:
             request, foreign, hypotheses = next(results)
             unknown += foreign
             kept.append(request is None)
@@ -166,7 +166,7 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
             if request is None:  # unchanged if there is nothing to translate
                 result = replace(result, text=sentence, texts=[sentence] * len(result.texts))
             sentences.append(result)
-        made.append(Translated(_joined(layout, sentences, kept), sentences, unknown))
+        made.append(Translated(_joined(parts, sentences, kept), sentences, unknown))
     model.observer.cut(cut)
     return made
 
@@ -183,8 +183,8 @@ def _check_texts(asked: Asked) -> None:
 
 
 def _divided(
-    model: Model, layout: Layout, options: ResolvedOptions, encoded: dict[str, list[int]]
-) -> Layout:
+    model: Model, parts: SplitText, options: ResolvedOptions, encoded: dict[str, list[int]]
+) -> SplitText:
     """Divide sentences that are too long for the model; ids are added to ``encoded``."""
     longest = model.engine.manifest.limits.max_source_length or model.max_tokens
 
@@ -200,7 +200,7 @@ def _divided(
         encoded[sentence] = ids
         return len(ids) <= model.max_tokens
 
-    return layout.divided(fits)
+    return parts.divided(fits)
 
 
 def _is_marked(model: Model) -> bool:
@@ -209,19 +209,19 @@ def _is_marked(model: Model) -> bool:
     return languages is not None and languages.target_place == "source"
 
 
-def _marked(layout: Layout) -> Layout:
+def _marked(parts: SplitText) -> SplitText:
     """Put the language mark at the start of the text before every sentence."""
-    mark = _MARK.match(layout.sentences[0]) if layout.sentences else None
+    mark = _MARK.match(parts.sentences[0]) if parts.sentences else None
     if mark is None:
-        return layout
-    first, *others = layout.sentences
-    return replace(layout, sentences=[first, *(mark[0] + one for one in others)])
+        return parts
+    first, *others = parts.sentences
+    return replace(parts, sentences=[first, *(mark[0] + one for one in others)])
 
 
 def _requests(
     model: Model,
     asked: Asked,
-    layouts: Sequence[Layout],
+    split_texts: Sequence[SplitText],
     prefixes: Sequence[tuple[int, ...]],
     options: ResolvedOptions,
     encoded: Mapping[str, list[int]],
@@ -233,8 +233,8 @@ def _requests(
     requests = list[Request | None]()
     unknown, problems = list[int](), []
     unk, split = model.engine.manifest.special_ids.unk, asked.split or model.split
-    for number, layout in enumerate(layouts):
-        for place, sentence in enumerate(layout.sentences):
+    for number, parts in enumerate(split_texts):
+        for place, sentence in enumerate(parts.sentences):
             prefix = () if place else prefixes[number]
             try:
                 source = encoded.get(sentence, sentence)
@@ -281,24 +281,24 @@ def _has_words(model: Model, sentence: str, request: Request) -> bool:
 
 
 def _joined(
-    layout: Layout, sentences: Sequence[TranslationResult], kept: Sequence[bool]
+    parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool]
 ) -> list[Made]:
     if not sentences:
-        return [Made(layout.joined([]), [], 0.0, None)]
+        return [Made(parts.joined([]), [], 0.0, None)]
     most = max(len(result.hypotheses) for result in sentences)
-    return [_choose(layout, sentences, kept, place) for place in range(most)]
+    return [_choose(parts, sentences, kept, place) for place in range(most)]
 
 
 def _choose(
-    layout: Layout, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
+    parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
 ) -> Made:
     """The hypotheses of one rank; sentences that have fewer give their last one."""
-    places = [min(place, len(result.hypotheses) - 1) for result in sentences]
-    pairs = list(zip(sentences, places, strict=True))
+    indices = [min(place, len(result.hypotheses) - 1) for result in sentences]
+    pairs = list(zip(sentences, indices, strict=True))
     chosen = [result.hypotheses[i] for result, i in pairs]
     scores = [one.token_scores for one in chosen]
     return Made(
-        layout.joined([result.texts[i] for result, i in pairs], kept),
+        parts.joined([result.texts[i] for result, i in pairs], kept),
         [token for one in chosen for token in one.tokens],
         _mean_score(chosen),
         None if None in scores else [value for values in scores for value in values or []],

@@ -28,10 +28,10 @@ def check_size(
     """Count the texts of a call, and refuse too many.
 
     Args:
-        settings: of the server.
+        settings: the settings of the server.
         call: the call, which gets the numbers.
         *texts: lists of texts, or of rows of ids.
-        prefixes: of translations, which count towards the limit of the texts.
+        prefixes: the prefixes of translations, which count towards the limit of the texts.
 
     Raises:
         RequestError: naming what is too large.
@@ -57,13 +57,13 @@ async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) ->
         RequestError: it is invalid, or its deadline has passed.
         TfexportError: likewise, by the library.
     """
-    rows, submission = await begin(model, asked, call)
+    rows, submission = await submit_texts(model, asked, call)
     found = await outcome(submission, call)
     metrics.characters += call.characters
     return await in_thread(call, lambda: assemble(model, rows, found))
 
 
-async def begin(
+async def submit_texts(
     model: Model, asked: Asked, call: Call, on_step: OnStep | None = None
 ) -> tuple[Rows, Submission]:
     """Submit the rows of texts to the model's scheduler; the end of the call cancels them.

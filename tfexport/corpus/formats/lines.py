@@ -35,7 +35,7 @@ class LongLine:
     """Replaces a line that is too long to be kept in memory.
 
     Attributes:
-        size: of the line in bytes.
+        size: the size of the line in bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -284,11 +284,6 @@ class JsonLines:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """The object of a line.
-
-    Raises:
-        InputError: it is none.
-    """
     try:
         values = json.loads(text, parse_constant=_not_json, parse_int=_whole)
     except RecursionError:

@@ -106,11 +106,6 @@ def _compression(metadata: pq.FileMetaData) -> str:
 
 @contextmanager
 def _reading(source: Source) -> Iterator[pq.ParquetFile]:
-    """An open file.
-
-    Raises:
-        PartitionError: it cannot be read, or is damaged.
-    """
     with (
         _readable(),
         source.system.open_input_file(source.path) as stream,

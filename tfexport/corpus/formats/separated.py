@@ -30,8 +30,8 @@ class Separated:
     """Records of fields, with a header.
 
     Attributes:
-        name: of the format.
-        suffixes: of its files.
+        name: the name of the format.
+        suffixes: the suffixes of its files.
     """
 
     has_scores = True
@@ -40,7 +40,7 @@ class Separated:
         """Name the format.
 
         Args:
-            name: of the format, which is also its suffix.
+            name: the name of the format, which is also its suffix.
             delimiter: between fields.
             quoted: whether a field in double quotes may hold delimiters and line breaks, as in RFC
                 4180.

@@ -32,7 +32,7 @@ def read_array_rows(path: PathLike, inputs: Sequence[TensorSpec]) -> Rows:
     Args:
         path: for each input one array with the rows as its first axis, or for rows of unequal shape
             one array a row, ``NAME/0``, ``NAME/1``, … ``attention_mask`` is optional.
-        inputs: of the model.
+        inputs: the inputs of the model.
 
     Raises:
         InputError: naming everything that is wrong with the file.
@@ -58,7 +58,6 @@ _DAMAGED = (
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file, by name."""
     with path.open("rb"):  # an error of the system names the file
         pass
     problem: object = "it holds one array"
@@ -119,7 +118,7 @@ def decode_rows(
     """Decode rows in their order; a bad row gives a problem instead of a result.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         rows: input to array.
         options: how to decode, as the engine resolved it.
         prefix: the forced start of every target.

@@ -19,7 +19,7 @@ class InputLines:
     """Lines that are read once and counted.
 
     Attributes:
-        name: of the file, for messages.
+        name: the name of the file, for messages.
         count: number of lines that have been read.
         size: number of bytes of these lines.
     """

@@ -22,7 +22,7 @@ class LineResult:
     """The result of one input line.
 
     Attributes:
-        number: of the line, from 1.
+        number: the number of the line, from 1.
         result: None for a bad line.
         problem: the reason why a line is bad.
     """
@@ -46,7 +46,7 @@ def translate_lines(
     """Decode lines in their order.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         lines: UTF-8, with or without line ends.
         options: how to decode, as the engine resolved it.
         ids: lines are space-separated ids instead of text, in input and output.
@@ -207,7 +207,7 @@ class LineTask:
 
     Attributes:
         options: resolved decoding options.
-        line_format: of the output; its ``ids`` holds for the input too.
+        line_format: the format of the output; its ``ids`` holds for the input too.
         prefix: the forced start of every target.
         prefix_file: a file with a prefix for each line of the source; None without one.
     """

@@ -335,7 +335,7 @@ def translate_file(
     """Translate a file line by line.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         source: UTF-8 lines: a path, or a binary stream. It is opened and read once; ``resume``
             needs a file, otherwise a pipe is possible.
         output: written line by line; an incomplete last line is discarded on resuming.
@@ -468,11 +468,7 @@ def _skip(inputs: Sequence[InputLines], done: int, output: Path) -> None:
 
 
 def _check_complete(sink: BinaryIO, output: Path, size: int) -> None:
-    """Flush an output to disk, and check that it is complete.
-
-    Raises:
-        OutputExistsError: another program, which ignores locks, has written or removed it.
-    """
+    """Flush an output to disk, and check that it is complete."""
     os.fsync(sink.fileno())
     status = os.fstat(sink.fileno())
     try:
@@ -497,7 +493,7 @@ def translate_stream(
     """Translate lines into a stream that is open, such as a pipe or a terminal.
 
     Args:
-        engine: of an open bundle.
+        engine: the engine of an open bundle.
         source: UTF-8 lines: a path, or a binary stream.
         sink: flushed after every line.
         task: how to decode and write the lines.

@@ -28,7 +28,7 @@ class LineScore:
     """The score of one pair of lines.
 
     Attributes:
-        number: of the lines, from 1.
+        number: the number of the lines, from 1.
         hypothesis: the target with its score; None for a bad pair.
         problem: the reason why a pair is bad.
     """
@@ -76,11 +76,11 @@ def score_file(
     """Score the lines of a file as translations of the same lines of another, in constant memory.
 
     Args:
-        scorer: of an open bundle.
+        scorer: the scorer of an open bundle.
         pair: sources and targets; UTF-8 lines.
         output: a line for each pair, empty for a bad one; a file appears when it is complete.
         options: options of the scorer.
-        line_format: of the output, and whether the input is text or ids.
+        line_format: the format of the output, and whether the input is text or ids.
         force: replace an output that exists.
         tell: called with every result.
 

@@ -225,8 +225,8 @@ def open_native(folder: Path, manifest: Manifest, threads: int) -> tfexport_nati
     """Open a bundle's weights; those that ``pack_weights`` wrote are mapped.
 
     Args:
-        folder: of the bundle.
-        manifest: of a bundle that the engine can run.
+        folder: the folder of the bundle.
+        manifest: the manifest of a bundle that the engine can run.
         threads: threads of every call.
 
     Raises:

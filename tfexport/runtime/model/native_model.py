@@ -40,8 +40,8 @@ class NativeModel:
         """Pack the weights.
 
         Args:
-            folder: of the bundle.
-            manifest: of a bundle that the engine can run.
+            folder: the folder of the bundle.
+            manifest: the manifest of a bundle that the engine can run.
             threads: threads of every call.
 
         Raises:

@@ -174,7 +174,7 @@ class OnnxModel:
 
         Args:
             input_ids: (B, T).
-            state: of the batch.
+            state: the state of the batch.
             candidates: (C,) ids to compute logits of; all others get -inf. None for all.
         """
         return self._advance(input_ids, state, [graph_io.LOGITS], candidates)[0]

@@ -25,7 +25,7 @@ def choose_engine(manifest: Manifest, engine: EngineName = "auto") -> tuple[Engi
     """Choose the engine for a bundle; also return why it is not the native one.
 
     Args:
-        manifest: of the bundle.
+        manifest: the manifest of the bundle.
         engine: "auto" for the native engine if it is installed and covers the model.
 
     Raises:
@@ -49,9 +49,9 @@ def open_model(
     """Open a bundle, whose files were checked.
 
     Args:
-        folder: of the bundle.
-        manifest: of the bundle.
-        engine: of ``choose_engine``, not "auto".
+        folder: the folder of the bundle.
+        manifest: the manifest of the bundle.
+        engine: the engine of ``choose_engine``, not "auto".
         threads: threads of onnxruntime's pool, which all calls share, 0 for its own choice; or of
             each call of the native engine.
 

@@ -90,7 +90,6 @@ def _quotas() -> Iterator[float]:
 
 
 def _quota(group: Path) -> float:
-    """The quota of one cgroup in cores; infinity without one."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):

@@ -97,7 +97,7 @@ class Scheduler:
         """Submit rows; never blocks.
 
         Args:
-            requests: of ``Engine.request``; None for a blank row.
+            requests: the requests of ``Engine.request``; None for a blank row.
             options: how to decode them.
             deadline: by ``time.monotonic``; rows that have not ended by then leave.
             on_step: called by the scheduler's thread for every token of rows without a beam.

@@ -25,7 +25,7 @@ def decode_alternatives(
     """Make branches after the prefix of each row, and decode each branch.
 
     Args:
-        model: that decodes.
+        model: the model that decodes.
         requests: the rows; their prefixes are equally long.
         options: how many branches, and how to decode them.
         decode: decodes a batch of branches, each a row with a longer prefix.

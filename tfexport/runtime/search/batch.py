@@ -41,7 +41,7 @@ class Prefilled(Prefixes):
     """The state of a batch after prefill.
 
     Attributes:
-        state: of the decoder, after the start token and the prefix.
+        state: the state of the decoder, after the start token and the prefix.
         logits: (B, V) of the position after the prefix; None if it has ``max_length`` tokens.
     """
 
@@ -59,7 +59,7 @@ def prefill(
     """Encode rows whose prefixes are equally long, and run the decoder over these.
 
     Args:
-        model: that decodes.
+        model: the model that decodes.
         requests: the rows.
         options: how to decode them.
         full_vocabulary: compute all logits, not only those of the rows' candidates.

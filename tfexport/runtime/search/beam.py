@@ -251,9 +251,9 @@ class BeamChoice:
         """Start after the prefixes.
 
         Args:
-            requests: with prefixes of equal length.
+            requests: the requests, with prefixes of equal length.
             options: how to decode them.
-            prefixes: of the requests.
+            prefixes: the prefixes of the requests.
         """
         self._requests, self._options = requests, options
         self._groups = options.beam_groups

@@ -103,8 +103,8 @@ def _ban_repeated(logits: Floats, tokens: Ids, size: int) -> None:
     """Ban tokens that would repeat an n-gram of ``size`` tokens."""
     ngrams = sliding_window_view(tokens, size, axis=1)
     tail = tokens[:, tokens.shape[1] - size + 1 :]
-    rows, places = np.nonzero((ngrams[:, :, :-1] == tail[:, None]).all(-1))
-    logits[rows, ngrams[rows, places, -1]] = -np.inf
+    rows, indices = np.nonzero((ngrams[:, :, :-1] == tail[:, None]).all(-1))
+    logits[rows, ngrams[rows, indices, -1]] = -np.inf
 
 
 def _ban_completion(logits: Floats, tokens: Ids, sequence: tuple[int, ...]) -> None:
@@ -179,10 +179,10 @@ def _any_largest(values: NDArray[Number], k: int) -> NDArray[np.intp]:
     chosen = np.argpartition(highest, blocks - k, axis=-1)[:, blocks - k :]
     inside = (chosen[:, :, None] * BLOCK + np.arange(BLOCK)).reshape(len(values), -1)
     rest = np.broadcast_to(np.arange(blocks * BLOCK, size), (len(values), size - blocks * BLOCK))
-    places = np.concatenate([inside, rest], axis=-1)
-    found = np.take_along_axis(values, places, -1)
-    best_places = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
-    return np.take_along_axis(places, best_places, -1)
+    indices = np.concatenate([inside, rest], axis=-1)
+    found = np.take_along_axis(values, indices, -1)
+    best_indices = np.argpartition(found, found.shape[-1] - k, axis=-1)[:, -k:]
+    return np.take_along_axis(indices, best_indices, -1)
 
 
 def _settle_ties(values: NDArray[Number], ids: NDArray[np.intp]) -> None:

@@ -116,18 +116,18 @@ class ResolvedOptions(DecodingOptions):
     ``given``. The attributes are the options whose resolved values may differ from the given ones.
 
     Attributes:
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
         max_length: tokens of a row at most, bounded by the model's own limit.
         suppress_tokens: ids that are never chosen; with ``disable_unk`` the unknown token's too.
         suppress_sequences: ids of sequences that are never completed.
         suppress_first_tokens: ids that are never chosen first.
-        first_token: the id that every row starts with, or None; ``begin`` puts it before prefixes.
+        first_token: the id that every row starts with, or None; see ``with_first_token``.
         last_token: the id that ends a row of ``max_length`` tokens, or None.
         end_tokens: ids that end a row; at least one.
         bos_id: the decoder's start token.
         usual_start: whether the start token is the one in the graphs that search by themselves.
         eos_id: the model's own end token.
-        graph_rules: of the bundle's graph of greedy search.
+        graph_rules: the rules of the bundle's graph of greedy search.
         framing: special tokens around the ids of a source text; not used for sources that are ids.
         given: options that were given and are not the defaults, with the given values.
         going: called between steps: whether the rows are still needed; None for always.
@@ -217,7 +217,7 @@ class ResolvedOptions(DecodingOptions):
         """Ids that every shortlist has to contain."""
         return self.end_tokens + (() if self.last_token is None else (self.last_token,))
 
-    def begin(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
+    def with_first_token(self, prefix: tuple[int, ...]) -> tuple[int, ...]:
         """Put the forced first token before a prefix, if there is one and the prefix lacks it.
 
         Raises:

@@ -27,7 +27,7 @@ def score_targets(
     """Score one batch.
 
     Args:
-        model: of the bundle.
+        model: the model of the bundle.
         sources: ids as the encoder takes them, none empty.
         targets: ids without the start token, with the end token if it is to be scored.
         options: length and coverage penalty, and what to return; logit filters have no effect.

@@ -115,9 +115,9 @@ class StepwiseChoice:
         """Start after the prefixes.
 
         Args:
-            requests: with prefixes of equal length.
+            requests: the requests, with prefixes of equal length.
             options: how to decode them.
-            prefixes: of the requests.
+            prefixes: the prefixes of the requests.
         """
         self._requests, self._options = requests, options
         self._filters = LogitFilters(options, requests)
@@ -164,7 +164,6 @@ class StepwiseChoice:
         return sequences
 
     def _choose(self, logits: Floats) -> Ids:
-        """The next token of every row, (R,)."""
         if self._options.sampling:
             generators = [sequence.generator for sequence in self._active]
             return draw(logits, generators, self._options)

@@ -126,7 +126,7 @@ class CutTokenizer(ABC):
         """Take a vocabulary.
 
         Args:
-            path: of its file, for messages.
+            path: the path of its file, for messages.
             pieces: piece to id.
             unknown: the piece for unknown pieces and ids.
             added: the tokens that are found first.

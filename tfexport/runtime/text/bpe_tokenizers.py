@@ -76,7 +76,7 @@ def read_merged(path: Path, words: str) -> MergedVocabulary:
     """Read a file of ``MergedVocabulary.to_json``.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         words: how text must be split into words.
 
     Raises:

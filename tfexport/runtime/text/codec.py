@@ -241,9 +241,9 @@ def check_rows(name: str, given: Any, kind: str) -> list[Any]:
     """List the values of an argument that has one value for each row of a call.
 
     Args:
-        name: of the argument.
+        name: the name of the argument.
         given: any iterable.
-        kind: of its values, for the message.
+        kind: the kind of its values, for the message.
 
     Raises:
         InputError: it is a single string, or not iterable.

@@ -83,11 +83,11 @@ def read_piece_table(path: Path) -> PieceTable:
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    places: dict[int, str] = {}
+    seen: dict[int, str] = {}
     for piece, place in values["pieces"].items():
-        if place in places:
-            yield f"{places[place][:40]!r} and {piece[:40]!r} both have the id {place}"
-        places[place] = piece
+        if place in seen:
+            yield f"{seen[place][:40]!r} and {piece[:40]!r} both have the id {place}"
+        seen[place] = piece
     if values["unknown"] not in values["pieces"]:
         yield f"unknown: {values['unknown'][:40]!r} is no piece"
 
@@ -96,7 +96,7 @@ def read_json(path: Path, noun: str) -> Any:
     """The value of a JSON file.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         noun: for messages.
 
     Raises:

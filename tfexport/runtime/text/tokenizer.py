@@ -234,7 +234,7 @@ def load_tokenizer(
     Args:
         path: the tokenizer's file.
         kind: "tokenizers", "sentencepiece", "words", "vocabulary" or one of ``OWN_KINDS``.
-        vocab_size: of the model's source or target side.
+        vocab_size: the vocabulary size of the model's source or target side.
         unk_id: the unknown token; used for "words" and "vocabulary" only.
         hidden: ids of special tokens, omitted from decoded text; used for these two only.
 

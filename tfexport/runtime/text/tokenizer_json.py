@@ -45,7 +45,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _rules(value: Any) -> Iterator[dict[str, Any]]:
-    """The rules inside a rule, which may be a sequence of others."""
+    """The rules of a rule, which may be a sequence."""
     left = [value]
     while left:
         rule = left.pop()

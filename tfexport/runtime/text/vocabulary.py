@@ -62,15 +62,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def find_word_problem(words: Sequence[Any]) -> str | None:
     """The first problem of the words of a vocabulary; None if they are valid."""
-    places: dict[str, int] = {}
+    seen: dict[str, int] = {}
     for place, word in enumerate(words):
         if not isinstance(word, str):
             return f"id {place} is {shown(word)}, which is not text"
-        if word in places:
-            return f"{word[:_SHOWN]!r} has the id {places[word]} and the id {place}"
+        if word in seen:
+            return f"{word[:_SHOWN]!r} has the id {seen[word]} and the id {place}"
         if not is_unicode(word):
             return f"id {place} is {shown(word)}, which is not valid Unicode"
-        places[word] = place
+        seen[word] = place
     return None
 
 
@@ -88,11 +88,11 @@ def read_words(path: Path) -> list[str]:
         raise TokenizerError(f"{path}: {problem}: {error}") from None
     # Not splitlines: a word may contain Unicode's line separators.
     words = text.removesuffix("\n").split("\n") if text else []
-    places: dict[str, int] = {}
+    seen: dict[str, int] = {}
     for place, word in enumerate(words):
-        if word in places:
-            raise TokenizerError(f"{path}: {_twice(word, places[word] + 1, place + 1)}")
-        places[word] = place
+        if word in seen:
+            raise TokenizerError(f"{path}: {_twice(word, seen[word] + 1, place + 1)}")
+        seen[word] = place
     return words
 
 

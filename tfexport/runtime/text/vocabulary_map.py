@@ -39,7 +39,7 @@ class VocabularyMap:
                 allowed; or of source tokens to target tokens, with the key "" for them; or a file:
                 on each line a source token, a tab, and target tokens separated by spaces. A line
                 that starts with the tab holds the tokens that are always allowed.
-            manifest: of the bundle.
+            manifest: the manifest of the bundle.
             texts: its tokenizers, for the ids of tokens.
 
         Raises:

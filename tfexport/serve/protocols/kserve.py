@@ -61,11 +61,11 @@ def read_tensor(
     """Check a tensor of a request.
 
     Args:
-        name: of the tensor.
-        datatype: of the model, which the request's is known to equal.
+        name: the name of the tensor.
+        datatype: the datatype of the model, which the request's is known to equal.
         shape: as given.
-        data: of JSON, nested or flat; None if there is ``raw``.
-        raw: of the binary extension.
+        data: the data of JSON, nested or flat; None if there is ``raw``.
+        raw: the bytes of the binary extension.
 
     Raises:
         RequestError: naming what is wrong with it.
@@ -104,7 +104,7 @@ def described(tensor: Tensor, binary: bytes | None) -> dict[str, Any]:
     """A tensor in the JSON of a response.
 
     Args:
-        tensor: to describe.
+        tensor: the tensor to describe.
         binary: its binary form, which follows the JSON; None to put the data into it.
     """
     values: dict[str, Any] = {
@@ -120,8 +120,8 @@ def split_body(body: bytes, length: bytes) -> tuple[bytes, bytes]:
     """The JSON of a request, and the binary tensors after it.
 
     Args:
-        body: of the request.
-        length: of the JSON, from the header; empty if there is no such header.
+        body: the body of the request.
+        length: the length of the JSON, from the header; empty if there is no such header.
 
     Raises:
         RequestError: the header does not fit.
@@ -139,7 +139,7 @@ def take_raw(raw: bytes, sizes: Mapping[str, int]) -> dict[str, bytes]:
 
     Args:
         raw: all binary data of a request.
-        sizes: of the tensors that are binary, in their order.
+        sizes: the sizes of the tensors that are binary, in their order.
 
     Raises:
         RequestError: the sizes are not those of the data.
@@ -219,7 +219,7 @@ async def generate(
     """Decode rows of ids.
 
     Args:
-        settings: of the server; an id counts as a character.
+        settings: the settings of the server; an id counts as a character.
         model: the model, which is in use.
         rows: ids as the encoder takes them.
         given: decoding options by name, and ``target_language``.

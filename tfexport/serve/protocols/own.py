@@ -37,17 +37,17 @@ from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
 from tfexport.serve.texts import Asked, Made, Rows, Translated, assemble
-from tfexport.serve.translating import begin, check_size, in_thread, outcome, seen, translate
+from tfexport.serve.translating import check_size, in_thread, outcome, seen, submit_texts, translate
 
 UNFINISHED = "X-Unfinished-Texts"
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
 
 def answer(model: str, found: Sequence[Translated], call: Call) -> bytes:
-    """The JSON of translations. The event loop serves other requests between two of them.
+    """The JSON of translations.
 
     Raises:
-        RequestError: the call's time is over, or its client has left.
+        RequestError: the deadline has passed, or the client has gone.
     """
     made = list[bytes]()
     for one in found:
@@ -68,7 +68,7 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
     under ``sentences``.
 
     Raises:
-        RequestError: the call's time is over, or its client has left.
+        RequestError: the deadline has passed, or the client has gone.
     """
     made = list[dict[str, Any]]()
     for place in range(len(found.made)):
@@ -134,13 +134,13 @@ class LiveText:
         """Start without text.
 
         Args:
-            model: that decodes.
-            rows: of one text.
+            model: the model that decodes.
+            rows: the rows of one text.
         """
-        (self._layout,) = rows.layouts
+        (self._parts,) = rows.split_texts
         self._options, texts = rows.options, model.engine.texts
         self._streams, self._waiting = list[TextStream](), list[list[str]]()
-        for request, sentence in zip(rows.requests, self._layout.sentences, strict=True):
+        for request, sentence in zip(rows.requests, self._parts.sentences, strict=True):
             stream = TextStream(texts.decode, texts.target.whole_words)
             self._streams.append(stream)
             prefix = () if request is None else request.prefix
@@ -165,8 +165,8 @@ class LiveText:
             if not self._ended[row]:
                 self._end(row)
         yield from self._show()
-        if self._layout.gaps[-1]:
-            yield self._layout.gaps[-1]
+        if self._parts.gaps[-1]:
+            yield self._parts.gaps[-1]
 
     def _end(self, row: int) -> None:
         self._waiting[row].append(self._streams[row].end())
@@ -190,7 +190,7 @@ class LiveText:
         """The white space before the current sentence, which starts with this text."""
         place = self._place
         kept = any(self._kept[max(place - 1, 0) : place + 1])
-        return self._layout.gap(place, self._shown[0], text, kept)
+        return self._parts.gap(place, self._shown[0], text, kept)
 
 
 HEARTBEAT = 15.0  # seconds of silence after which a comment keeps proxies connected
@@ -206,7 +206,7 @@ async def stream(metrics: Metrics, model: Model, asked: Asked, call: Call) -> Re
     def told(step: Step) -> None:
         loop.call_soon_threadsafe(steps.put_nowait, step)
 
-    rows, submission = await begin(model, asked, call, told)
+    rows, submission = await submit_texts(model, asked, call, told)
     metrics.characters += call.characters
     events = _events(model, rows, submission, steps, call)
     return StreamingResponse(events, media_type="text/event-stream", headers=_HEADERS)

@@ -29,7 +29,7 @@ class _Translation(_Hypothesis):
 
 
 class Translations(Answer):
-    """Of ``POST /v1/translate``."""
+    """The response of ``POST /v1/translate``."""
 
     model: str
     translations: list[_Translation]
@@ -42,7 +42,7 @@ class _Score(Answer):
 
 
 class Scores(Answer):
-    """Of ``POST /v1/score``."""
+    """The response of ``POST /v1/score``."""
 
     model: str
     scores: list[_Score]
@@ -55,7 +55,7 @@ class _SentencePieces(Answer):
 
 
 class Pieces(Answer):
-    """Of ``POST /v1/pieces``."""
+    """The response of ``POST /v1/pieces``."""
 
     model: str
     sentences: list[_SentencePieces]
@@ -78,7 +78,7 @@ class _Model(Answer):
 
 
 class Models(Answer):
-    """Of ``GET /v1/models``."""
+    """The response of ``GET /v1/models``."""
 
     models: list[_Model]
 
@@ -89,7 +89,7 @@ class _Detected(Answer):
 
 
 class LibreTranslation(Answer):
-    """Of ``POST /translate``: lists, if the request has a list of texts."""
+    """The response of ``POST /translate``: lists, if the request has a list of texts."""
 
     text: str | list[str] = pydantic.Field(alias="translatedText")
     detected: _Detected | list[_Detected] | None = pydantic.Field(None, alias="detectedLanguage")
@@ -97,7 +97,7 @@ class LibreTranslation(Answer):
 
 
 class Detection(pydantic.RootModel[list[_Detected]]):
-    """Of ``POST /detect``."""
+    """The response of ``POST /detect``."""
 
 
 class _LibreLanguage(Answer):
@@ -107,7 +107,7 @@ class _LibreLanguage(Answer):
 
 
 class LibreLanguages(pydantic.RootModel[list[_LibreLanguage]]):
-    """Of ``GET /languages``."""
+    """The response of ``GET /languages``."""
 
 
 class _DeepLTranslation(Answer):
@@ -117,7 +117,7 @@ class _DeepLTranslation(Answer):
 
 
 class DeepLTranslations(Answer):
-    """Of ``POST /v2/translate``."""
+    """The response of ``POST /v2/translate``."""
 
     translations: list[_DeepLTranslation]
 
@@ -129,11 +129,11 @@ class _DeepLLanguage(Answer):
 
 
 class DeepLLanguages(pydantic.RootModel[list[_DeepLLanguage]]):
-    """Of ``GET /v2/languages``."""
+    """The response of ``GET /v2/languages``."""
 
 
 class Usage(Answer):
-    """Of ``GET /v2/usage``."""
+    """The response of ``GET /v2/usage``."""
 
     character_count: int
     character_limit: int
@@ -148,7 +148,7 @@ class _Output(Answer):
 
 
 class Inference(Answer):
-    """Of ``POST /v2/models/{name}/infer``."""
+    """The response of ``POST /v2/models/{name}/infer``."""
 
     model_name: str
     model_version: str

@@ -65,14 +65,14 @@ def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
         split=body.split_sentences, divide=body.divide,
     )  # fmt: skip
     rows = prepare(choice.model, asked)
-    ((layout,), texts) = rows.layouts, choice.model.engine.texts
-    if len(body.tokens) != len(layout.sentences):
+    ((parts,), texts) = rows.split_texts, choice.model.engine.texts
+    if len(body.tokens) != len(parts.sentences):
         raise wrong(
-            f"tokens: {len(body.tokens)} rows for the {len(layout.sentences)} sentences of text"
+            f"tokens: {len(body.tokens)} rows for the {len(parts.sentences)} sentences of text"
         )
     before, after = texts.num_special_tokens(rows.options.framing)
     found = []
-    for place, (sentence, tokens) in enumerate(zip(layout.sentences, body.tokens, strict=True)):
+    for place, (sentence, tokens) in enumerate(zip(parts.sentences, body.tokens, strict=True)):
         try:
             texts.encode_target(tokens)
         except InputError as error:
@@ -89,7 +89,6 @@ def _sentences(choice: ModelChoice, body: PiecesCall) -> list[dict[str, Any]]:
 
 
 def _pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> Iterator[str]:
-    """The text that each token adds to the tokens before it."""
     for place in range(len(tokens)):
         window = tokens[max(0, place - WINDOW) : place + 1]
         before = decode(window[:-1]).rstrip(UNDECIDED)
