@@ -15,12 +15,13 @@ INSTALL = -m pip install --disable-pip-version-check --quiet --constraint constr
 
 CASES ?= 2000
 
-.PHONY: help demo ready-bundle real test test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
+.PHONY: help demo ready-bundle real test test-all test-native check docs docs-links bench bench-serving chaos overload fuzz fuzz-native fuzz-serve sanitize optional release-check clean
 
 help:
 	@echo "make demo   export the demo model, prove it equal, translate without torch"
 	@echo "make ready-bundle  make examples/de-en.bundle again, which ships with the repository"
-	@echo "make test   run all tests"
+	@echo "make test   run the tests, but those that repeat a path with further combinations"
+	@echo "make test-all  run all tests, as a release and the nightly run do"
 	@echo "make check  ruff, mypy --strict, import-linter"
 	@echo "make docs   the site, in build/site: warnings are errors, links within it are checked"
 	@echo "make fuzz CASES=100000  drawn cases against everything that reads input, in worker processes"
@@ -43,10 +44,13 @@ ready-bundle: .venv/ready
 	$(BIN)/tfexport onnx --checkpoint examples/de-en -o examples/de-en.bundle --force \
 		--quantize int8 --samples examples/de-en/test.tsv
 
+test test-native: CHOSEN = -m "not exhaustive"
+test-all: CHOSEN =
+
 # What tests can do without is left out where it cannot be had; pytest then says what it skipped.
-test: .venv/ready .venv-runtime/ready optional
-	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1
-	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native; \
+test test-all: .venv/ready .venv-runtime/ready optional
+	$(BIN)/python -m pytest -n auto --dist load --maxschedchunk 1 $(CHOSEN)
+	@if [ -f build/native/ready ]; then $(MAKE) --no-print-directory test-native CHOSEN='$(CHOSEN)'; \
 	else echo "The native engine could not be built: its tests are left out." >&2; fi
 
 # What the native engine computes instead of onnxruntime where it is installed.
@@ -54,7 +58,7 @@ BY_ENGINE := native/tests tests/runtime tests/serve tests/export/parity tests/cl
 	tests/cli/test_optimize.py tests/system/demo/test_ready_bundle.py
 test-native: .venv/ready build/native/ready
 	PYTHONPATH=$(CURDIR)/build/native $(BIN)/python -m pytest $(BY_ENGINE) -n auto --dist load \
-		--maxschedchunk 1
+		--maxschedchunk 1 $(CHOSEN)
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -30,10 +30,16 @@ from tfexport.runtime import Hypothesis, Translator
 pytestmark = pytest.mark.filterwarnings("ignore:.*nested.tensor:UserWarning")
 LONGEST = 40  # tokens that the modules are exported for
 BY_NAME = {kind.name: kind for kind in KINDS}
-ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 # One that recomputes, one with caches that grow, and one with a state of several types.
-FEW = pytest.mark.parametrize("kind", [BY_NAME[name] for name in ("image", "rotary", "coverage")],
-                              ids=lambda kind: kind.name)  # fmt: skip
+NAMES = ("image", "rotary", "coverage")
+FEW = pytest.mark.parametrize("kind", [BY_NAME[name] for name in NAMES], ids=lambda kind: kind.name)
+ALL = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=[] if kind.name in NAMES else pytest.mark.exhaustive)
+        for kind in KINDS
+    ],
+)
 # In one call of a graph; and step by step, which an option asks for that no graph has.
 WAYS: tuple[dict[str, Any], ...] = ({}, {"min_length": 0})
 Exported = Callable[[Kind, str], Path]
