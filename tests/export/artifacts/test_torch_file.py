@@ -95,7 +95,7 @@ def test_generate_equals_the_tutorials_loop(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_generates(family: str, kind: str, tmp_path: Path) -> None:
     model, scores, settings, _ = FAMILIES[family]

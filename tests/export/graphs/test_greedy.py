@@ -133,7 +133,7 @@ def export_family(family: str, once: Once) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["Python", "Node"])
+@pytest.mark.parametrize("where", ["Python", pytest.param("Node", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_decodes_in_one_portable_call(family: str, where: str, once: Once) -> None:
     """The fused graph of each is in its bundle, which test_originals decodes with."""
