@@ -253,8 +253,9 @@ def main(
     """Print what came of the draws, as Markdown."""
     from transformers.utils import logging
 
+    quiet: Any = logging  # its functions have no types
     warnings.simplefilter("ignore")
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    quiet.disable_progress_bar()
     torch.set_num_threads(1)  # such small models gain nothing by more
     if save is not None:
         for family in families or tuple(FAMILIES):
