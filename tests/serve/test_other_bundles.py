@@ -31,7 +31,8 @@ def _folder(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module", name="other")
 def _other(folder: Path) -> Iterator[Server]:
-    with serving(folder, folder / "told.bundle", folder / "plain.bundle") as running:
+    bundles = folder / "told.bundle", folder / "plain.bundle"
+    with serving(folder, *bundles, "--engine", "onnxruntime") as running:  # needs graphs of steps
         yield running
 
 

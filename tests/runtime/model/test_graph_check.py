@@ -17,6 +17,8 @@ from tfexport.errors import BundleError
 from tfexport.runtime import Translator
 from tfexport.runtime.model.onnxruntime_model import OnnxModel
 
+pytestmark = pytest.mark.onnxruntime  # the native engine reads no graphs
+
 Change = Callable[[onnx.ModelProto], None]
 
 
