@@ -54,7 +54,7 @@ NAMES = (
 
 
 def find(name: str) -> Any:
-    """What a name is in the installed torch; None if it is not there.
+    """The value of a name in the installed torch; None if it is not there.
 
     Args:
         name: one of ``NAMES``: of a module, a colon, and of something in it.
@@ -79,14 +79,11 @@ def owner_of(name: str) -> tuple[Any, str] | None:
         return None
     module, _, path = name.partition(":")
     holder, _, attribute = path.rpartition(".")
-    owner = import_module(module)
-    for part in filter(None, holder.split(".")):
-        owner = getattr(owner, part)
-    return owner, attribute
+    return find(f"{module}:{holder}") if holder else import_module(module), attribute
 
 
 def need(name: str, purpose: str) -> Any:
-    """What a name is in the installed torch.
+    """The value of a name in the installed torch.
 
     Args:
         name: one of ``NAMES``.

@@ -76,7 +76,7 @@ class Model:
         self._retired = False
 
     def join(self, target: str) -> Join:
-        """What joins the translations of sentences in a language."""
+        """The way to join the translations of sentences in a language."""
         return join_of(target) if self.settings.join == "auto" else self.settings.join
 
     def described(self) -> Iterator[Message]:

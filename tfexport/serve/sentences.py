@@ -98,7 +98,7 @@ class SplitText:
 
 
 def join_of(target: str) -> Join:
-    """What joins sentences of a language; an unknown language is judged by its characters."""
+    """The way to join sentences of a language; "auto", by their characters, if it is unknown."""
     language = splitting_code(target)
     if language in ("", "und"):
         return "auto"

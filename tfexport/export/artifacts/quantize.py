@@ -29,8 +29,8 @@ def quantize(
             lose no more than 0.3 BLEU against the references. Up to eight parameters stay float32
             to reach that, those that change the predictions most first. Without samples nothing
             is measured, which the manifest records.
-        source_language: of the samples, for a model that is told it.
-        target_language: of the references, for a model that is told it.
+        source_language: of the samples, for a model that needs it.
+        target_language: of the references, for a model that needs it.
         force: replace a bundle that exists.
         progress: called at every step; see ``tfexport.typing``.
 

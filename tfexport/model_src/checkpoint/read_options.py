@@ -76,7 +76,7 @@ def _generation_config(model: nn.Module) -> dict[str, Any]:
 
 
 def _written(config: Any) -> dict[str, Any]:
-    """What transformers writes to a file: what differs from the defaults, as JSON values."""
+    """The values that transformers writes to a file: those other than the defaults, as JSON."""
     values: dict[str, Any] = json.loads(config.to_json_string())
     return values
 
