@@ -5,11 +5,11 @@ Axes: R rows of the decoder, B sources, S source, T target, V vocabulary, L laye
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -30,12 +30,36 @@ from tfexport.weight_table import WEIGHT_TABLE
 if TYPE_CHECKING:
     import tfexport_native
 
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _reporting(call: Call) -> Call:
+    """Raise the engine's errors in a method as BundleError, with the ``folder`` of the bundle."""
+
+    @functools.wraps(call)
+    def report(model: Any, *values: Any, **keywords: Any) -> Any:
+        try:
+            return call(model, *values, **keywords)
+        except Exception as error:
+            import tfexport_native
+
+            if not isinstance(error, tfexport_native.NativeError):
+                raise
+            raise BundleError(f"{model.folder}: the native engine refuses: {error}") from None
+
+    return cast("Call", report)
+
 
 class NativeModel:
-    """See ``interface.Model``."""
+    """See ``interface.Model``.
+
+    Attributes:
+        folder: the folder of the bundle.
+    """
 
     has_generate = has_beam = has_shortlist = has_slots = True
 
+    @_reporting
     def __init__(self, folder: Path, manifest: Manifest, threads: int) -> None:
         """Pack the weights.
 
@@ -48,21 +72,20 @@ class NativeModel:
             BundleError: the engine cannot read it.
         """
         self.vocab_size = manifest.limits.target_vocab_size
-        self._folder, self._manifest, self._threads = folder, manifest, threads
+        self.folder, self._manifest, self._threads = folder, manifest, threads
         shape = ModelShape.of(manifest)
         self._layers, self._heads = shape.num_decoder_layers, shape.num_heads
         self._stamps = FileStamps(folder / WEIGHTS, folder / WEIGHT_TABLE)
         self._opening = threading.Lock()
         self._opened: tfexport_native.Model | None = None
-        with self.failures():
-            self.engine = f"native {self._model.instruction_set}"
+        self.engine = f"native {self._model.instruction_set}"
 
     @property
     def _model(self) -> tfexport_native.Model:
         with self._opening:
             if self._opened is None:
                 self._stamps.check()
-                self._opened = open_native(self._folder, self._manifest, self._threads)
+                self._opened = open_native(self.folder, self._manifest, self._threads)
             return self._opened
 
     def close(self) -> None:
@@ -70,32 +93,32 @@ class NativeModel:
         with self._opening:
             self._opened = None
 
+    @_reporting
     def generate(
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True
     ) -> Generated:
         """See ``interface.Model``."""
-        with self.failures():
-            found = self._model.generate(_ids(rows), max_length, return_scores)
+        found = self._model.generate(_ids(rows), max_length, return_scores)
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
         return Generated(sequences.astype(np.int64), scores)
 
+    @_reporting
     def beam(
         self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """See ``interface.Model``."""
-        with self.failures():
-            found = self._model.beam(_ids(rows), beam_size, num_finished, max_length)
+        found = self._model.beam(_ids(rows), beam_size, num_finished, max_length)
         tokens, parents, log_probs = found
         return BeamRecord(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
+    @_reporting
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
-        with self.failures():
-            batch = self._model.new_batch()
-            batch.enter(_ids(rows))
-        return NativeRows(self, batch, len(rows))
+        batch = self._model.new_batch()
+        batch.enter(_ids(rows))
+        return NativeRows(self.folder, batch, len(rows))
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
         """See ``interface.Model``."""
@@ -110,13 +133,13 @@ class NativeModel:
         weights = np.zeros(shape, np.float32)
         return self._step(input_ids, state, candidates, weights), weights
 
+    @_reporting
     def _step(
         self, input_ids: Ids, state: NativeRows, candidates: Ids | None, weights: Floats | None
     ) -> Floats:
         width = self.vocab_size if candidates is None else len(candidates)
         found = np.empty((*input_ids.shape, width), np.float32)
-        with self.failures():
-            state.batch.step(input_ids, logits=found, columns=candidates, attention=weights)
+        state.batch.step(input_ids, logits=found, columns=candidates, attention=weights)
         state.position += input_ids.shape[1]
         if candidates is None:
             return found
@@ -124,87 +147,84 @@ class NativeModel:
         logits[:, :, candidates] = found
         return logits
 
+    @_reporting
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """See ``interface.Model``."""
-        with self.failures():
-            states = self._model.encode(_ids(rows))
+        states = self._model.encode(_ids(rows))
         longest = max(len(row) for row in rows)
         padded = np.zeros((len(rows), longest, states[0].shape[-1]), np.float32)
         for row, found in enumerate(states):
             padded[row, : len(found)] = found
         return padded
 
+    @_reporting
     def running_rows(self, capacity: int) -> NativeRunningRows:
         """See ``interface.Model``."""
-        with self.failures():
-            return NativeRunningRows(self, self._model.new_batch(), capacity)
-
-    @contextlib.contextmanager
-    def failures(self) -> Iterator[None]:
-        """Raise the engine's errors as BundleError."""
-        import tfexport_native
-
-        try:
-            yield
-        except tfexport_native.NativeError as error:
-            raise BundleError(f"{self._folder}: the native engine refuses: {error}") from None
+        return NativeRunningRows(self.folder, self._model.new_batch(), capacity, self.vocab_size)
 
 
 class NativeRows:
     """See ``interface.Rows``.
 
     Attributes:
+        folder: the folder of the bundle.
         batch: the batch of the engine.
         width: S of the longest source at the start.
     """
 
-    def __init__(self, model: NativeModel, batch: tfexport_native.Batch, count: int) -> None:
-        self._model, self.batch = model, batch
+    def __init__(self, folder: Path, batch: tfexport_native.Batch, count: int) -> None:
+        self.folder, self.batch = folder, batch
         self.position, self.width = 0, batch.longest_source
         self.sources: Places = np.arange(count)
 
+    @_reporting
     def select(self, rows: Places) -> None:
         """See ``interface.Rows``."""
-        with self._model.failures():
-            self.batch.select(rows)
+        self.batch.select(rows)
         self.sources = self.sources[rows]
 
 
 class NativeRunningRows:
-    """See ``interface.RunningRows``; free rows take no memory."""
+    """See ``interface.RunningRows``; free rows take no memory.
 
-    def __init__(self, model: NativeModel, batch: tfexport_native.Batch, capacity: int) -> None:
-        self._model, self._batch, self.capacity = model, batch, capacity
+    Attributes:
+        folder: the folder of the bundle.
+    """
+
+    def __init__(
+        self, folder: Path, batch: tfexport_native.Batch, capacity: int, vocab_size: int
+    ) -> None:
+        self.folder, self._batch, self.capacity = folder, batch, capacity
         self._best = np.zeros(capacity, np.int32)
-        self._logits = np.zeros((capacity, model.vocab_size), np.float32)
+        self._logits = np.zeros((capacity, vocab_size), np.float32)
 
     @property
     def rows(self) -> int:
         """R."""
         return self._batch.rows
 
+    @_reporting
     def enter(self, sources: Sequence[Source]) -> None:
         """See ``interface.RunningRows``."""
-        with self._model.failures():
-            self._batch.enter(_ids(sources))
+        self._batch.enter(_ids(sources))
 
+    @_reporting
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
         """See ``interface.RunningRows``."""
-        rows = self.rows
+        rows = len(tokens)
         logits = self._logits[: rows if return_logits else 0]
         best = self._best[:rows]
-        with self._model.failures():
-            self._batch.step(
-                np.asarray(tokens)[:, None],
-                best=best,
-                logits=logits[:, None] if return_logits else None,
-            )
+        self._batch.step(
+            np.asarray(tokens)[:, None],
+            best=best,
+            logits=logits[:, None] if return_logits else None,
+        )
         return best.astype(np.int64), logits
 
+    @_reporting
     def select(self, rows: Places) -> None:
         """See ``interface.RunningRows``."""
-        with self._model.failures():
-            self._batch.select(rows)
+        self._batch.select(rows)
 
     def try_out(self) -> None:
         """See ``interface.RunningRows``."""
