@@ -14,9 +14,9 @@ from typing import Any
 from tfexport.runtime.engine import Engine
 from tfexport.runtime.results import Hypothesis
 from tfexport.runtime.scheduler import Observer, Scheduler, SchedulerLimits, scheduler
-from tfexport.runtime.scheduler.batch_workers import BatchWorkers, Ended
 from tfexport.runtime.scheduler.dynamic import DynamicBatch
-from tfexport.runtime.scheduler.submission import Row
+from tfexport.runtime.scheduler.scheduler import BatchWorkers
+from tfexport.runtime.scheduler.submission import Ended, Row
 from tfexport.serve import models, server
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings

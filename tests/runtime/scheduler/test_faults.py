@@ -73,7 +73,7 @@ def test_an_entry_that_fails_costs_no_other(
     scheduler, gate = schedule(slots=4), Gate()
     running = submit(scheduler, engine, on_step=gate)
     assert gate.reached.wait(30)
-    monkeypatch.setattr(SearchSequence, "take", lambda sequence, logits: 1 / 0)
+    monkeypatch.setattr(SearchSequence, "take", lambda *taken: 1 / 0)
     broken = submit(scheduler, engine, beam_size=2)
     gate.open.set()
     with pytest.raises(ZeroDivisionError):

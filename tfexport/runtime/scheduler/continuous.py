@@ -17,8 +17,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.model.interface import Floats, Ids
 from tfexport.runtime.options import Step
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.batch_workers import Ended
-from tfexport.runtime.scheduler.submission import Observer, Row
+from tfexport.runtime.scheduler.submission import Ended, Observer, Row
 from tfexport.runtime.search import (
     Choice,
     NextStep,
@@ -75,6 +74,34 @@ class _Reporter:
             self._submission.tell(step)
 
 
+class Outputs(NamedTuple):
+    """The model's outputs of a step, for R rows of its batch.
+
+    Attributes:
+        best: the best token of each row.
+        scores: its log-probability; NaN if no row of greedy search asks for it.
+        logits: (R, V), or (0, V) if no sequence asks for probabilities.
+    """
+
+    best: list[int]
+    scores: list[float]
+    logits: Floats
+
+
+class Kept(NamedTuple):
+    """A sequence that continues.
+
+    Attributes:
+        sequence: the sequence.
+        sources: the row of the model's batch that each next row continues.
+        tokens: the next token of each.
+    """
+
+    sequence: "GreedySequence | SearchSequence"
+    sources: list[int]
+    tokens: list[int]
+
+
 class GreedySequence:
     """A row with greedy search, by the best tokens of the graph.
 
@@ -95,9 +122,15 @@ class GreedySequence:
         self._scores: list[float] = []
         self._finished = False
 
-    def take(self, best: int, score: float) -> int | None:
-        """Take the graph's token, or a forced one; return None after the last one."""
-        place, token = len(self._tokens), best
+    def take(self, indices: list[int], outputs: Outputs) -> Kept | None:
+        """Take the graph's token, or a forced one; return None after the last one.
+
+        Args:
+            indices: its rows of the model's batch.
+            outputs: of a step.
+        """
+        (index,) = indices
+        place, token, score = len(self._tokens), outputs.best[index], outputs.scores[index]
         given = place < len(self._prefix)
         if given:
             token, score = self._prefix[place], 0.0
@@ -111,7 +144,7 @@ class GreedySequence:
             self._reporter.tell([Step(self.row.request.number, 0, place, token, score, last)])
         elif not place:
             self._reporter.started()
-        return None if last else token
+        return None if last else Kept(self, indices, [token])
 
     def hypotheses(self) -> list[Hypothesis]:
         """The only hypothesis."""
@@ -134,13 +167,15 @@ class SearchSequence:
         self._prefix_scores: list[float] = []
         self._choice: Choice | None = None
 
-    def take(self, logits: Floats) -> NextStep | None:
-        """Take logits (W, V), which may be changed; return None after the last ones."""
-        if len(self._prefix_scores) < len(self.row.request.prefix):
-            return self._take_of_prefix(logits)
+    def take(self, indices: list[int], outputs: Outputs) -> Kept | None:
+        """Take the logits of its rows; return None after the last ones."""
+        logits = outputs.logits[indices]  # (W, V), a copy, which a search may change
+        prefix, place = self.row.request.prefix, len(self._prefix_scores)
+        if place < len(prefix):
+            return Kept(self, indices, [self._take_of_prefix(logits, prefix[place])])
         if self._choice is None:
             request, options = self.row.request, self.row.options
-            tokens = np.array([request.prefix], np.int64).reshape(1, -1)
+            tokens = np.array([prefix], np.int64).reshape(1, -1)
             prefixes = Prefixes(tokens, np.array([self._prefix_scores]).reshape(1, -1))
             self._choice = make_choice([request], options, prefixes)
             # So far one row of the batch; from now on as many as the search needs.
@@ -150,14 +185,16 @@ class SearchSequence:
         else:
             steps, then = self._choice.take(logits)
         self._reporter.tell(steps)
-        return then
+        if then is None:
+            return None
+        return Kept(self, [indices[row] for row in then.rows], then.tokens.tolist())
 
-    def _take_of_prefix(self, logits: Floats) -> NextStep:
-        place, prefix = len(self._prefix_scores), self.row.request.prefix
-        token = np.array([prefix[place]])
-        certain = place == 0 and prefix[0] == self.row.options.first_token
-        self._prefix_scores.append(0.0 if certain else float(token_log_probs(logits, token)[0]))
-        return NextStep(np.zeros(1, np.intp), token)
+    def _take_of_prefix(self, logits: Floats, token: int) -> int:
+        first = not self._prefix_scores
+        certain = first and token == self.row.options.first_token
+        score = 0.0 if certain else float(token_log_probs(logits, np.array([token]))[0])
+        self._prefix_scores.append(score)
+        return token
 
     def hypotheses(self) -> list[Hypothesis]:
         """Best first."""
@@ -206,13 +243,13 @@ class ContinuousBatch:
     def step(self) -> Ended:
         """See ``RunningBatch``."""
         best, logits = self._slots.step(self._tokens, self._scored)
-        tokens = best.tolist()
-        scores = self._scores(best, logits) if self._scored else [math.nan] * len(tokens)
+        scores = self._scores(best, logits) if self._scored else [math.nan] * len(best)
+        outputs = Outputs(best.tolist(), scores, logits)
         ended: Ended = []
-        kept: list[_Kept] = []
+        kept: list[Kept] = []
         for sequence, indices in zip(self._sequences, self._indices, strict=True):
             try:
-                then = _take(sequence, indices, tokens, scores, logits)
+                then = sequence.take(indices, outputs)
                 if then is None:
                     ended.append((sequence.row, sequence.hypotheses()))
                 else:
@@ -228,7 +265,7 @@ class ContinuousBatch:
         if any(over):
             sequences = zip(self._sequences, self._indices, over, strict=True)
             self._continue([
-                _Kept(sequence, indices, self._tokens[indices].tolist())
+                Kept(sequence, indices, self._tokens[indices].tolist())
                 for sequence, indices, leaves in sequences
                 if not leaves
             ])  # fmt: skip
@@ -240,10 +277,12 @@ class ContinuousBatch:
         self._indices, self._tokens = [], np.zeros(0, np.int64)
 
     def _hold(self, sequences: list[GreedySequence | SearchSequence]) -> None:
-        self._sequences = sequences
-        self.rows: Sequence[Row] = [sequence.row for sequence in sequences]
-        self._scored = any(sequence.scored for sequence in sequences)
-        self.free = self.capacity - sum(row.options.width for row in self.rows)
+        self._sequences, self.rows = sequences, list[Row]()
+        self._scored, self.free = False, self.capacity
+        for sequence in sequences:
+            self.rows.append(sequence.row)
+            self._scored |= sequence.scored
+            self.free -= sequence.row.options.width
 
     def _scores(self, best: Ids, logits: Floats) -> list[float]:
         """Log-probabilities (R,) of the best tokens; NaN if not requested."""
@@ -263,11 +302,10 @@ class ContinuousBatch:
         found: list[float] = scores.tolist()
         return found
 
-    def _continue(self, kept: Sequence["_Kept"]) -> None:
+    def _continue(self, kept: Sequence[Kept]) -> None:
         """Keep some sequences, and move rows whose index changes."""
-        followed = [each.sources for each in kept]
-        sources = list(chain.from_iterable(followed))
-        tokens = [token for each in kept for token in each.tokens]
+        sequences, followed, given = map(list, zip(*kept, strict=True)) if kept else ([], [], [])
+        sources, tokens = list(chain(*followed)), list(chain(*given))
         if followed == self._indices:  # true in most steps
             self._tokens[sources] = tokens
             return
@@ -276,40 +314,8 @@ class ContinuousBatch:
         rows[indices], self._tokens[indices] = sources, tokens
         self._slots.select(rows)
         settled = iter(indices.tolist())
-        self._hold([each.sequence for each in kept])
-        self._indices = [list(islice(settled, len(each.sources))) for each in kept]
-
-
-class _Kept(NamedTuple):
-    """A sequence that continues.
-
-    Attributes:
-        sequence: the sequence.
-        sources: the row of the model's batch that each next row continues.
-        tokens: the next token of each.
-    """
-
-    sequence: GreedySequence | SearchSequence
-    sources: list[int]
-    tokens: list[int]
-
-
-def _take(
-    sequence: GreedySequence | SearchSequence,
-    indices: list[int],
-    tokens: list[int],
-    scores: list[float],
-    logits: Floats,
-) -> _Kept | None:
-    """Give a sequence the results of its rows; return None if it ends."""
-    if isinstance(sequence, GreedySequence):
-        (place,) = indices
-        token = sequence.take(tokens[place], scores[place])
-        return None if token is None else _Kept(sequence, indices, [token])
-    taken = sequence.take(logits[indices])
-    if taken is None:
-        return None
-    return _Kept(sequence, [indices[row] for row in taken.rows], taken.tokens.tolist())
+        self._hold(sequences)
+        self._indices = [list(islice(settled, len(rows))) for rows in followed]
 
 
 def _settle(sources: _Places) -> _Places:

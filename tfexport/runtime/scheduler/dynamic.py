@@ -8,8 +8,7 @@ from tfexport.runtime.engine import Engine
 from tfexport.runtime.options import Step
 from tfexport.runtime.parallel.workers import make_batches
 from tfexport.runtime.results import Hypothesis
-from tfexport.runtime.scheduler.batch_workers import Ended
-from tfexport.runtime.scheduler.submission import Observer, Row
+from tfexport.runtime.scheduler.submission import Ended, Observer, Row
 from tfexport.runtime.search import AbandonedError, ResolvedOptions, decode
 
 

@@ -76,16 +76,16 @@ class Submission:
             self._left -= 1
             last = not self._left
         if last:
-            self._settle(lambda: self.future.set_result(self._found))
+            self._settle(self.future.set_result, self._found)
 
     def fail(self, error: BaseException) -> None:
         """End with an error, and drop the results so far."""
-        self._settle(lambda: self.future.set_exception(error))
+        self._settle(self.future.set_exception, error)
 
-    def _settle(self, settle: Callable[[], Any]) -> None:
+    def _settle(self, settle: Callable[[Any], object], outcome: object) -> None:
         # The caller may cancel it at any time, and it may have failed already.
         with contextlib.suppress(InvalidStateError):
-            settle()
+            settle(outcome)
 
 
 class Row:
@@ -102,9 +102,8 @@ class Row:
         self.submission, self.place, self.request = submission, place, request
         self.options = submission.options
 
-    def finish(self, found: list[Hypothesis]) -> None:
-        """Give its hypotheses to the submission."""
-        self.submission.finish(self.place, found)
+
+Ended = list[tuple[Row, list[Hypothesis]]]  # rows with their hypotheses
 
 
 class WaitingRows:
