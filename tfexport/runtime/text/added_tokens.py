@@ -9,7 +9,7 @@ from typing import Any
 
 from tfexport.errors import InputError, TokenizerError
 from tfexport.json_checks import Check, integer, list_of, of_type, record
-from tfexport.runtime.text.libraries import failures_as
+from tfexport.runtime.text.libraries import library_error
 
 _FLAG = of_type("true or false", bool)
 ADDED_TOKENS: Check = list_of(
@@ -152,7 +152,7 @@ class CutTokenizer(ABC):
 
     def _split(self, text: str) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
-        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        try:
             for part, number in self._added.cut(text):
                 if number is not None:
                     found.append((part, number))
@@ -160,6 +160,8 @@ class CutTokenizer(ABC):
                 for piece in self._cut(part):
                     token = self._added.by_content.get(piece)
                     found.append((piece, self._id(piece) if token is None else token.id))
+        except BaseException as error:
+            raise library_error(error, InputError, f"{self._path.name} cannot encode it") from None
         return found
 
     def encode(self, text: str) -> list[int]:
@@ -168,7 +170,7 @@ class CutTokenizer(ABC):
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+        try:
             text = self._join(
                 [
                     self._pieces.get(i, self._unknown)
@@ -176,6 +178,9 @@ class CutTokenizer(ABC):
                     if i >= 0 and i not in self._added.hidden
                 ]
             )
+        except BaseException as error:
+            text = f"{self._path}: cannot decode these ids"
+            raise library_error(error, TokenizerError, text) from None
         return clean_up(text) if self._cleaned else text
 
     def split(self, text: str) -> list[str]:

@@ -90,10 +90,9 @@ class TextCodec:
             return []
         pieces = without_own_end(tokenizer.encode(text), tokenizer, self._after)
         before, after = framing.around(pieces)
-        special = len(before) + len(self._before) + len(self._after) + len(after)
-        limit = self._limit(limit)
-        if truncate and limit is not None:
-            pieces = pieces[: max(0, limit - special)]
+        if truncate and (most := self._limit(limit)) is not None:
+            special = len(before) + len(self._before) + len(self._after) + len(after)
+            pieces = pieces[: max(0, most - special)]
         whole = [*before, *self._before, *pieces, *self._after, *after]
         return self.check_ids(whole, limit=limit)
 

@@ -15,19 +15,24 @@ from tfexport.file_access import describe_substitute, open_file
 _MOST_BYTES = 2**28
 
 
-@contextlib.contextmanager
-def failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
-    """Turn any exception of a tokenizer's library into an error of this project.
+def library_error(error: BaseException, kind: type[TfexportError], text: str) -> BaseException:
+    """The error of this project for any exception of a tokenizer's library; others are unchanged.
 
     Hugging Face tokenizers raise plain ``Exception``, or on a Rust panic a PanicException, which is
     a BaseException and cannot be imported.
     """
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return kind(f"{text}: {error}")
+    return error
+
+
+@contextlib.contextmanager
+def failures_as(kind: type[TfexportError], describe: Callable[[], str]) -> Iterator[None]:
+    """Raise exceptions of a tokenizer's library, while it reads files, as ``library_error``."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise kind(f"{describe()}: {error}") from None
-        raise
+        raise library_error(error, kind, describe()) from None
 
 
 def missing_library(path: Path, library: str) -> MissingDependencyError:

@@ -7,7 +7,12 @@ from typing import Protocol
 from tfexport.errors import InputError, TokenizerError
 from tfexport.runtime.text.bpe_tokenizers import LowerBpeTokenizer, MosesBpeTokenizer
 from tfexport.runtime.text.byte_tokenizer import ByteTokenizer
-from tfexport.runtime.text.libraries import failures_as, missing_library, read_file
+from tfexport.runtime.text.libraries import (
+    failures_as,
+    library_error,
+    missing_library,
+    read_file,
+)
 from tfexport.runtime.text.piece_tokenizer import PieceTokenizer
 from tfexport.runtime.text.tokenizer_json import read_rules
 from tfexport.runtime.text.vocabulary import (
@@ -92,20 +97,28 @@ class JsonTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            raise library_error(error, InputError, f"{self._path.name} cannot encode it") from None
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+        try:
             text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        except BaseException as error:
+            raise library_error(
+                error, TokenizerError, f"{self._path}: cannot decode these ids"
+            ) from None
         return text
 
     def split(self, text: str) -> list[str]:
         """See ``Tokenizer``."""
-        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        try:
             found = self._tokenizer.encode(text, add_special_tokens=False)
+        except BaseException as error:
+            raise library_error(error, InputError, f"{self._path.name} cannot encode it") from None
         return [text[start:end].strip() for start, end in found.offsets]
 
     def piece(self, token: int) -> str:
@@ -142,14 +155,20 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See ``Tokenizer``."""
-        with failures_as(InputError, lambda: f"{self._path.name} cannot encode it"):
+        try:
             ids: list[int] = self._processor.encode(text, out_type=int)
+        except BaseException as error:
+            raise library_error(error, InputError, f"{self._path.name} cannot encode it") from None
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """See ``Tokenizer``."""
-        with failures_as(TokenizerError, lambda: f"{self._path}: cannot decode these ids"):
+        try:
             text: str = self._processor.decode([i for i in ids if i < self.size])
+        except BaseException as error:
+            raise library_error(
+                error, TokenizerError, f"{self._path}: cannot decode these ids"
+            ) from None
         return text
 
     def split(self, text: str) -> list[str]:
