@@ -360,10 +360,7 @@ def requests_of(
         InputError: naming everything that is wrong with any of them.
     """
     call, noun = ("generate", "row") if as_ids else ("translate", "text")
-
-    def check(source: Any, number: int, prefix: tuple[int, ...]) -> Request | None:
-        return engine.request(source, number, prefix, options, as_ids=as_ids)
-
+    check = partial(engine.request, options=options, as_ids=as_ids)
     return _check_all(call, noun, sources, prefixes, check)
 
 
@@ -375,10 +372,7 @@ def requests_from(
     Raises:
         InputError: naming everything that is wrong with any of them.
     """
-
-    def check(row: Any, number: int, prefix: tuple[int, ...]) -> Request:
-        return engine.request_from(row, number, prefix, options)
-
+    check = partial(engine.request_from, options=options)
     return _check_all("generate_from", "row", rows, prefixes, check)
 
 

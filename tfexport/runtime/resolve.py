@@ -64,6 +64,7 @@ class Resolver:
         self._manifest, self._texts = manifest, texts
         self._defaults = manifest.generation if defaults is None else defaults
         self._graph_rules = GraphRules.of(manifest.generation)
+        self._start, self._io = manifest.special_ids.decoder_start, manifest.module_io
         self._checked: dict[bool, tuple[ResolvedOptions, list[Problem]]] = {}
 
     def with_defaults(self, given: Mapping[str, Any]) -> "Resolver":
@@ -137,11 +138,11 @@ class Resolver:
             ids["first_token"] = language_tokens.first
         longest = changed.get("max_length", DEFAULTS["max_length"])
         bounded = {"max_length": longest if limit is None else min(longest, limit)}
-        start = special.decoder_start
+        start = language_tokens.start
         options = ResolvedOptions(
             **{**changed, **ids, **bounded},
-            bos_id=start if language_tokens.start is None else language_tokens.start,
-            usual_start=language_tokens.start in (None, start),
+            bos_id=self._start if start is None else start,
+            usual_start=start in (None, self._start),
             eos_id=special.eos,
             graph_rules=self._graph_rules,
             framing=language_tokens.framing,
@@ -235,7 +236,7 @@ class Resolver:
         for name in ("disable_unk", "replace_unknowns"):
             if name in changed and unk is None:
                 yield Problem(None, Message(Option(name), " needs a model with an unk_id"))
-        io = self._manifest.module_io
+        io = self._io
         if (
             io is not None
             and "encoder_no_repeat_ngram_size" in changed

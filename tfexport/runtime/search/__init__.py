@@ -4,7 +4,6 @@ from tfexport.runtime.search.batch import AbandonedError, Choice, NextStep, Pref
 from tfexport.runtime.search.dispatch import decode, make_choice
 from tfexport.runtime.search.graph_search import greedy_in_one_call, truncate_at_eos
 from tfexport.runtime.search.request import Request, ResolvedOptions
-from tfexport.runtime.search.scoring import score_targets
 from tfexport.runtime.search.stepwise import StepwiseSearch, greedy
 
 __all__ = [
@@ -19,6 +18,5 @@ __all__ = [
     "greedy",
     "greedy_in_one_call",
     "make_choice",
-    "score_targets",
     "truncate_at_eos",
 ]

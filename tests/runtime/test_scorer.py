@@ -6,7 +6,8 @@ import pytest
 from tests.support.table_model import TableModel
 from tests.support.table_search import BOS, EOS, facts, search
 from tfexport.runtime.options import DecodingOptions
-from tfexport.runtime.search import Request, ResolvedOptions, score_targets
+from tfexport.runtime.scorer import score_targets
+from tfexport.runtime.search import Request, ResolvedOptions
 
 
 def test_score_of_a_given_target_is_what_decoding_would_have_returned() -> None:
@@ -34,7 +35,7 @@ def test_long_targets_are_scored_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     options = ResolvedOptions.of(DecodingOptions(return_attention=True), BOS, (EOS,), 20)
     sources, targets = [[9, 8], [7]], [[2, 3, 4, 5, EOS], [3, EOS]]
     whole = score_targets(model, sources, targets, options, 6)  # type: ignore[arg-type]
-    monkeypatch.setattr("tfexport.runtime.search.scoring.LOGITS_AT_ONCE", 24)
+    monkeypatch.setattr("tfexport.runtime.scorer.LOGITS_AT_ONCE", 24)
     parts = score_targets(model, sources, targets, options, 6)  # type: ignore[arg-type]
     assert [one.score for one in parts] == pytest.approx([one.score for one in whole])
     for one, two in zip(parts, whole, strict=True):
