@@ -3,8 +3,13 @@
 import pytest
 
 from tfexport.languages import Languages
-from tfexport.serve.language_codes import Code, language_name, listed_codes, match_code
-from tfexport.serve.model_languages import ModelLanguages
+from tfexport.serve.language_codes import (
+    Code,
+    ModelLanguages,
+    language_name,
+    listed_codes,
+    match_code,
+)
 from tfexport.serve.protocols.deepl import source_code, target_codes
 
 

@@ -15,14 +15,13 @@ from tfexport.errors import DeadlineError
 from tfexport.serve import Service, Settings, middleware, request_log
 from tfexport.serve.app import make_app
 from tfexport.serve.bodies import FREE, BodyMemory
-from tfexport.serve.call import Call, call_of
+from tfexport.serve.call import LONG_BODY, Call, call_of
 from tfexport.serve.failures import RequestError
 from tfexport.serve.middleware import RequestMiddleware
 from tfexport.serve.protocols import own
 from tfexport.serve.protocols.own import answer, translation
 from tfexport.serve.sentences import split_text
-from tfexport.serve.texts import Asked, Made, Rows, Translated, prepare
-from tfexport.serve.translating import LONG_BODY, in_thread, outcome
+from tfexport.serve.texts import Asked, Made, Rows, Translated, outcome, prepare
 
 Answer = tuple[int, Any]
 
@@ -168,7 +167,7 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
         if streamed:
             rows: Any = Rows(SimpleNamespace(), [], [split_text("\n", "de", "lines")])  # type: ignore[arg-type]
             model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None))
-            call = Call.begin([], 60.0)
+            call = Call.begin("/", [], 60.0)
             events: Any = own._events(model, rows, submission, asyncio.Queue(), call)
             waiting = asyncio.ensure_future(anext(events))
             await asyncio.sleep(0.01)
@@ -180,7 +179,7 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
             del events, waiting
         else:
             with pytest.raises(RequestError, match="time"):
-                await outcome(submission, Call.begin([], 0.0))
+                await outcome(submission, Call.begin("/", [], 0.0))
             future.set_exception(DeadlineError("late"))
         await asyncio.sleep(0.01)
         gc.collect()
@@ -193,10 +192,10 @@ def test_an_error_that_comes_too_late_is_seen(streamed: bool) -> None:
 
 def test_work_for_a_call_that_has_ended_is_left() -> None:
     """Before it begins in a thread, between the texts of an answer, and between hypotheses."""
-    call, begun = Call.begin([], 60.0), list[str]()
+    call, begun = Call.begin("/", [], 60.0), list[str]()
     call.body, call.ended = b"x" * LONG_BODY, True
     with pytest.raises(RequestError, match="time"):
-        asyncio.run(in_thread(call, lambda: begun.append("work")))
+        asyncio.run(call.in_thread(begun.append, "work"))
     assert begun == []
     with pytest.raises(RequestError, match="time"):
         answer("tiny", [Translated([], [])], call)
@@ -214,7 +213,7 @@ def test_silent_streams_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
         observer = SimpleNamespace(cut=lambda rows: None)
         model: Any = SimpleNamespace(engine=SimpleNamespace(texts=None), observer=observer)
         events: AsyncIterator[str] = own._events(
-            model, rows, submission, asyncio.Queue(), Call.begin([], 60.0)
+            model, rows, submission, asyncio.Queue(), Call.begin("/", [], 60.0)
         )
         found = [await anext(events), await anext(events)]
         future.set_result([])

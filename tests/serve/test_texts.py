@@ -111,12 +111,12 @@ def test_the_operator_can_say_otherwise(folder: Path, tmp_path: Path) -> None:
 
 
 def test_sentences_are_marked_where_a_model_reads_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "within_limits", lambda model, options, given: options)
     monkeypatch.setattr(texts, "_requests", lambda *_: ([], []))
     for languages, second in ((MARKS, ">>fra<< Oui!"), (None, "Oui!")):
         model: Any = SimpleNamespace(
             split="lines", join=lambda target: "spaces", max_tokens=8,
             resolver=SimpleNamespace(resolve=lambda *_: (None, [()])),
+            within_limits=lambda options, given: options, check_lengths=lambda requests: None,
             observer=SimpleNamespace(unknown=lambda tokens: None),
             engine=SimpleNamespace(manifest=SimpleNamespace(languages=languages)),
         )  # fmt: skip
@@ -153,9 +153,8 @@ def test_what_cannot_be_translated_is_given_back(units: Server, text: str) -> No
 
 
 def test_signs_that_a_model_knows_say_nothing_either() -> None:
-    manifest = SimpleNamespace(hidden_ids=(), special_ids=SimpleNamespace(unk=3))
     known = SimpleNamespace(source=SimpleNamespace(piece=lambda token: "…"))
-    model: Any = SimpleNamespace(engine=SimpleNamespace(manifest=manifest, texts=known))
+    model: Any = SimpleNamespace(engine=SimpleNamespace(texts=known), wordless={3})
     request: Any = SimpleNamespace(ids=[7])
     assert not texts._has_words(model, "…!", request)
     assert texts._has_words(model, "w…", request)

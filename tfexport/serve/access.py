@@ -1,16 +1,62 @@
-"""Access to the server: API keys, host names and origins of web pages."""
+"""Access to the server: what a path needs, API keys, host names and origins of web pages."""
 
 import codecs
 import hashlib
 import hmac
 import ipaddress
+import re
 import urllib.parse
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfexport.errors import ConfigError, join_problems
-from tfexport.serve.call import Headers, header
-from tfexport.serve.failures import RequestError
+from tfexport.serve.failures import (
+    DEEPL,
+    KSERVE,
+    LIBRETRANSLATE,
+    OWN,
+    ErrorFormat,
+    RequestError,
+)
+
+# Paths and prefixes of paths, with a slash at the end, as ``path_rules`` needs them.
+_LIBRETRANSLATE_PATHS = ("/translate/", "/languages/", "/detect/", "/suggest/",
+                         "/frontend/settings/", "/translate_file/")  # fmt: skip
+_KSERVE_PATHS = ("/v2/health/", "/v2/models/", "/v2/repository/")
+# Probes, and the files that a browser loads before a user can enter a key.
+_OPEN_PATHS = ("/page/", "/health/", "/metrics/", "/docs/", "/openapi.json/", "/v2/health/",
+               "/frontend/settings/")  # fmt: skip
+_PROBES = ("/health/", "/metrics/", "/v2/health/")
+_MODEL_READY = re.compile(r"/v2/models/[^/]+(/versions/[^/]+)?/ready")
+
+
+@dataclass(frozen=True)
+class PathRules:
+    """What a request needs, and how it is answered, by its path.
+
+    Attributes:
+        error_format: the form of errors and keys, of the protocol that the path belongs to.
+        needs_key: whether it needs a key, if the server has keys.
+        is_work: whether it is refused while the server stops: all but probes and metrics.
+    """
+
+    error_format: ErrorFormat
+    needs_key: bool
+    is_work: bool
+
+
+def path_rules(path: str) -> PathRules:
+    """The rules of a path."""
+    folder = f"{path}/"
+    if folder.startswith(_LIBRETRANSLATE_PATHS):
+        error_format = LIBRETRANSLATE
+    elif path in ("/v2", "/v2/") or folder.startswith(_KSERVE_PATHS):
+        error_format = KSERVE
+    else:
+        error_format = DEEPL if path.startswith("/v2/") else OWN
+    is_open = path == "/" or folder.startswith(_OPEN_PATHS) or _MODEL_READY.fullmatch(path)
+    return PathRules(error_format, not is_open, not folder.startswith(_PROBES))
 
 
 class Keys:
@@ -95,11 +141,13 @@ def is_local(address: str) -> bool:
         return False
 
 
-def check_host(headers: Headers, version: str, allowed: Collection[str] | None) -> None:
+def check_host(
+    headers: Iterable[tuple[bytes, bytes]], version: str, allowed: Collection[str] | None
+) -> None:
     """Refuse a request that names no host, several hosts, or a host that is not this server.
 
     Args:
-        headers: the headers of the request.
+        headers: all headers of the request.
         version: the version of HTTP, "1.1" or lower.
         allowed: names besides addresses and ``localhost``; None for any.
 
@@ -120,7 +168,7 @@ def check_host(headers: Headers, version: str, allowed: Collection[str] | None) 
     )  # fmt: skip
 
 
-def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
+def check_origin(method: str, headers: Mapping[bytes, bytes], allowed: Sequence[str]) -> None:
     """Refuse a request that a page of another origin has sent without a preflight.
 
     Args:
@@ -131,15 +179,15 @@ def check_origin(method: str, headers: Headers, allowed: Sequence[str]) -> None:
     Raises:
         RequestError: it has to be refused.
     """
-    origin = header(headers, b"origin").decode("latin-1")
+    origin = headers.get(b"origin", b"").decode("latin-1")
     if method in _SAFE or not origin or origin in allowed or ANY in allowed:
         return
-    site = header(headers, b"sec-fetch-site")
-    kind = header(headers, b"content-type").partition(b";")[0].strip().lower().decode("latin-1")
+    site = headers.get(b"sec-fetch-site", b"")
+    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
     if site:
         own = site in (b"same-origin", b"none")
     else:  # an older browser, or a page without TLS
-        host = header(headers, b"host").decode("latin-1")
+        host = headers.get(b"host", b"").decode("latin-1")
         own = kind in _TYPES or urllib.parse.urlsplit(origin).netloc == host
     if not own:
         raise RequestError(

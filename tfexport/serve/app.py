@@ -13,13 +13,12 @@ from tfexport import __version__
 from tfexport.errors import TfexportError
 from tfexport.serve import openapi
 from tfexport.serve.call import call_of
-from tfexport.serve.error_formats import error_format_of
 from tfexport.serve.failures import RequestError, as_failure
 from tfexport.serve.middleware import FAULT, App, RequestMiddleware
 from tfexport.serve.protocols import deepl, kserve, libretranslate, own, token_offsets
-from tfexport.serve.protocols.own import UNFINISHED
 from tfexport.serve.protocols.response_models import ANSWERS
 from tfexport.serve.service import Service
+from tfexport.serve.texts import UNFINISHED
 
 PAGE = Path(__file__).with_name("page")
 # Browsers ask again at every visit, and get 304 while the files are unchanged.
@@ -117,6 +116,7 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 
 def _respond(request: Request, failure: RequestError) -> Response:
-    call_of(request.scope).problem = failure.logged
-    status, headers, body = error_format_of(request.scope["path"]).response(failure)
+    call = call_of(request.scope)
+    call.problem = failure.logged
+    status, headers, body = call.rules.error_format.response(failure)
     return Response(body, status, headers)

@@ -9,7 +9,6 @@ import pydantic
 import pydantic_core
 
 from tfexport.errors import nearest_name
-from tfexport.serve.call import header
 from tfexport.serve.failures import RequestError, loggable, wrong
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
@@ -48,13 +47,13 @@ _OPTIONS = ("options", "parameters")  # fields that hold decoding options
 _MOST_ITEMS = 1000  # of all lists of options together
 
 
-def media_type(scope: Mapping[str, Any]) -> str:
+def media_type(headers: Mapping[bytes, bytes]) -> str:
     """The media type of a request's body; JSON if there is none.
 
     Raises:
         RequestError: its charset is not UTF-8.
     """
-    given = header(scope["headers"], b"content-type").decode("latin-1")
+    given = headers.get(b"content-type", b"").decode("latin-1")
     name, *parameters = (part.strip().lower() for part in given.split(";"))
     for parameter in parameters:
         key, _, value = parameter.partition("=")
@@ -63,13 +62,13 @@ def media_type(scope: Mapping[str, Any]) -> str:
     return JSON if not name or name.endswith("+json") else name
 
 
-def check_media_type(scope: Mapping[str, Any], *allowed: str) -> str:
+def check_media_type(headers: Mapping[bytes, bytes], *allowed: str) -> str:
     """Return the media type of a body if it is one of these.
 
     Raises:
         RequestError: it is another.
     """
-    found = media_type(scope)
+    found = media_type(headers)
     if found not in allowed:
         raise RequestError(
             415, f"Content-Type {found[:60]!r}: the body has to be {' or '.join(allowed)}"

@@ -1,31 +1,15 @@
-"""Detection of the language of texts, and choice of the model by languages."""
+"""Detection of the language of a text."""
 
-import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tfexport.errors import join_some
-from tfexport.serve.call import Call
-from tfexport.serve.failures import wrong
 from tfexport.serve.language_codes import Code
-from tfexport.serve.model_choice import (
-    ModelChoice,
-    choose_by_languages,
-    choose_only,
-    sources_of,
-    use,
-)
-from tfexport.serve.sentences import Split
-from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked, Translated
-from tfexport.serve.translating import in_thread, translate
 
 LIBRARY = "py3langid"
 LOOKED_AT = 2000  # characters of a text that are used; more do not change the result
-LEAST = 0.3  # a language with less confidence is not used
 # Languages for which the library has another code than models have.
 _OTHER_NAMES = {"wuu": "zh", "no": "nb"}
 
@@ -41,38 +25,6 @@ class Detected:
 
     code: str
     confidence: float
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A request that names languages instead of a model.
-
-    Attributes:
-        source: language of the texts; None to detect it.
-        target: language of the translations.
-        options: the options of decoding, by name.
-        split: see ``Asked``.
-    """
-
-    source: str | None
-    target: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    split: Split | None = None
-
-
-@dataclass(frozen=True)
-class Answered:
-    """The translation of one text.
-
-    Attributes:
-        source: its language.
-        confidence: confidence in the source language, from 0 to 1; 1 if the caller named it.
-        found: the translation.
-    """
-
-    source: str
-    confidence: float
-    found: Translated
 
 
 def can_detect() -> bool:
@@ -91,91 +43,6 @@ def detect(text: str, candidates: Sequence[str]) -> list[Detected]:
     total = sum({_name(code): value for code, value in likely.items()}.values()) + other
     found = [Detected(code, value / total) for code, value in likely.items()]
     return sorted(found, key=lambda one: -one.confidence)
-
-
-async def translate_between(
-    service: Service, call: Call, texts: Sequence[str], wanted: Wanted
-) -> list[Answered]:
-    """Translate texts with the models that have their languages.
-
-    Raises:
-        RequestError: there is no such model, or the language of a text cannot be detected.
-        TfexportError: see ``translate``.
-    """
-    choices = await in_thread(call, lambda: _choices(service, texts, wanted))
-    groups: dict[tuple[str, str], list[int]] = {}
-    for place, (choice, _) in enumerate(choices):
-        groups.setdefault((choice.model.name, choice.source), []).append(place)
-    for indices in groups.values():
-        use(call, choices[indices[0]][0].model)
-    found = await asyncio.gather(*(
-        translate(service.metrics, choices[indices[0]][0].model,
-                  _asked(choices[indices[0]][0], texts, indices, wanted), call)
-        for indices in groups.values()
-    ))  # fmt: skip
-    made = {
-        place: one
-        for indices, several in zip(groups.values(), found, strict=True)
-        for place, one in zip(indices, several, strict=True)
-    }
-    return [
-        Answered(choice.source, confidence, made[place])
-        for place, (choice, confidence) in enumerate(choices)
-    ]
-
-
-def _asked(
-    choice: ModelChoice, texts: Sequence[str], indices: Sequence[int], wanted: Wanted
-) -> Asked:
-    return Asked(
-        [texts[place] for place in indices], wanted.options, None, choice.language_pair,
-        choice.source, choice.target, wanted.split, divide=True, indices=indices,
-    )  # fmt: skip
-
-
-def _choices(
-    service: Service, texts: Sequence[str], wanted: Wanted
-) -> list[tuple[ModelChoice, float]]:
-    """A model for each text, and the confidence in its language."""
-    if wanted.source is not None:
-        choice = choose_by_languages(service.models, wanted.source, wanted.target)
-        return [(choice, 1.0)] * len(texts)
-    only = choose_only(service.models, wanted.target)
-    if only is not None:
-        return [(only, _confidence(text, only.source)) for text in texts]
-    sources = sources_of(service.models, wanted.target)
-    found = [_find(text, texts, sources) for text in texts]
-    problems = [
-        f"text {place}: its language was not detected; give one of {join_some(sources, 12)}"
-        for place, one in enumerate(found)
-        if one is None
-    ]
-    if problems and not can_detect():
-        raise wrong(
-            f"give the language of the texts, one of {join_some(sources, 12)}; this server "
-            f"cannot detect it, because {LIBRARY} is not installed"
-        )
-    if problems:
-        raise wrong(problems)
-    return [
-        (choose_by_languages(service.models, one.code, wanted.target), one.confidence)
-        for one in found
-        if one is not None
-    ]
-
-
-def _find(text: str, texts: Sequence[str], sources: Sequence[str]) -> Detected | None:
-    """The language of a text, or that of all texts if this one is too short."""
-    for looked_at in (text, "\n".join(texts)[:LOOKED_AT]):
-        best = next(iter(detect(looked_at, sources)), None)
-        if best is not None and best.confidence >= LEAST:
-            return best
-    return None
-
-
-def _confidence(text: str, source: str) -> float:
-    """The confidence that a text is in the only language that is read."""
-    return next((one.confidence for one in detect(text, [source])), 0.0)
 
 
 def _name(code: str) -> str:

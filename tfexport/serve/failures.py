@@ -1,9 +1,11 @@
-"""Failures of requests: a status, and every problem that was found."""
+"""Failures of requests: a status and every problem that was found, in the form of each protocol."""
 
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tfexport.errors import (
     ClosedSchedulerError,
@@ -112,3 +114,63 @@ def _spell(option: Option) -> str:
     if option.value is None:
         return option.name
     return f"{json.dumps(option.name)}: {json.dumps(option.value, default=str)}"
+
+
+@dataclass(frozen=True)
+class ErrorFormat:
+    """Status codes, bodies and keys of one protocol.
+
+    Attributes:
+        name: the name of the protocol.
+        wrong: status of an invalid request.
+        no_key: status of a request without a key, or with a wrong one.
+        scheme: the scheme of its ``Authorization``; None if the key is in the request's body.
+        body: makes the body of a failure, as JSON values.
+    """
+
+    name: str
+    wrong: int
+    no_key: int
+    scheme: bytes | None
+    body: Callable[[RequestError], Mapping[str, Any]]
+
+    def key(self, headers: Mapping[bytes, bytes]) -> bytes | None:
+        """The key in the headers."""
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        if self.scheme is None or scheme.lower() != self.scheme.lower():
+            return None
+        return key.strip()
+
+    def status(self, failure: RequestError) -> int:
+        """The status of a failure in this protocol."""
+        return self.wrong if failure.status == WRONG else failure.status
+
+    def refusal(self) -> RequestError:
+        """The failure of a request without a key, or with a wrong one."""
+        where = "api_key" if self.scheme is None else f"Authorization: {self.scheme.decode()} KEY"
+        text = f"a valid key is needed, as {where}"
+        wants = {"WWW-Authenticate": "Bearer"} if self.no_key == 401 else {}
+        return RequestError(self.no_key, text, wants)
+
+    def response(self, failure: RequestError) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of a failure's response."""
+        headers = {"content-type": "application/json", **failure.headers}
+        return self.status(failure), headers, json.dumps(self.body(failure)).encode()
+
+
+def _own_body(failure: RequestError) -> Mapping[str, Any]:
+    return {"error": failure.message, "problems": failure.problems}
+
+
+def _error_body(failure: RequestError) -> Mapping[str, Any]:
+    return {"error": failure.message}
+
+
+def _message_body(failure: RequestError) -> Mapping[str, Any]:
+    return {"message": failure.message}
+
+
+OWN = ErrorFormat("own", 422, 401, b"Bearer", _own_body)
+LIBRETRANSLATE = ErrorFormat("LibreTranslate", 400, 403, None, _error_body)
+DEEPL = ErrorFormat("DeepL", 400, 403, b"DeepL-Auth-Key", _message_body)
+KSERVE = ErrorFormat("KServe", 400, 401, b"Bearer", _error_body)

@@ -9,11 +9,9 @@ import anyio
 
 from tfexport.serve import request_log
 from tfexport.serve.access import check_host, check_origin
-from tfexport.serve.call import Call, header, put_call
-from tfexport.serve.error_formats import ErrorFormat, error_format_of, is_work, needs_key
+from tfexport.serve.call import SCOPE_KEY, Call, seen
 from tfexport.serve.failures import RequestError, busy, late
 from tfexport.serve.service import Service
-from tfexport.serve.translating import seen
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,18 +49,19 @@ class RequestMiddleware:
         """
         self._app, self._service, self._hosts = app, service, hosts
         self.paths, self._refused = frozenset(paths), 0
+        self._timeout, self._max_body = service.settings.timeout, service.settings.max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        call = Call.begin(scope["headers"], self._service.settings.timeout)
-        answer = _Answer(send, call.id)
-        if is_work(scope["path"]) and self._service.overloaded:
+        call = Call.begin(scope["path"], scope["headers"], self._timeout)
+        answer = _Answer(send, call)
+        if call.rules.is_work and self._service.overloaded:
             await self._shed(scope, answer)
             return
-        put_call(scope, call)
+        scope[SCOPE_KEY] = call
         method = scope["method"]
         if method == "HEAD":  # its answers have no body: granian removes it
             scope["method"] = "GET"
@@ -77,7 +76,7 @@ class RequestMiddleware:
 
     async def _shed(self, scope: Scope, answer: "_Answer") -> None:
         """Refuse a request if the server is full, with as little work as possible."""
-        await answer.fail(error_format_of(scope["path"]), self._overloaded())
+        await answer.fail(self._overloaded())
         self._service.metrics.answered(self._route(scope), 503, "", 0.0)
         if not self._refused:
             asyncio.get_running_loop().call_later(_SECONDS, self._log_refused)
@@ -88,61 +87,52 @@ class RequestMiddleware:
         self._refused = 0
 
     async def _answer(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
-        error_format = error_format_of(scope["path"])
+        service = self._service
         try:
-            self._check(scope, error_format)
-            call.exits.enter_context(self._service.accepted())
-            call.body = await self._body(scope, call, receive)
-            if self._service.overloaded and is_work(scope["path"]):
+            self._check(scope, call)
+            call.exits.enter_context(service.accepted())
+            call.body = await self._body(call, receive)
+            if call.rules.is_work and service.overloaded:
                 raise self._overloaded()  # since it was checked
-            call.exits.enter_context(self._service.answering())
+            call.exits.enter_context(service.answering())
             await self._run(scope, call, receive, answer)
         except _GoneError:
             # This includes a body that is not valid HTTP: its sender still gets an answer.
-            await answer.fail(
-                error_format, RequestError(400, "the body cannot be read", dict(_CLOSE))
-            )
+            await answer.fail(RequestError(400, "the body cannot be read", dict(_CLOSE)))
             answer.status = CLIENT_GONE
         except RequestError as failure:
             call.problem = failure.logged
-            await answer.fail(error_format, failure)
+            await answer.fail(failure)
         except Exception as error:
             # A fault of this program: only this request fails.
             call.problem = FAULT
             request_log.write_fault("fault", error, request_id=call.id)
-            await answer.fail(error_format, RequestError(500, FAULT))
+            await answer.fail(RequestError(500, FAULT))
 
     def _overloaded(self) -> RequestError:
         return busy(CROWDED, self._service.seconds_to_clear())
 
-    def _check(self, scope: Scope, error_format: ErrorFormat) -> None:
+    def _check(self, scope: Scope, call: Call) -> None:
         """Refuse what can be refused before the body is read."""
-        path, headers, settings = scope["path"], scope["headers"], self._service.settings
-        if self._service.stopping and is_work(path):
-            failure = busy("the server stops", 1.0)
-            failure.headers |= _CLOSE
-            raise failure
-        check_host(headers, scope["http_version"], self._hosts)
-        check_origin(scope["method"], headers, settings.cors_origins)
-        by_header = needs_key(path) and error_format.scheme is not None
-        if by_header and not self._service.keys.allow(error_format.key(headers)):
-            failure = error_format.refusal()
-            failure.headers |= _CLOSE
-            raise failure
-        coding = header(headers, b"content-encoding").strip().lower().decode("latin-1")
+        service, rules = self._service, call.rules
+        if service.stopping and rules.is_work:
+            raise _closing(busy("the server stops", 1.0))
+        check_host(scope["headers"], scope["http_version"], self._hosts)
+        check_origin(scope["method"], call.headers, service.settings.cors_origins)
+        by_header = rules.needs_key and rules.error_format.scheme is not None
+        if by_header and not service.keys.allow(rules.error_format.key(call.headers)):
+            raise _closing(rules.error_format.refusal())
+        coding = call.headers.get(b"content-encoding", b"").strip().lower().decode("latin-1")
         if coding not in ("", "identity"):
             text = f"Content-Encoding {coding[:40]!r}: bodies are taken as they are, not compressed"
             raise RequestError(415, text, dict(_CLOSE))
 
-    async def _body(self, scope: Scope, call: Call, receive: Receive) -> bytes:
+    async def _body(self, call: Call, receive: Receive) -> bytes:
         """Read the body, up to the length of the settings."""
-        most = self._service.settings.max_body
-        too_large = RequestError(413, f"the body has more than {most} bytes", dict(_CLOSE))
-        length = header(scope["headers"], b"content-length")
-        if length.isdigit() and int(length[:18]) > most:
-            raise too_large
+        length = call.headers.get(b"content-length", b"")
+        size = int(length[:18]) if length.isdigit() else 0
         body, hold = bytearray(), call.exits.enter_context(self._service.bodies.held())
-        while True:
+        while size <= self._max_body:
             with anyio.move_on_after(max(call.left, 0.001)) as scope_of_time:
                 message = await receive()
             if scope_of_time.cancelled_caught:
@@ -151,14 +141,14 @@ class RequestMiddleware:
             if message["type"] == "http.disconnect":
                 raise _GoneError
             body += message.get("body", b"")
-            if len(body) > most:
-                raise too_large
-            if not hold(len(body)):
-                failure = busy("too many long bodies are there already", 1.0)
-                failure.headers |= _CLOSE
-                raise failure
+            size = len(body)
+            if size > self._max_body:
+                break
+            if not hold(size):
+                raise _closing(busy("too many long bodies are there already", 1.0))
             if not message.get("more_body", False):
                 return bytes(body)
+        raise RequestError(413, f"the body has more than {self._max_body} bytes", dict(_CLOSE))
 
     async def _run(self, scope: Scope, call: Call, receive: Receive, answer: "_Answer") -> None:
         """Run the application until it has answered, the client has gone or it is too late."""
@@ -188,7 +178,7 @@ class RequestMiddleware:
     def _record(self, scope: Scope, call: Call, method: str, status: int) -> None:
         route, seconds = self._route(scope), time.monotonic() - call.arrived
         self._service.metrics.answered(route, status, call.model, seconds)
-        if not is_work(scope["path"]) and status < 400:
+        if not call.rules.is_work and status < 400:
             return  # probes, every few seconds
         level = {} if status < 400 else {"level": "error" if status == 500 else "warning"}
         request_log.write(
@@ -202,11 +192,18 @@ class _GoneError(Exception):
     """The client has left."""
 
 
+def _closing(failure: RequestError) -> RequestError:
+    """A failure after which the connection is closed."""
+    failure.headers |= _CLOSE
+    return failure
+
+
 class _Answer:
     """Sends the response of one request."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self._id = send, request_id.encode("latin-1")
+    def __init__(self, send: Send, call: Call) -> None:
+        self._send, self._id = send, call.id.encode("latin-1")
+        self._error_format = call.rules.error_format
         self.status, self.complete = 0, False
 
     async def send(self, message: Message) -> None:
@@ -219,11 +216,11 @@ class _Answer:
             self.complete = True
         await self._send(message)
 
-    async def fail(self, error_format: ErrorFormat, failure: RequestError) -> None:
+    async def fail(self, failure: RequestError) -> None:
         """Answer with a failure; a response that has started stays as it is."""
         if self.status:
             return
-        status, headers, body = error_format.response(failure)
+        status, headers, body = self._error_format.response(failure)
         headers["content-length"] = str(len(body))
         encoded = [(key.lower().encode(), value.encode("latin-1", "replace"))
                    for key, value in headers.items()]  # fmt: skip

@@ -3,9 +3,9 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfexport.errors import ConfigError, Message, Option, join_some
@@ -16,11 +16,11 @@ from tfexport.runtime.options import DEFAULTS
 from tfexport.runtime.parallel.cpu import ThreadLayout, usable_cores
 from tfexport.runtime.resolve import Resolver
 from tfexport.runtime.scheduler import Scheduler, SchedulerLimits, SchedulerStats
+from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.serve import request_log
-from tfexport.serve.failures import RequestError, loggable
+from tfexport.serve.failures import RequestError, loggable, wrong
+from tfexport.serve.language_codes import ModelLanguages
 from tfexport.serve.metrics import ModelObserver
-from tfexport.serve.model_languages import ModelLanguages
-from tfexport.serve.row_limits import within_limits
 from tfexport.serve.sentences import Join, Split, join_of
 from tfexport.serve.settings import Settings
 
@@ -46,6 +46,7 @@ class Model:
         slots: rows that it decodes at a time.
         max_queue: requests that may wait for it.
         max_tokens: the most tokens of a row.
+        wordless: ids of no word: special, language and unknown tokens.
     """
 
     def __init__(self, name: str, path: Path, settings: Settings, observer: ModelObserver) -> None:
@@ -67,6 +68,7 @@ class Model:
         for side in manifest.tokenizers:
             getattr(self.engine.texts, side)  # loaded now, not by the first request
         self.languages = ModelLanguages.of(name, manifest.languages, own.languages)
+        self.wordless = frozenset({*manifest.hidden_ids, manifest.special_ids.unk})
         reads_texts = manifest.reads == "texts"
         self.split: Split = own.split_sentences or ("none" if reads_texts else "lines")
         self.resolver = self._resolver()
@@ -94,6 +96,45 @@ class Model:
                 Option("max_length"), " sets another length",
             )  # fmt: skip
 
+    def within_limits(self, options: ResolvedOptions, given: Collection[str]) -> ResolvedOptions:
+        """The options of rows after their limits are checked; the default length is the largest.
+
+        Args:
+            options: the options of the rows.
+            given: names of the options in the request.
+
+        Raises:
+            RequestError: naming what is too large.
+        """
+        problems = []
+        if options.width > self.slots:
+            name = "num_hypotheses" if options.sampling else "beam_size"
+            text = f"{options.width} is more than the {self.slots} rows that the server decodes"
+            problems.append(f"{name}: {text}")
+        longest, most = options.max_length, self.max_tokens
+        if longest > most and "max_length" in given:
+            problems.append(f"max_length: {longest} is more than the {most} tokens of a row here")
+        if problems:
+            raise wrong(problems)
+        return replace(options, max_length=most) if longest > most else options
+
+    def check_lengths(
+        self, requests: Sequence[Request | None], targets: Sequence[Sequence[int]] = ()
+    ) -> None:
+        """Refuse sources, and targets to be scored, of too many tokens.
+
+        Raises:
+            RequestError: naming each.
+        """
+        lengths = [("row", place, one.length) for place, one in enumerate(requests) if one]
+        lengths += [("target", place, len(one)) for place, one in enumerate(targets)]
+        problems = [
+            f"{kind} {place}: {length} tokens are more than the {self.max_tokens} of a row here"
+            for kind, place, length in lengths if length > self.max_tokens
+        ]  # fmt: skip
+        if problems:
+            raise wrong(problems)
+
     def _resolver(self) -> Resolver:
         given = self.settings.decoding
         if not given:
@@ -101,7 +142,7 @@ class Model:
         try:
             made = self.engine.resolver.with_defaults(given)
             options, _ = made.resolve({}, language_pair=LanguagePair(as_ids=True))
-            within_limits(self, options, given)
+            self.within_limits(options, given)
         except (ConfigError, RequestError) as error:
             text = error.message
             raise ConfigError(Message(f"{self.name}: its decoding defaults: ", text)) from None

@@ -8,18 +8,16 @@ from typing import Any
 import pydantic
 from fastapi import APIRouter
 
+from tfexport.serve.access import path_rules
 from tfexport.serve.bodies import FORM, JSON, Fields
-from tfexport.serve.error_formats import (
+from tfexport.serve.failures import (
     DEEPL,
     KSERVE,
     LIBRETRANSLATE,
     OWN,
     ErrorFormat,
-    error_format_of,
-    is_work,
-    needs_key,
+    RequestError,
 )
-from tfexport.serve.failures import RequestError
 
 _REFERENCE = "#/components/schemas/{model}"
 _BEARER = {"type": "http", "scheme": "bearer"}
@@ -57,6 +55,7 @@ def complete(
     parts = document.setdefault("components", {})
     schemas = parts.setdefault("schemas", {})
     for path, methods in document["paths"].items():
+        rules = path_rules(path)
         for method, described in methods.items():
             content = described.get("requestBody", {}).get("content", {})
             for body in content.values():
@@ -67,10 +66,10 @@ def complete(
                 schemas.update(schema.pop("$defs", {}))
                 responses["200"]["content"] = {JSON: {"schema": schema}}
             responses.pop("422", None)  # for parameters of paths, which are text here
-            if is_work(path):
-                responses.update(_errors(error_format_of(path), keys and needs_key(path)))
-            if keys and needs_key(path):
-                described["security"] = [{error_format_of(path).name: []}]
+            if rules.is_work:
+                responses.update(_errors(rules.error_format, keys and rules.needs_key))
+            if keys and rules.needs_key:
+                described["security"] = [{rules.error_format.name: []}]
     if keys:
         parts["securitySchemes"] = _SCHEMES
 

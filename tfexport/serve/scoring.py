@@ -14,7 +14,6 @@ from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.serve.call import Call
 from tfexport.serve.failures import busy, late, spelled, wrong
 from tfexport.serve.models import Model
-from tfexport.serve.row_limits import check_lengths
 
 THREADS = 2
 _PAIRS_AT_A_TIME = 32  # after each, the caller may have gone
@@ -81,7 +80,7 @@ def prepare_pairs(
             problems.append(f"pair {place}: {spelled(error)}")
     if problems:
         raise wrong(problems)
-    check_lengths(model, [request for request, _ in pairs], [ids for _, ids in pairs])
+    model.check_lengths([request for request, _ in pairs], [ids for _, ids in pairs])
     return pairs, options
 
 

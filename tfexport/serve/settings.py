@@ -1,6 +1,5 @@
 """Settings of a server, and of each of its models."""
 
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -10,15 +9,12 @@ from urllib.parse import urlsplit
 
 from tfexport.errors import ConfigError, Problem, join_problems, join_some, nearest_name, shown
 from tfexport.runtime.model.engine_name import ENGINES, EngineName
+from tfexport.serve.language_codes import PAIR
 from tfexport.serve.sentences import JOINS, SPLITS, Join, Split
 
 _MOST_BYTES_OF_A_CHARACTER = 12  # in JSON, as two escaped halves of a surrogate pair
 _BYTES_BESIDE_TEXTS = 64 << 10
 _BYTES_OF_LONG_BODIES = 64 << 20
-_CODE = r"[a-z]{2,3}(?:_[a-z\d]{2,8})*"
-_CODES = rf"{_CODE}(?:,{_CODE})*"
-PAIR = re.compile(rf"({_CODES})-({_CODES})", re.IGNORECASE)
-PAIR_OF_NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})", re.IGNORECASE)
 _COUNTS = ("slots", "max_queue", "max_tokens")
 
 

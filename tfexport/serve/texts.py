@@ -1,9 +1,11 @@
 """Translation of the texts of a request: texts to rows, rows to hypotheses, hypotheses to texts."""
 
+import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from tfexport.errors import InputError, Problem, TooLongError
@@ -15,12 +17,15 @@ from tfexport.runtime.scheduler import Submission
 from tfexport.runtime.search import Request, ResolvedOptions
 from tfexport.runtime.streaming import streamed, unstreamable
 from tfexport.runtime.text.codec import WORD_MARKS, check_text
-from tfexport.serve.failures import spelled, wrong
+from tfexport.serve.call import Call, seen
+from tfexport.serve.failures import RequestError, late, spelled, wrong
+from tfexport.serve.metrics import Metrics
 from tfexport.serve.models import Model
-from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.sentences import Split, SplitText, split_text
+from tfexport.serve.settings import Settings
 
 OnStep = Callable[[Step], object]
+UNFINISHED = "X-Unfinished-Texts"  # a header
 _TOKEN = 32  # characters of a token at most, as a rule
 _MARK = re.compile(r">>[^<>\s]+<<\s*")  # of the target language, in front of a text
 
@@ -110,6 +115,91 @@ class Translated:
     unknown: int = 0
 
 
+def check_size(
+    settings: Settings, call: Call, *texts: Sequence[Sized], prefixes: Sequence[Sized] = ()
+) -> None:
+    """Count the texts of a call, and refuse too many.
+
+    Args:
+        settings: the settings of the server.
+        call: the call, which gets the numbers.
+        *texts: lists of texts, or of rows of ids.
+        prefixes: the prefixes of translations, which count towards the limit of the texts.
+
+    Raises:
+        RequestError: naming what is too large.
+    """
+    call.texts = max(map(len, texts))
+    call.characters = sum(map(len, chain(*texts)))
+    problems = []
+    if call.texts > settings.max_texts:
+        problems.append(f"{call.texts} texts are more than the {settings.max_texts} of a request")
+    characters = call.characters + sum(map(len, prefixes))
+    if characters > settings.max_characters:
+        problems.append(
+            f"{characters} characters are more than the {settings.max_characters} of a request"
+        )
+    if problems:
+        raise RequestError(413, problems)
+
+
+async def translate(metrics: Metrics, model: Model, asked: Asked, call: Call) -> list[Translated]:
+    """Translate the texts of a call.
+
+    Raises:
+        RequestError: it is invalid, or its deadline has passed.
+        TfexportError: likewise, by the library.
+    """
+    rows, submission = await submit_texts(model, asked, call)
+    found = await outcome(submission, call)
+    metrics.characters += call.characters
+    return await call.in_thread(assemble, model, rows, found)
+
+
+async def submit_texts(
+    model: Model, asked: Asked, call: Call, on_step: OnStep | None = None
+) -> tuple[Rows, Submission]:
+    """Submit the rows of texts to the model's scheduler; the end of the call cancels them.
+
+    Raises:
+        RequestError: the call is invalid, or its deadline has passed.
+        TfexportError: the library refuses it, or too many requests wait.
+    """
+    made = list[Submission]()
+
+    def leave() -> None:
+        call.ended = True
+        for submission in made:
+            submission.cancel()
+
+    def work() -> Rows:
+        rows = prepare(model, asked)
+        submission = model.scheduler.submit(
+            rows.requests, rows.options, deadline=call.deadline, on_step=on_step
+        )
+        made.append(submission)
+        if call.ended:  # if the call has ended meanwhile, cancel here
+            made[0].cancel()
+        return rows
+
+    call.exits.callback(leave)
+    return await call.in_thread(work), made[0]
+
+
+async def outcome(submission: Submission, call: Call) -> list[list[Hypothesis]]:
+    """The hypotheses of a submission.
+
+    Raises:
+        RequestError: the call's deadline has passed.
+    """
+    future = asyncio.wrap_future(submission.future)
+    future.add_done_callback(seen)
+    done, _ = await asyncio.wait([future], timeout=max(call.left, 0.0))
+    if not done:
+        raise late()
+    return future.result()
+
+
 def prepare(model: Model, asked: Asked) -> Rows:
     """Split and tokenize texts.
 
@@ -128,26 +218,18 @@ def prepare(model: Model, asked: Asked) -> Rows:
         given, problems = streamed(given), unstreamable(given)
     own = asked.prefixes if asked.prefixes is not None else [None] * len(split_texts)
     options, ids = model.resolver.resolve(given, own, problems, asked.language_pair)
-    options = within_limits(model, options, asked.options)
+    options = model.within_limits(options, asked.options)
     encoded: dict[str, list[int]] = {}
     if split != "none":
         if asked.divide:
             split_texts = [_divided(model, parts, options, encoded) for parts in split_texts]
-        if _is_marked(model):
+        languages = model.engine.manifest.languages
+        if languages is not None and languages.target_place == "source":
             split_texts = list(map(_marked, split_texts))
     requests, unknown = _requests(model, asked, split_texts, ids, options, encoded)
     model.observer.unknown(sum(unknown))
-    check_lengths(model, requests)
+    model.check_lengths(requests)
     return Rows(options, requests, split_texts, unknown)
-
-
-def submit(model: Model, rows: Rows, deadline: float, on_step: OnStep | None = None) -> Submission:
-    """Hand rows to the model's scheduler.
-
-    Raises:
-        QueueFullError: too many requests wait.
-    """
-    return model.scheduler.submit(rows.requests, rows.options, deadline=deadline, on_step=on_step)
 
 
 def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> list[Translated]:
@@ -169,6 +251,12 @@ def assemble(model: Model, rows: Rows, found: Sequence[list[Hypothesis]]) -> lis
         made.append(Translated(_joined(parts, sentences, kept), sentences, unknown))
     model.observer.cut(cut)
     return made
+
+
+def cut_headers(found: Sequence[Translated]) -> dict[str, str]:
+    """The header with the number of cut translations, for protocols that have no field for it."""
+    cut = sum(not one.made[0].finished for one in found)
+    return {UNFINISHED: str(cut)} if cut else {}
 
 
 def _check_texts(asked: Asked) -> None:
@@ -201,12 +289,6 @@ def _divided(
         return len(ids) <= model.max_tokens
 
     return parts.divided(fits)
-
-
-def _is_marked(model: Model) -> bool:
-    """Whether a text may start with the target language, as ``>>fra<<``."""
-    languages = model.engine.manifest.languages
-    return languages is not None and languages.target_place == "source"
 
 
 def _marked(parts: SplitText) -> SplitText:
@@ -273,10 +355,10 @@ def _has_words(model: Model, sentence: str, request: Request) -> bool:
     """
     if not any(map(str.isalnum, sentence)):
         return False
-    manifest, source = model.engine.manifest, model.engine.texts.source
-    foreign = {*manifest.hidden_ids, manifest.special_ids.unk}
+    source = model.engine.texts.source
     return any(
-        token not in foreign and source.piece(token) not in WORD_MARKS for token in request.ids
+        token not in model.wordless and source.piece(token) not in WORD_MARKS
+        for token in request.ids
     )
 
 
@@ -293,12 +375,14 @@ def _choose(
     parts: SplitText, sentences: Sequence[TranslationResult], kept: Sequence[bool], place: int
 ) -> Made:
     """The hypotheses of one rank; sentences that have fewer give their last one."""
-    indices = [min(place, len(result.hypotheses) - 1) for result in sentences]
-    pairs = list(zip(sentences, indices, strict=True))
-    chosen = [result.hypotheses[i] for result, i in pairs]
+    texts, chosen = list[str](), list[Hypothesis]()
+    for result in sentences:
+        index = min(place, len(result.hypotheses) - 1)
+        texts.append(result.texts[index])
+        chosen.append(result.hypotheses[index])
     scores = [one.token_scores for one in chosen]
     return Made(
-        parts.joined([result.texts[i] for result, i in pairs], kept),
+        parts.joined(texts, kept),
         [token for one in chosen for token in one.tokens],
         _mean_score(chosen),
         None if None in scores else [value for values in scores for value in values or []],

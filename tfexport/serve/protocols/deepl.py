@@ -17,16 +17,14 @@ from tfexport.serve.bodies import (
     read_json,
 )
 from tfexport.serve.call import call_of
-from tfexport.serve.detection import Wanted, translate_between
 from tfexport.serve.failures import wrong
-from tfexport.serve.language_codes import Code, language_name
-from tfexport.serve.model_languages import UNKNOWN
+from tfexport.serve.language_codes import UNKNOWN, Code, language_name
+from tfexport.serve.model_choice import Wanted, translate_between
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import check_size, in_thread
+from tfexport.serve.texts import check_size, cut_headers
 
 NO_LIMIT = 1_000_000_000_000  # characters, as DeepL specifies for accounts without a limit
 _FIELDS = 32  # of a form, besides its texts
@@ -105,8 +103,8 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v2/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
-        kind = check_media_type(request.scope, JSON, FORM)
-        body = await in_thread(call, lambda: _read(kind, call.body, service.settings.max_texts))
+        kind = check_media_type(call.headers, JSON, FORM)
+        body = await call.in_thread(_read, kind, call.body, service.settings.max_texts)
         check_size(service.settings, call, body.text)
         split = None if body.split_sentences is None else _SPLITS[body.split_sentences]
         options = {"return_scores": False}  # the protocol has none
@@ -120,7 +118,8 @@ def routes(service: Service) -> APIRouter:
             }
             for text, one in zip(body.text, found, strict=True)
         ]
-        return JSONResponse({"translations": translations}, headers=cut_headers(found))
+        headers = cut_headers([one.found for one in found])
+        return JSONResponse({"translations": translations}, headers=headers)
 
     @router.get("/v2/languages", summary="List languages of sources, or of targets.")
     async def languages(request: Request) -> Response:

@@ -17,18 +17,15 @@ from tfexport import __version__
 from tfexport.runtime.engine import acts_on_text, requests_of
 from tfexport.runtime.language_tokens import LanguagePair
 from tfexport.serve.bodies import JSON, StrictFields, check_media_type, read_json
-from tfexport.serve.call import Call, call_of, header
+from tfexport.serve.call import Call, call_of
 from tfexport.serve.failures import RequestError, wrong
 from tfexport.serve.model_choice import choose_named, use
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import add_probe, describe
-from tfexport.serve.protocols.own import cut_headers
-from tfexport.serve.row_limits import check_lengths, within_limits
 from tfexport.serve.sentences import SPLITS
 from tfexport.serve.service import Service
 from tfexport.serve.settings import Settings
-from tfexport.serve.texts import Asked, Rows, Translated, submit
-from tfexport.serve.translating import check_size, in_thread, outcome, translate
+from tfexport.serve.texts import Asked, Translated, check_size, cut_headers, outcome, translate
 
 BYTES, INT64 = "BYTES", "INT64"
 _MOST_ELEMENTS = 1 << 24
@@ -234,10 +231,10 @@ async def generate(
     engine = model.engine
     extra = acts_on_text(options, "generate")
     resolved, prefixes = model.resolver.resolve(options, [None] * len(rows), extra, language_pair)
-    resolved = within_limits(model, resolved, given)
+    resolved = model.within_limits(resolved, given)
     requests = requests_of(engine, rows, prefixes, resolved, as_ids=True)
-    check_lengths(model, requests)
-    submission = submit(model, Rows(resolved, requests, []), call.deadline)
+    model.check_lengths(requests)
+    submission = model.scheduler.submit(requests, resolved, deadline=call.deadline)
     call.exits.callback(submission.cancel)
     best = [hypotheses[0] for hypotheses in await outcome(submission, call)]
     model.observer.cut(sum(not one.finished for one in best))
@@ -332,7 +329,7 @@ def _add_model_routes(router: APIRouter, base: str, service: Service, shown: boo
     async def infer(request: Request) -> Response:
         model, call = _model(service, request), call_of(request.scope)
         use(call, model)
-        body, inputs = await in_thread(call, lambda: _read(request, call))
+        body, inputs = await call.in_thread(_read, call)
         output = SEQUENCES if IDS in inputs else TRANSLATION
         binary = _wants_binary(body, output)
         given = {name: value for name, value in body.parameters.items() if name != _BINARY}
@@ -376,9 +373,9 @@ def _metadata(model: Model) -> dict[str, Any]:
     }
 
 
-def _read(request: Request, call: Call) -> tuple[InferCall, dict[str, Tensor]]:
-    length = header(request.scope["headers"], LENGTH_HEADER.lower().encode())
-    check_media_type(request.scope, JSON, OCTETS)
+def _read(call: Call) -> tuple[InferCall, dict[str, Tensor]]:
+    length = call.headers.get(LENGTH_HEADER.lower().encode(), b"")
+    check_media_type(call.headers, JSON, OCTETS)
     text, raw = split_body(call.body, length)
     body = read_json(InferCall, text)
     return body, _inputs(body, raw)

@@ -19,24 +19,15 @@ from tfexport.serve.bodies import (
     read_json,
 )
 from tfexport.serve.call import call_of
-from tfexport.serve.detection import (
-    LIBRARY,
-    Answered,
-    Wanted,
-    can_detect,
-    detect,
-    translate_between,
-)
-from tfexport.serve.error_formats import LIBRETRANSLATE
-from tfexport.serve.failures import RequestError
-from tfexport.serve.language_codes import language_name, listed_codes
-from tfexport.serve.model_languages import UNKNOWN
+from tfexport.serve.detection import LIBRARY, can_detect, detect
+from tfexport.serve.failures import LIBRETRANSLATE, RequestError
+from tfexport.serve.language_codes import UNKNOWN, language_name, listed_codes
+from tfexport.serve.model_choice import Answered, Wanted, translate_between
 from tfexport.serve.models import Models
 from tfexport.serve.openapi import describe
-from tfexport.serve.protocols.own import cut_headers
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.translating import check_size, in_thread
+from tfexport.serve.texts import check_size, cut_headers
 
 AUTO = "auto"
 _FIELDS = 32  # of a form
@@ -81,25 +72,26 @@ def routes(service: Service) -> APIRouter:
     @router.post("/translate", **describe(TranslateCall, "Translate texts.", forms=True))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
-        kind = check_media_type(request.scope, JSON, FORM)
-        body = await in_thread(call, lambda: _read(service, TranslateCall, kind, call.body))
+        kind = check_media_type(call.headers, JSON, FORM)
+        body = await call.in_thread(_read, service, TranslateCall, kind, call.body)
         source = None if body.source == AUTO else body.source
         texts = [body.q] if isinstance(body.q, str) else body.q
         check_size(service.settings, call, texts)
         wanted = Wanted(source, body.target, _options(body.alternatives), body.split_sentences)
         found = await translate_between(service, call, texts, wanted)
-        return JSONResponse(_answer(service, found, body), headers=cut_headers(found))
+        headers = cut_headers([one.found for one in found])
+        return JSONResponse(_answer(service, found, body), headers=headers)
 
     @router.post("/detect", **describe(DetectCall, "Find the language of a text.", forms=True))
     async def detect_language(request: Request) -> Response:
         call = call_of(request.scope)
-        kind = check_media_type(request.scope, JSON, FORM)
-        body = await in_thread(call, lambda: _read(service, DetectCall, kind, call.body))
+        kind = check_media_type(call.headers, JSON, FORM)
+        body = await call.in_thread(_read, service, DetectCall, kind, call.body)
         check_size(service.settings, call, [body.q])
         if not can_detect():
             raise RequestError(404, f"/detect: {LIBRARY} is not installed on this server")
         codes = [code for one in _listed(service.models) if (code := one["code"]) != UNKNOWN]
-        found = await in_thread(call, lambda: detect(body.q, codes))
+        found = await call.in_thread(detect, body.q, codes)
         return JSONResponse([
             {"confidence": _percent(one.confidence), "language": one.code}
             for one in found[:_DETECTED] if _percent(one.confidence)
@@ -168,7 +160,6 @@ def _options(alternatives: int) -> dict[str, Any]:
 def _answer(service: Service, found: list[Answered], body: TranslateCall) -> dict[str, Any]:
     single = isinstance(body.q, str)
     texts = [one.found.made[0].text for one in found]
-    others = [_others([made.text for made in one.found.made]) for one in found]
     values: dict[str, Any] = {"translatedText": texts[0] if single else texts}
     if body.source == AUTO:
         short = {own: code for model in service.models
@@ -179,6 +170,7 @@ def _answer(service: Service, found: list[Answered], body: TranslateCall) -> dic
         ]
         values["detectedLanguage"] = detected[0] if single else detected
     if body.alternatives:
+        others = [_others([made.text for made in one.found.made]) for one in found]
         values["alternatives"] = others[0] if single else others
     return values
 

@@ -25,21 +25,28 @@ from tfexport.serve.bodies import (
     check_media_type,
     problems_of,
 )
-from tfexport.serve.call import Call, call_of
-from tfexport.serve.detection import Answered
+from tfexport.serve.call import Call, call_of, seen
 from tfexport.serve.failures import RequestError, as_failure, spelled, wrong
+from tfexport.serve.language_codes import UNKNOWN
 from tfexport.serve.metrics import Metrics
 from tfexport.serve.model_choice import ModelChoice, choose_named, use
-from tfexport.serve.model_languages import UNKNOWN
 from tfexport.serve.models import Model
 from tfexport.serve.openapi import describe
 from tfexport.serve.scoring import prepare_pairs
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked, Made, Rows, Translated, assemble
-from tfexport.serve.translating import check_size, in_thread, outcome, seen, submit_texts, translate
+from tfexport.serve.texts import (
+    Asked,
+    Made,
+    Rows,
+    Translated,
+    assemble,
+    check_size,
+    outcome,
+    submit_texts,
+    translate,
+)
 
-UNFINISHED = "X-Unfinished-Texts"
 _MORE = ("token_scores", "source_tokens", "attention", "alignment")  # if requested
 
 
@@ -83,13 +90,6 @@ def translation(found: Translated, call: Call) -> dict[str, Any]:
             _kept(sentence.to_dict(hypotheses=False)) for sentence in found.sentences
         ]
     return values
-
-
-def cut_headers(found: Sequence[Answered | Translated]) -> dict[str, str]:
-    """The header with the number of cut translations, for protocols that have no field for it."""
-    made = [one.found if isinstance(one, Answered) else one for one in found]
-    cut = sum(not one.made[0].finished for one in made)
-    return {UNFINISHED: str(cut)} if cut else {}
 
 
 def scored(found: Hypothesis) -> dict[str, Any]:
@@ -219,7 +219,7 @@ async def _events(
     found = asyncio.ensure_future(outcome(submission, call))
     found.add_done_callback(seen)
     try:
-        live = await in_thread(call, lambda: LiveText(model, rows))
+        live = await call.in_thread(LiveText, model, rows)
         while not found.done():
             token = asyncio.ensure_future(steps.get())
             waiting = {token, found}
@@ -237,7 +237,7 @@ async def _events(
                 yield _event({"text": piece})
         for piece in live.end():
             yield _event({"text": piece})
-        last = await in_thread(call, lambda: _whole(model, rows, hypotheses, call))
+        last = await call.in_thread(_whole, model, rows, hypotheses, call)
         yield f'data: {{"done": true, "translation": {last}}}\n\n'
     except (RequestError, TfexportError) as error:
         failure = error if isinstance(error, RequestError) else as_failure(error)
@@ -346,8 +346,8 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/translate", **describe(TranslateCall, "Translate texts."))
     async def translate_texts(request: Request) -> Response:
         call = call_of(request.scope)
-        check_media_type(request.scope, JSON)
-        body = await in_thread(call, lambda: _read(TranslateCall, call.body, service))
+        check_media_type(call.headers, JSON)
+        body = await call.in_thread(_read, TranslateCall, call.body, service)
         if body.stream and len(body.texts) != 1:
             raise wrong(f"stream: one text is streamed at a time, not {len(body.texts)}")
         options = _Options(body.options, len(body.texts))
@@ -361,14 +361,14 @@ def routes(service: Service) -> APIRouter:
         if body.stream:
             return await stream(service.metrics, choice.model, asked, call)
         found = await translate(service.metrics, choice.model, asked, call)
-        body_of = await in_thread(call, lambda: answer(choice.model.name, found, call))
+        body_of = await call.in_thread(answer, choice.model.name, found, call)
         return Response(body_of, media_type=JSON)
 
     @router.post("/v1/score", **describe(ScoreCall, "Score given translations."))
     async def score(request: Request) -> Response:
         call = call_of(request.scope)
-        check_media_type(request.scope, JSON)
-        body = await in_thread(call, lambda: _read(ScoreCall, call.body, service))
+        check_media_type(call.headers, JSON)
+        body = await call.in_thread(_read, ScoreCall, call.body, service)
         if len(body.sources) != len(body.targets):
             raise wrong(f"there are {len(body.sources)} sources and {len(body.targets)} targets")
         check_size(service.settings, call, body.sources, body.targets)
@@ -376,11 +376,11 @@ def routes(service: Service) -> APIRouter:
         choice = _choose(service, body, options)
         model = choice.model
         use(call, model)
-        pairs, resolved = await in_thread(call, lambda: prepare_pairs(
-            model, body.sources, body.targets, options.decoding, choice.language_pair
-        ))  # fmt: skip
+        pairs, resolved = await call.in_thread(
+            prepare_pairs, model, body.sources, body.targets, options.decoding, choice.language_pair
+        )
         found = await service.scoring.score(model, pairs, resolved, call)
-        scores = await in_thread(call, lambda: to_json([scored(one) for one in found]))
+        scores = await call.in_thread(lambda: to_json([scored(one) for one in found]))
         return Response(
             b'{"model":%b,"scores":%b}' % (to_json(model.name), scores), media_type=JSON
         )

@@ -16,8 +16,7 @@ from tfexport.serve.model_choice import ModelChoice, choose_named, use
 from tfexport.serve.openapi import describe
 from tfexport.serve.sentences import Split
 from tfexport.serve.service import Service
-from tfexport.serve.texts import Asked, prepare
-from tfexport.serve.translating import check_size, in_thread
+from tfexport.serve.texts import Asked, check_size, prepare
 
 UNDECIDED = "\ufffd"  # from bytes that do not make a character yet
 WINDOW = 16  # tokens before one that affect its text
@@ -45,15 +44,15 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/pieces", **describe(PiecesCall, "Give the texts of tokens."))
     async def give_pieces(request: Request) -> Response:
         call = call_of(request.scope)
-        check_media_type(request.scope, JSON)
-        body = await in_thread(call, lambda: read_json(PiecesCall, call.body))
+        check_media_type(call.headers, JSON)
+        body = await call.in_thread(read_json, PiecesCall, call.body)
         tokens = [token for row in body.tokens for token in row]
         check_size(service.settings, call, [body.text], [tokens])
         choice = choose_named(
             service.models, body.model, body.source_language, body.target_language
         )
         use(call, choice.model)
-        sentences = await in_thread(call, lambda: _sentences(choice, body))
+        sentences = await call.in_thread(_sentences, choice, body)
         return JSONResponse({"model": choice.model.name, "sentences": sentences})
 
     return router
