@@ -69,7 +69,7 @@ def test_a_fault_costs_its_request_alone(
     assert fault["event"] == "fault"
     assert "ZeroDivisionError" in fault["trace"]
     assert line["request_id"] == fault["request_id"]
-    assert service.active == 0
+    assert not service.active
 
 
 def test_a_fault_of_a_path_has_the_form_of_its_protocol(
@@ -245,7 +245,7 @@ def test_a_full_server_refuses_before_it_reads(
 ) -> None:
     monkeypatch.setattr(middleware, "_SECONDS", 0.05)
     settings = service.settings
-    monkeypatch.setattr(service, "read", settings.max_queue + settings.slots)
+    monkeypatch.setattr(service, "read", range(settings.max_queue + settings.slots))
 
     async def never() -> Any:
         raise AssertionError("a body is asked for")

@@ -54,11 +54,12 @@ def media_type(headers: Mapping[bytes, bytes]) -> str:
         RequestError: its charset is not UTF-8.
     """
     given = headers.get(b"content-type", b"").decode("latin-1")
-    name, *parameters = (part.strip().lower() for part in given.split(";"))
+    name, *parameters = given.lower().split(";")
     for parameter in parameters:
-        key, _, value = parameter.partition("=")
+        key, _, value = parameter.strip().partition("=")
         if key == "charset" and value.strip('"') not in ("utf-8", "utf8", "us-ascii"):
             raise RequestError(415, f"charset {value[:40]!r}: bodies are taken in UTF-8")
+    name = name.strip()
     return JSON if not name or name.endswith("+json") else name
 
 

@@ -23,7 +23,7 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="tfexport-aside")
 _SANE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
-@dataclass
+@dataclass(eq=False)
 class Call:
     """One request.
 

@@ -85,8 +85,12 @@ class Code:
         plain = _WHOLE.get(plain.lower(), plain).replace("_", "-")
         language, *parts = plain.lower().split("-")
         language = _SHORTEST.get(language, language)
-        script = next((part.title() for part in parts if re.fullmatch("[a-z]{4}", part)), "")
-        region = next((part for part in parts if re.fullmatch(r"[a-z]{2}|\d{3}", part)), "")
+        script = region = ""
+        for part in parts:
+            if not script and re.fullmatch("[a-z]{4}", part):
+                script = part.title()
+            elif not region and re.fullmatch(r"[a-z]{2}|\d{3}", part):
+                region = part
         if region == "xx":  # as mBART writes a missing region
             region = ""
         if language == "zh" and not script:

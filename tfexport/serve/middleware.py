@@ -90,11 +90,13 @@ class RequestMiddleware:
         service = self._service
         try:
             self._check(scope, call)
-            call.exits.enter_context(service.accepted())
+            service.active.add(call)
+            call.exits.callback(service.active.discard, call)
             call.body = await self._body(call, receive)
             if call.rules.is_work and service.overloaded:
                 raise self._overloaded()  # since it was checked
-            call.exits.enter_context(service.answering())
+            service.read.add(call)
+            call.exits.callback(service.read.discard, call)
             await self._run(scope, call, receive, answer)
         except _GoneError:
             # This includes a body that is not valid HTTP: its sender still gets an answer.

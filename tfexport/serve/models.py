@@ -126,12 +126,15 @@ class Model:
         Raises:
             RequestError: naming each.
         """
-        lengths = [("row", place, one.length) for place, one in enumerate(requests) if one]
-        lengths += [("target", place, len(one)) for place, one in enumerate(targets)]
-        problems = [
-            f"{kind} {place}: {length} tokens are more than the {self.max_tokens} of a row here"
-            for kind, place, length in lengths if length > self.max_tokens
-        ]  # fmt: skip
+        problems, most = [], self.max_tokens
+        for place, request in enumerate(requests):
+            if request and request.length > most:
+                text = f"{request.length} tokens are more than the {most} of a row here"
+                problems.append(f"row {place}: {text}")
+        for place, target in enumerate(targets):
+            if len(target) > most:
+                text = f"{len(target)} tokens are more than the {most} of a row here"
+                problems.append(f"target {place}: {text}")
         if problems:
             raise wrong(problems)
 

@@ -229,7 +229,7 @@ class Server:
             self._ended.set()
             return
         self._service.stopping = True
-        request_log.write("stopping", active=self._service.active)
+        request_log.write("stopping", active=len(self._service.active))
         self._ending = asyncio.ensure_future(self._finish())
 
     async def _finish(self) -> None:

@@ -1,11 +1,11 @@
 """The state of a server, which all its protocols share."""
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from tfexport.serve.access import Keys
 from tfexport.serve.bodies import BodyMemory
+from tfexport.serve.call import Call
 from tfexport.serve.metrics import Metrics, ModelObserver
 from tfexport.serve.models import Models
 from tfexport.serve.scoring import ScoringPool
@@ -23,7 +23,7 @@ class Service:
         scoring: the threads in which targets are scored.
         bodies: the memory for bodies.
         stopping: whether new requests are refused.
-        active: requests that were accepted and are not answered yet.
+        active: requests that were accepted and are not answered yet; the server stops after them.
         read: those of them whose bodies are complete.
     """
 
@@ -41,7 +41,8 @@ class Service:
         self.scoring = ScoringPool(settings.max_queue)
         self.bodies = BodyMemory(settings.max_bodies)
         self._room = sum(model.max_queue + model.slots for model in self.models)
-        self.stopping, self.active, self.read = False, 0, 0
+        self.stopping = False
+        self.active, self.read = set[Call](), set[Call]()
 
     @property
     def overloaded(self) -> bool:
@@ -50,29 +51,11 @@ class Service:
         More are refused before they are read, which is faster. Requests with incomplete bodies do
         not count, so slow clients do not exclude others.
         """
-        return self.read >= self._room
+        return len(self.read) >= self._room
 
     def seconds_to_clear(self) -> float:
         """An estimate of how long the waiting requests will take."""
         return max(model.scheduler.seconds_to_clear() for model in self.models)
-
-    @contextmanager
-    def accepted(self) -> Iterator[None]:
-        """Count an accepted request: the server stops after it is answered."""
-        self.active += 1
-        try:
-            yield
-        finally:
-            self.active -= 1
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Count a request whose body is complete."""
-        self.read += 1
-        try:
-            yield
-        finally:
-            self.read -= 1
 
     async def reload(self) -> None:
         """Open bundles that were replaced; see ``Models.reload``."""

@@ -30,6 +30,7 @@ from tfexport.weight_table import WEIGHT_TABLE
 if TYPE_CHECKING:
     import tfexport_native
 
+_Ids = Sequence[Sequence[int]]  # rows of a Transformer are ids
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -98,7 +99,7 @@ class NativeModel:
         self, rows: Sequence[Source], max_length: int, return_scores: bool = True
     ) -> Generated:
         """See ``interface.Model``."""
-        found = self._model.generate(_ids(rows), max_length, return_scores)
+        found = self._model.generate(cast("_Ids", rows), max_length, return_scores)
         sequences, _, scores = found
         if scores is None:
             scores = np.full(len(rows), np.nan, np.float32)
@@ -109,7 +110,7 @@ class NativeModel:
         self, rows: Sequence[Source], beam_size: int, num_finished: int, max_length: int
     ) -> BeamRecord:
         """See ``interface.Model``."""
-        found = self._model.beam(_ids(rows), beam_size, num_finished, max_length)
+        found = self._model.beam(cast("_Ids", rows), beam_size, num_finished, max_length)
         tokens, parents, log_probs = found
         return BeamRecord(tokens.astype(np.int64), parents.astype(np.int64), log_probs)
 
@@ -117,7 +118,7 @@ class NativeModel:
     def encode(self, rows: Sequence[Source]) -> NativeRows:
         """See ``interface.Model``."""
         batch = self._model.new_batch()
-        batch.enter(_ids(rows))
+        batch.enter(cast("_Ids", rows))
         return NativeRows(self.folder, batch, len(rows))
 
     def step(self, input_ids: Ids, state: NativeRows, candidates: Ids | None = None) -> Floats:
@@ -150,7 +151,7 @@ class NativeModel:
     @_reporting
     def hidden_states(self, rows: Sequence[Sequence[int]]) -> Floats:
         """See ``interface.Model``."""
-        states = self._model.encode(_ids(rows))
+        states = self._model.encode(rows)
         longest = max(len(row) for row in rows)
         padded = np.zeros((len(rows), longest, states[0].shape[-1]), np.float32)
         for row, found in enumerate(states):
@@ -206,7 +207,7 @@ class NativeRunningRows:
     @_reporting
     def enter(self, sources: Sequence[Source]) -> None:
         """See ``interface.RunningRows``."""
-        self._batch.enter(_ids(sources))
+        self._batch.enter(cast("_Ids", sources))
 
     @_reporting
     def step(self, tokens: Sequence[int] | Ids, return_logits: bool) -> tuple[Ids, Floats]:
@@ -231,7 +232,3 @@ class NativeRunningRows:
         self.enter([[0]])
         self.step([0], return_logits=False)
         self.select(np.zeros(0, np.intp))
-
-
-def _ids(rows: Sequence[Source]) -> Sequence[Sequence[int]]:
-    return cast("Sequence[Sequence[int]]", rows)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -261,8 +261,10 @@ class ContinuousBatch:
 
     def leave(self) -> None:
         """See ``RunningBatch``."""
-        over = [row.submission.end_if_late() for row in self.rows]
+        over = [row.submission.is_over() for row in self.rows]
         if any(over):
+            for row in compress(self.rows, over):
+                row.submission.end_if_late()
             sequences = zip(self._sequences, self._indices, over, strict=True)
             self._continue([
                 Kept(sequence, indices, self._tokens[indices].tolist())
